@@ -316,7 +316,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             kind=type(self).__name__,
             options=self.options.to_dict(),
             retriever=self.retriever.describe(),
-            ranking=self.retriever.ranking.describe() if self.has_memory and self.uses_retriever else None,
             memory_is_users=self.memory is not None and self.memory.is_users,
             memory_columns=self.memory_columns(),
             files=self.file_contents,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.options import DataOptions
 
 if TYPE_CHECKING:
     from datamodules.base import AnyDataModule
@@ -27,8 +26,6 @@ class DataState:
     options: PlainDict
     #: see `Retriever.describe`.
     retriever: PlainDict
-    #: see `AnyRanking.describe`; None without a memory.
-    ranking: PlainDict | None
     #: whether the user named the memory.
     memory_is_users: bool
     #: arguments of `read_table` for rows of the memory.
@@ -42,25 +39,17 @@ class DataState:
     facts: PlainDict
 
 
-def check_resumed(now: DataState, before: DataState, options: type[DataOptions]) -> None:
-    """Raise an `InputError` that names the options that differ from those `before` the run is resumed."""
-    differences = [
-        f"data.{name}={value}, not {before.options[name]}"
-        for name, value in now.options.items()
-        if name not in (*options.unprepared, *options.files) and before.options[name] != value
-    ]
-    # Files may have moved, but must have the same contents.
-    differences += [
-        f"data.{name}={now.options[name]} has other contents than then"
+def check_resumed(now: DataState, before: DataState) -> None:
+    """Raise an `InputError` that names the files with other contents than `before` the run is resumed."""
+    changed = [
+        f"data.{name}={now.options[name]}"
         for name, contents in before.files.items()
         if not name.startswith("test_") and contents != now.files[name]
     ]
-    if not differences and now.ranking != before.ranking:
-        differences.append("data.retriever has another ranking")
-    if differences:
+    if changed:
         raise InputError(
-            f"the resumed run had other data options: {'; '.join(differences)}. Use the same ones, or start a new run"
-            " with --model.init_from"
+            f"{'; '.join(changed)}: other contents than when the run was started; restore them, or start a new run from"
+            " its weights with --model.init_from"
         )
 
 

@@ -72,7 +72,6 @@ _DATA_KINDS: dict[str, tuple[type, ...]] = {
     "kind": (str,),
     "options": (dict,),
     "retriever": (dict,),
-    "ranking": (dict, *_OPTIONAL),
     "memory_is_users": (bool,),
     "memory_columns": (dict,),
     "files": (dict,),

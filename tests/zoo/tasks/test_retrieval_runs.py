@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Result, resume
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import run_table
@@ -306,13 +306,15 @@ def test_nesterov_has_the_papers_schedule(fit: Callable[..., Path]) -> None:
     assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(fit: Callable[..., Path]) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    fit: Callable[..., Path], zoo_command: Callable[..., Result]
+) -> None:
     fit("--trainer.max_epochs=3", name="whole")
     fit("--trainer.max_epochs=1", name="half")
-    fit("--trainer.max_epochs=3", "--ckpt_path=half/checkpoints/last.ckpt", name="rest")
+    resume(zoo_command, "half", max_epochs=3)
     whole, rest = (
         torch.load(f"{name}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "rest")
+        for name in ("whole", "half")
     )
     assert all(torch.equal(whole[name], rest[name]) for name in whole)
 
