@@ -98,26 +98,31 @@ def make_model(folder: ModelFolder) -> Task:
 
 def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataModule[Any, Any, Any]:
     """Make the data module of a model with its memory, ready for new rows, with its retriever or another one."""
-    state = folder.data_state
-    kind = datamodules.find(state.kind)
-    check_options(state.options, [field.name for field in fields(kind.options_type)], folder)
-    place = folder.path / "model.json"
-    if named := [name for name in kind.options_type.files if isinstance(state.options.get(name), str)]:
-        raise InputError(f"{place}: names a file ({named[0]}); a model names nothing elsewhere")
-    tokenizer = folder.meta.data.options.get("tokenizer", TOKENIZER)
-    if tokenizer not in (*OWN_TOKENIZERS, TOKENIZER):
-        raise InputError(
-            f"{place}: names the tokenizer {excerpt(str(tokenizer))}, which is not in the folder"
-        )
-    data: DataModule[Any, Any, Any] = kind(retriever=retriever or folder.retriever(), **state.options)
-    data.use_state(state)
+    kind, options = options_of_data(folder)
+    data: DataModule[Any, Any, Any] = kind(retriever=retriever or folder.retriever(), **options)
+    data.use_state(folder.data_state)
     # The network was made for these sizes: other words would be read outside of its tables.
-    if data.spec._asdict() != folder.meta.spec:
+    if data.spec != kind.spec_type(**folder.meta.spec):
         raise InputError(
-            f"{place}: its network was made for another vocabulary or other labels; copy it again"
+            f"{folder.path}: its network was made for another vocabulary or other labels; copy it again"
         )
     use_memory(folder, data)
     return data
+
+
+def options_of_data(folder: ModelFolder) -> tuple[type[DataModule[Any, Any, Any]], PlainDict]:
+    """Return the class of a model's data, and its options, which name no file outside of the folder."""
+    options = dict(folder.meta.data.options)
+    kind = datamodules.find(folder.meta.data.kind)
+    check_options(options, [field.name for field in fields(kind.options_type)], folder)
+    named = [name for name in (*kind.options_type.files, "cache_dir") if isinstance(options.get(name), str)]
+    if options["tokenizer"] == TOKENIZER:
+        options["tokenizer"] = str(folder.path / TOKENIZER)
+    elif options["tokenizer"] not in OWN_TOKENIZERS:
+        named.append("tokenizer")
+    if named:
+        raise InputError(f"{folder.path}: its {named[0]} names a file elsewhere; a model names none")
+    return kind, options
 
 
 def use_memory(folder: ModelFolder, data: DataModule[Any, Any, Any]) -> None:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,20 @@ from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.preparation import prepare_shard
-from datamodules.retrieval import make_retriever, servers_of
-from datamodules.state import DataState, check_split
+from datamodules.state import check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
 from zoo.comparison.curves import draw_training
 from zoo.ensemble.answer import Answer
-from zoo.saving.checkpoint import explained_by
+from zoo.loading import use_fitted, use_memory
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.names import IN_RUN
 from zoo.saving.run_folder import read_run
-from zoo.saving.saved_model import SavedModel
 from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
 from zoo.training.checkpoint_io import WholeCheckpoints
+from zoo.training.checkpoints import meta_of_start, read_contents
 
 log = logging.getLogger("zoo")
 
@@ -57,16 +59,17 @@ class ZooCLI(LightningCLI):
     def __init__(
         self,
         command: str,
-        saved: SavedModel | None,
-        servers: set[str],
+        folder: ModelFolder | None,
+        names_memory: bool,
         options: list[str],
         files: Mapping[str, str],
     ) -> None:
-        """Run a command from the model `saved`.
+        """Run a command on the model of a folder, if there is one.
 
-        `servers` are the URLs that the user's own options name; `files` are texts of files for the run folder, by name.
+        `names_memory` reads another memory, which the user names; `files` are texts of files for the run folder, by
+        name.
         """
-        self.command, self.saved, self.servers, self.files = command, saved, servers, files
+        self.command, self.folder, self.names_memory, self.files = command, folder, names_memory, files
         is_run = command != "prepare"
         if is_run:
             # `_write_scores` prints the scores, more briefly than Lightning.
@@ -215,15 +218,8 @@ class ZooCLI(LightningCLI):
         if isinstance(model, Task) and not model.uses_memory and data.has_memory:
             log.info("this model reads no memories: none are retrieved")
             data.disable_memory()
-        if self.saved is None:
-            return
-        # The other servers are defaults of a retriever that the user names.
-        trained = make_retriever(self.saved.checkpoint.data.retriever, self.saved.stranger)
-        named_by_model = {url for server in servers_of(trained) for url in server.urls}
-        for server in servers_of(data.retriever):
-            server.trust(self.servers | ({*server.urls} - named_by_model), is_own=self.saved.is_own)
-        if self.subcommand in ("validate", "test"):
-            self._restore(self.saved)
+        if self.folder is not None and self.subcommand in ("validate", "test"):
+            self._restore(self.folder)
 
     def _check_fit(self, model: Task) -> None:
         """Refuse a model that does not fit the data, and take what it starts from into account."""
@@ -231,42 +227,38 @@ class ZooCLI(LightningCLI):
         if model.init_from is None:
             return
         # The rows that the other model was trained on count as seen, and its words are kept.
-        state = self._state_of_start(model.init_from)
+        state = meta_of_start(model.init_from).data
         check_split(self.datamodule, state, "validation", f"model.init_from={model.init_from}")
         self.datamodule.duplicates.remember(state.seen)
         self.datamodule.words.keep(state.vocabulary)
 
-    def _state_of_start(self, start: str) -> DataState:
-        try:
-            return SavedModel.open(start).checkpoint.data
-        except InputError:
-            if self.saved is None or Path(start).exists():
-                raise
-            # The checkpoint has this state, even if the other model has been deleted.
-            return self.saved.checkpoint.data
-
-    def _restore(self, saved: SavedModel) -> None:
+    def _restore(self, folder: ModelFolder) -> None:
         """Give the trained weights to the model, and its memory to the data."""
         model, data = self.model, self.datamodule
-        trained = saved.state(names_memory=True)
-        names_memory = data.memory is not None and data.options.memory != trained.options.get("memory")
-        # An index that the user names is a memory, too.
-        state = saved.state(names_memory or data.retriever.existing_index is not None)
-        source = f"--ckpt_path {saved.source}"
+        source = f"--ckpt_path {folder.source}"
         if data.spec_type is not model.spec_type:
             raise InputError(
-                f"--data {type(data).__name__}: {source} is a {saved.checkpoint.model}, which takes other data; omit"
-                " the option"
+                f"--data {type(data).__name__}: {source} is a {folder.meta.model}, which takes other data; omit the"
+                " option"
             )
         split = "validation" if self.subcommand == "validate" else "test"
-        check_split(data, saved.checkpoint.data, split, source)
-        with explained_by(source):
-            model.restore(saved.checkpoint)
-            data.duplicates.remember(state.seen)
-        if data.memory is not None and not names_memory:
-            data.memory.use(state.memory)
-            if data.has_memory and saved.fitted_weights():
-                saved.use_fitted_weights(model, data.memory.opened)
+        named = data.options.tables
+        if named["train" if data.is_split_off(split) else split] is None:
+            option = data.options.table_option.format(split=split)
+            raise InputError(
+                f"zoo {self.subcommand}: name a table with --data.{option}, or those of the training with --config"
+                " runs/NAME/config.yaml"
+            )
+        state = folder.data_state
+        check_split(data, state, split, source)
+        model.restore(replace(folder.meta, data=state), folder.weights())
+        data.duplicates.remember(state.seen)
+        version = None
+        if data.memory is not None and data.has_memory and not self.names_memory:
+            data.memory.was_users = state.memory_is_users
+            use_memory(folder, data)
+            version = folder.state.version
+        use_fitted(folder, model, version)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -310,7 +302,7 @@ class ZooCLI(LightningCLI):
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         arguments = super()._prepare_subcommand_kwargs(subcommand)
-        if self.saved is not None and subcommand != "fit":
+        if self.folder is not None and subcommand != "fit":
             arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
         return arguments
 
@@ -337,6 +329,7 @@ class ZooCLI(LightningCLI):
         """Print the run folder, and the score of the best epoch."""
         if not self.trainer.is_global_zero:
             return
+        self._write_model()
         best: Any = self.trainer.checkpoint_callback
         score = getattr(best, "best_model_score", None)
         for logger in self.trainer.loggers:
@@ -344,7 +337,8 @@ class ZooCLI(LightningCLI):
                 if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
                     logger.experiment.summary[best.monitor] = float(score)
                 if self.artifact is not None:
-                    log_run(logger.experiment, self.run_dir, self.artifact, self._rows_by_option())
+                    state = self.datamodule.state()
+                    log_run(logger.experiment, self.run_dir, self.artifact, state, self._rows_by_option())
                 logger.experiment.finish()  # the next run of this process is another one
         if score is not None:
             print(f"best {best.monitor} {float(score):.4f}")
@@ -357,6 +351,13 @@ class ZooCLI(LightningCLI):
             )
         if best is not None:
             print(f"run folder: {self.run_dir}")
+
+    def _write_model(self) -> None:
+        """Write the model folder from the best checkpoint, if there is one."""
+        best = self.run_dir / "checkpoints" / "best.ckpt"
+        if best.is_file() and isinstance(self.model, Task):
+            self.model.load_state_dict(read_contents(best)["state_dict"])
+            ModelFolder.write(self.run_dir / IN_RUN, self.model, self.datamodule)
 
     def _rows_by_option(self) -> dict[str, int]:
         """Return the number of rows that were read for training and validation, by the option of their table."""

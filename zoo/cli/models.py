@@ -15,7 +15,7 @@ def list_models(name: str | None = None) -> None:
         name: of a model; null lists all.
     """
     if name is not None:
-        from zoo.saving.saved_model import option_names
+        from zoo.loading import option_names
 
         kind = model_class(name)
         print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
@@ -40,8 +40,8 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
             an artifact.
         private: only its owner sees the repository on the Hub.
     """
+    from zoo.model_folder.export import export
     from zoo.saving import sharing
-    from zoo.saving.export import export
 
     if push is not None:
         sharing.check_target(push, private)

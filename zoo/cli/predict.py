@@ -27,7 +27,8 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import POINTER, Retriever
 from zoo.cli.options import import_retrievers, named_values
-from zoo.saving.saved_model import SavedModel
+from zoo.loading import class_of, open_predictor
+from zoo.model_folder.folder import ModelFolder
 
 log = logging.getLogger("zoo")
 
@@ -55,13 +56,16 @@ def run(command: str, options: Sequence[str]) -> None:
     _check_files(given.get("--input"), given.get("--output"), source)
     if "--shard" in given:
         _check_shard(given["--shard"], given.get("--input"), given.get("--output"))
-    model = None if source is None else SavedModel.open(source)
+    model = None if source is None else ModelFolder.open(source)
     if model is not None:
         kind_options = parser.add_method_arguments(
-            model.kind.predictor_type, "records", as_positional=False, skip={"source", "batch_size", "shard"}
+            class_of(model).predictor_type,
+            "records",
+            as_positional=False,
+            skip={"source", "batch_size", "shard"},
         )
         own = inspect.signature(predict).parameters.keys() - {"model", "options"}
-        _check_names(options, [*own, *kind_options], f"{source}, a {model.kind.__name__}")
+        _check_names(options, [*own, *kind_options], f"{source}, a {model.meta.model}")
     parsed = parser.instantiate_classes(parser.parse_args(list(options))).as_dict()
     assert model is not None  # the parser refuses a missing --ckpt_path
     of_kind = {name: parsed.pop(name) for name in kind_options}
@@ -104,7 +108,7 @@ def _check_shard(shard: str, input: str | None, output: str | None) -> None:
 def predict(
     ckpt_path: str,
     input: str,
-    model: SavedModel,
+    model: ModelFolder,
     options: PlainDict,
     output: str | None = None,
     memory: str | None = None,
@@ -121,7 +125,7 @@ def predict(
     ranked. A retrieval model writes the best documents of its collection for each query.
 
     Args:
-        ckpt_path: a run folder, a checkpoint, an exported folder or a name on the Hub.
+        ckpt_path: a run folder, a model folder or a name on the Hub or in W&B.
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
         output: a file, whose name chooses the format: a table (.csv, .tsv), a TREC run of a model that ranks (.run,
             .trec), else JSON lines; null writes these to standard output.
@@ -143,7 +147,7 @@ def predict(
                 f"--output {output}: the model ranks no documents; name it {path.with_suffix('.jsonl')}"
             )
         options = {**options, "run_name": options["run_name"] or path.stem}
-    kind = model.kind.predictor_type
+    kind = class_of(model).predictor_type
     if separator is not None:
         defaults = kind.table_options
         options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
@@ -151,7 +155,7 @@ def predict(
     def write(file: TextIO, **part: Shard) -> str:
         """Write predictions, and return a line about them."""
         started = time.monotonic()
-        predictor = model.predictor(memory, retriever, device, memory_version)
+        predictor = open_predictor(model, memory, retriever, device, memory_version)
         records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options, **part)
         # Lines on the terminal would be mixed with the bar.
         is_hidden = True if path is None and sys.stdout.isatty() else None
@@ -171,7 +175,7 @@ def predict(
     else:
         if "shard" not in inspect.signature(kind.records).parameters:
             raise InputError(
-                f"--shard: predictions of a {model.kind.__name__} are not cut into shards; omit the option"
+                f"--shard: predictions of a {model.meta.model} are not cut into shards; omit the option"
             )
         from datamodules.preparation import contents_of_files  # which imports PyTorch
 
@@ -205,18 +209,14 @@ def _predict_shard(
 
 
 def _describe_model(
-    model: SavedModel, memory: str | None, version: int | None, retriever: Retriever | None
+    model: ModelFolder, memory: str | None, version: int | None, retriever: Retriever | None
 ) -> PlainDict:
     """Return plain values that identify the weights of a model and its memory."""
-    location = None if memory is not None else model.state(names_memory=True).memory
-    folder = memory if location is None else location.path
-    rows = None if location is None or location.rows is None else location.rows[1]
     return {
-        "model": contents_of(model.path),
-        "weights": [entry._asdict() for entry in model.fitted_weights()],
-        "version": version or (None if location is None else location.version),
-        # A memory that is made of rows may not be built yet.
-        "memory": rows or (None if folder is None else contents_of(Path(folder) / POINTER)),
+        "model": contents_of(model.path / "manifest.json"),
+        "state": contents_of(model.state_file),
+        "version": version,
+        "memory": None if memory is None else contents_of(Path(memory) / POINTER),
         "retriever": None if retriever is None else retriever.describe(),
     }
 

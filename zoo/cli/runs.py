@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Collection, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -14,16 +13,14 @@ import yaml
 
 import callbacks
 import datamodules
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError
 from datamodules.core.shards import Shard, hide_launcher
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import checked_description, load_all_retrievers
-from datamodules.state import options_to_evaluate
 from zoo.cli import configs
-from zoo.cli.options import named_servers, named_values, user_strings
+from zoo.cli.options import named_values, user_strings
+from zoo.model_folder.folder import ModelFolder
 from zoo.registry import MODELS, model_class
-from zoo.saving.checkpoint import explained_by
-from zoo.saving.saved_model import SavedModel, option_names
 
 log = logging.getLogger("zoo")
 
@@ -44,14 +41,15 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
     source = given.get("--ckpt_path")
     if source is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
-    saved = None if source is None else SavedModel.open(source)
-    if saved is not None and command == "fit":
-        options = _resumed(saved, options)
-    strings, servers = user_strings(options), named_servers(options)
-    if saved is not None and command != "fit":
-        base = _config_of(saved, command, given)
+    folder = None
+    if source is not None and command == "fit":
+        options, base = _resumed(source, options), {}
+    elif source is not None:
+        folder = ModelFolder.open(source)
+        base = _config_of(folder, command, given)
     else:
-        base = {} if saved is not None or "--help" in options else configs.recipe(options)
+        base = {} if "--help" in options else configs.recipe(options)
+    strings = user_strings(options)
 
     if command == "prepare" and "--shard" in given:
         shard = str(Shard.parse(given["--shard"]))
@@ -64,21 +62,20 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
     for name in LIGHTNING_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     _import_classes(strings | {base[name]["class_path"] for name in ("model", "data") if name in base})
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as place:
         if base:
             # Below the user's own options, which override it.
-            file = Path(folder) / "base.yaml"
+            file = Path(place) / "base.yaml"
             file.write_text(yaml.safe_dump(base, sort_keys=False))
             options = ["--config", str(file), *options]
         try:
-            ZooCLI(command, saved, servers, options, files or {})
+            ZooCLI(command, folder, "--data.memory" in given, options, files or {})
         finally:
             os.environ.pop("ZOO_RUN_DIR", None)
 
 
-def _resumed(saved: SavedModel, options: list[str]) -> list[str]:
+def _resumed(source: str, options: list[str]) -> list[str]:
     """Return the options that resume the run of a checkpoint in its folder, as its configuration describes it."""
-    source = saved.source
     start = f"start a new run from its weights with zoo fit --model.init_from {source}"
     if not Path(source).is_file():
         raise InputError(f"--ckpt_path {source}: a run is resumed from its checkpoints/last.ckpt; or {start}")
@@ -92,8 +89,6 @@ def _resumed(saved: SavedModel, options: list[str]) -> list[str]:
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
-    if not saved.is_own:
-        raise InputError(f"--ckpt_path {source}: is not a checkpoint of your own runs; {start}")
     return ["--config", str(config), *options, "--run_dir", str(folder)]
 
 
@@ -110,31 +105,19 @@ def _import_classes(strings: set[str]) -> None:
         datamodules.find(name)
 
 
-def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainDict:
-    """Return a configuration with the model and data of a checkpoint, for a command with the user's options."""
-    # `ZooCLI` opens the memory, which the user may name in a file of --config.
-    state, data = saved.state(names_memory=True), saved.data_kind
-    if saved.path.is_file() and not saved.is_own:
-        log.info(
-            "%s: is not a checkpoint of your own runs, so the files that its options name are not read"
-            " (README, 'Share, compare, scale')",
-            saved.source,
-        )
-    options = state.options
-    if command in ("validate", "test"):
-        named = {name.removeprefix("--data."): value for name, value in given.items()}
-        options = options_to_evaluate(state, data.options_type, command, named)
-    with explained_by(saved.source):
-        _check_names(saved.options, option_names(saved.kind))
-        _check_names(options, [field.name for field in fields(data.options_type)])
-        retriever = checked_description(state.retriever, saved.stranger)
+def _config_of(folder: ModelFolder, command: str, given: dict[str, str]) -> PlainDict:
+    """Return a configuration with the model and data of a trained model, for a command with the user's options."""
+    from zoo.loading import check_options, class_of, option_names, options_of_data
+
+    kind, (data, options) = class_of(folder), options_of_data(folder)
+    check_options(folder.meta.options, option_names(kind), folder)
+    names_test = any(
+        given.get(f"--data.{name}") for name in data.options_type.files if name.startswith("test_")
+    )
+    if command == "test" and names_test and "test_split" in options:
+        options["test_split"] = None  # the file replaces it
+    retriever = checked_description(folder.meta.data.retriever, folder.path)
     return {
-        "model": {"class_path": saved.kind.__name__, "init_args": saved.options},
+        "model": {"class_path": kind.__name__, "init_args": folder.meta.options},
         "data": {"class_path": data.__name__, "init_args": {**options, "retriever": retriever}},
     }
-
-
-def _check_names(options: PlainDict, names: Collection[str]) -> None:
-    """Refuse options that a class does not have: the parser would import a class that `optimizer.class_path` names."""
-    if unknown := sorted(options.keys() - {*names}):
-        raise InputError(f"has options that this version does not have: {excerpt(', '.join(unknown))}")

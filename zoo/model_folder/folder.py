@@ -19,7 +19,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
 from datamodules.state import DataState
 from zoo.model_folder.meta import Meta
-from zoo.model_folder.names import FITTED, IN_RUN, KIND, MEMORY, MODEL, STATE, TOKENIZER, VOCABULARY, WEIGHTS
+from zoo.model_folder.names import FITTED, IN_RUN, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
 from zoo.model_folder.state import State
 from zoo.model_folder.trees import with_tensors
 from zoo.saving import artifacts, hub
@@ -89,11 +89,7 @@ class ModelFolder:
         """The state of the model's data, with the vocabulary."""
         check_contents(self.path, check_folder(self.path, KIND, advice=_ADVICE), [VOCABULARY], _ADVICE)
         values = _object(self.path / VOCABULARY)
-        options = dict(self.meta.data.options)
-        if options.get("tokenizer") == TOKENIZER:
-            options["tokenizer"] = str(self.path / TOKENIZER)
-        data = replace(self.meta.data, options=options, vocabulary=values["vocabulary"], seen=values["seen"])
-        return data
+        return replace(self.meta.data, vocabulary=values["vocabulary"], seen=values["seen"])
 
     def meta_with_vocabulary(self) -> Meta:
         """Return the description of the model with the vocabulary."""

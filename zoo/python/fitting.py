@@ -28,8 +28,9 @@ from zoo.cli import runs
 from zoo.cli.errors import explain
 from zoo.cli.main import ignore_irrelevant_warnings
 from zoo.cli.signals import ending_signal
+from zoo.loading import load, move
+from zoo.model_folder.folder import is_model
 from zoo.registry import model_class
-from zoo.saving.saved_model import is_model, load, move
 from zoo.tasks.predictor import as_texts
 
 #: The table in the run folder that holds texts and labels of Python.

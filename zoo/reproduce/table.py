@@ -19,8 +19,8 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.secrets import redact
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import titles
+from zoo.loading import option_names
 from zoo.registry import model_class
-from zoo.saving.saved_model import option_names
 
 #: metric -> value, such as `val/accuracy` -> 0.9.
 Metrics: TypeAlias = dict[str, float]

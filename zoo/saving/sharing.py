@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.preparation import contents_of_files
+from datamodules.state import DataState
 from zoo.saving import artifacts, hub
 from zoo.saving.artifacts import Input
-from zoo.saving.export import export
-from zoo.saving.saved_model import SavedModel
+from zoo.model_folder.export import export
+from zoo.model_folder.folder import ModelFolder
+from zoo.registry import model_class
 
 if TYPE_CHECKING:
     from wandb import Run
-
-#: Bytes. A larger memory is no part of an artifact, which names its folder and version instead.
-_LARGEST_MEMORY = 1e9
 
 
 def check_target(name: str, private: bool = False) -> None:
@@ -36,9 +35,8 @@ def check_target(name: str, private: bool = False) -> None:
 
 def share(model: str, name: str, tables: Sequence[Input]) -> str:
     """Export a model and upload it; `tables` have the rows by which its memory or its weights were changed."""
-    largest = _LARGEST_MEMORY if artifacts.is_artifact_name(name) else None
     with tempfile.TemporaryDirectory() as parent:
-        folder = export(model, Path(parent) / "model", largest)
+        folder = export(model, Path(parent) / "model")
         try:
             return upload(folder, name, tables=tables)
         except InputError as error:
@@ -51,9 +49,7 @@ def upload(folder: Path, name: str, private: bool = False, tables: Sequence[Inpu
     """Upload an exported model, and return its new address."""
     if not artifacts.is_artifact_name(name):
         return hub.push(folder, name, private)
-    saved = SavedModel.open(folder)
-    inputs = [*artifacts.inputs_of(saved.checkpoint.data, {}), *tables]
-    return artifacts.push(folder, name, inputs, describe(saved))
+    return artifacts.push(folder, name, tables, describe(ModelFolder.open(folder)))
 
 
 def table_of(option: str, file: str) -> Input:
@@ -61,18 +57,17 @@ def table_of(option: str, file: str) -> Input:
     return Input(option, file, contents_of_files(file))
 
 
-def log_run(run: Run, run_dir: Path, name: str, rows: Mapping[str, int]) -> None:
+def log_run(run: Run, run_dir: Path, name: str, data: DataState, rows: Mapping[str, int]) -> None:
     """Make the best model of a training an artifact of its W&B run, and the files that it was trained on its inputs."""
     with tempfile.TemporaryDirectory() as parent:
-        folder = export(run_dir, Path(parent) / "model", _LARGEST_MEMORY)
-        saved = SavedModel.open(folder)
-        inputs = [*artifacts.inputs_of(saved.checkpoint.data, rows)]
+        folder = export(run_dir, Path(parent) / "model")
+        inputs = [*artifacts.inputs_of(data, rows)]
         with artifacts.named_errors("--trainer.logger.log_model"):
-            artifacts.log_model(run, folder, name, inputs, describe(saved), ["latest", "best"])
+            described = describe(ModelFolder.open(folder))
+            artifacts.log_model(run, folder, name, inputs, described, ["latest", "best"])
 
 
-def describe(saved: SavedModel) -> PlainDict:
-    """Return model, task and memory of an exported model, as the metadata of its artifact."""
-    memory = saved.checkpoint.data.memory
-    place = None if memory is None else {"path": memory.path, "version": memory.version}
-    return {"model": saved.checkpoint.model, "task": saved.kind.task, "memory": place}
+def describe(folder: ModelFolder) -> PlainDict:
+    """Return model, task and version of the memory of a model, as the metadata of its artifact."""
+    model = folder.meta.model
+    return {"model": model, "task": model_class(model).task, "memory_version": folder.state.version}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,6 +93,11 @@ def write_contents(contents: Mapping[str, Any], path: Path) -> None:
             if file.error is None:
                 raise
             raise file.error from error
+
+
+def plain(value: object) -> Any:
+    """Replace everything that `torch.load(weights_only=True)` refuses by a string."""
+    return json.loads(json.dumps(value, default=str))
 
 
 class _Output(io.BufferedWriter):

@@ -25,7 +25,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Ranking
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.saving.checkpoint import explained_by
 from zoo.saving.fitted_weights import FitsWeights
 from zoo.saving.held_out import HeldOutRows, HeldOutScores, state_of
 from zoo.tasks.classification.abstention import (
@@ -277,8 +276,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         try:
             for fold, weights in enumerate(rows.weights):
                 numbers = np.flatnonzero(marks.is_independent & (np.array(rows.folds) == fold))
-                with explained_by("held-out rows"):
-                    model.use_weights(weights)
+                model.use_weights(weights)
                 predictions = self._predictions(iter(table.texts.take(numbers)), 256, len(numbers))
                 for number, prediction in zip(numbers, predictions, strict=True):
                     label, probability = rows.labels[number], _answer_probability(prediction, known)
