@@ -218,8 +218,6 @@ RETRIEVER_CASES: Cases = {
         "max_length": Case(3),
         "query_prompt": Case("old "),
         "document_prompt": Case("old "),
-        "quantization": NoEffect("with enough candidates the same hits, see test_nearest.py"),
-        "oversample": Case(2, effect=REFUSED),
         "batch_size": SPEED,
         "device": SPEED,
         "threads": SPEED,
@@ -239,7 +237,7 @@ RETRIEVER_CASES: Cases = {
     "ElasticsearchRetriever": dict.fromkeys(
         (
             *("similarity", "analyzer", "k1", "b", "mu"),
-            *("index", "text_field", "label_field", "id_field", "search_field", "inference_id"),
+            *("index", "text_field", "label_field", "id_field", "query"),
         ),
         OF_A_SERVER,
     ),
