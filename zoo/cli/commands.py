@@ -47,7 +47,6 @@ GROUPS = {
         "memory": Command("add, remove, relabel, replace, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
         "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv (then --apply audit.csv)", "zoo.audit.command:audit_memory", first="--model"),
         "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
-        "inspect": Command("gates, keywords, topics", '--ckpt_path MODEL --query "some words" --output FOLDER', "zoo.inspection.command:inspect"),
         "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:list_models", first="--name"),
     },
     "Retrieve": {
