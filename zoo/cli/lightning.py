@@ -47,7 +47,6 @@ from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
 from zoo.training.checkpoint_io import WholeCheckpoints
-from zoo.training.sharding import is_sharded
 
 log = logging.getLogger("zoo")
 
@@ -241,8 +240,6 @@ class ZooCLI(LightningCLI):
                 " --model.init_from"
             )
         model.check_data(self.datamodule)
-        if self.subcommand == "fit":
-            model.resumed_from = resumed
         if model.init_from is None:
             return
         # The rows that the other model was trained on count as seen, and its words are kept.
@@ -303,9 +300,7 @@ class ZooCLI(LightningCLI):
             loggers = [] if logger in (None, True) else logger if isinstance(logger, list) else [logger]
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
             has_table = any(isinstance(callback, PredictionTable) for callback in callbacks)
-            # One process predicts for the table; where weights are sharded, it has only a part of them.
-            sharded = is_sharded(configured.get("strategy"))
-            if any(isinstance(each, WandbLogger) for each in loggers) and not has_table and not sharded:
+            if any(isinstance(each, WandbLogger) for each in loggers) and not has_table:
                 callbacks.append(PredictionTable())
         plugins = configured.get("plugins") or []
         plugins = [*plugins] if isinstance(plugins, (list, tuple)) else [plugins]
