@@ -55,7 +55,7 @@ GROUPS = {
         "encode": Command("embeddings of a table", "--encoder NAME_OR_FOLDER_OR_MODEL --input FILE --output FOLDER", "zoo.search.encode:encode"),
     },
     "Compare": {
-        "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison.command:run", parses=True),
+        "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison:run", parses=True),
         "reproduce": Command("a table of a paper, every row for every seed", "NAME --data_dir FOLDER (or --list)", "zoo.reproduce.command:reproduce", first="--name"),
     },
 }
