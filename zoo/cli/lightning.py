@@ -38,10 +38,9 @@ from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
-from zoo.comparison.curves import draw_training
 from zoo.ensemble.answer import Answer
 from zoo.saving.checkpoint import explained_by
-from zoo.saving.run_folder import read_run
+from zoo.saving.run_folder import draw_training, read_run
 from zoo.saving.saved_model import SavedModel
 from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
