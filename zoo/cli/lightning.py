@@ -38,12 +38,11 @@ from datamodules.preparation import prepare_shard
 from datamodules.state import check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
-from zoo.comparison.curves import draw_training
 from zoo.ensemble.answer import Answer
 from zoo.loading import use_fitted, use_memory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import IN_RUN
-from zoo.saving.run_folder import read_run
+from zoo.saving.run_folder import draw_training, read_run
 from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration

@@ -16,7 +16,6 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from zoo import __version__
-from zoo.memory.commands import addable_labels
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
 from zoo.serve.limits import LimitedBodies
 from zoo.serve.live_model import LiveModel, add_rows
