@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Collection
 from dataclasses import fields
 from functools import partial
@@ -102,7 +103,7 @@ def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataMo
     data: DataModule[Any, Any, Any] = kind(retriever=retriever or folder.retriever(), **options)
     data.use_state(folder.data_state)
     # The network was made for these sizes: other words would be read outside of its tables.
-    if data.spec != kind.spec_type(**folder.meta.spec):
+    if json.loads(json.dumps(data.spec._asdict())) != folder.meta.spec:
         raise InputError(
             f"{folder.path}: its network was made for another vocabulary or other labels; copy it again"
         )
