@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -22,8 +21,6 @@ class GradientNorms(Callback):
             return
         norms = [torch.linalg.vector_norm(gradient.detach().float()) for gradient in gradients]
         norm = torch.linalg.vector_norm(torch.stack(norms))
-        # With sharded weights each process has the norm of its own part.
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         pl_module.log("train/gradient_norm", norm)
         # In 16-mixed, steps whose gradients overflow are skipped.
         if trainer.precision != "16-mixed" or norm.isfinite():

@@ -231,7 +231,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
     """MV-LSTM (`attention="none"`) and aMV-LSTM (Q), (A), (Q+A): `"question"`, `"answer"`, `"both"`."""
 
     encoder_name = "words"
-    can_be_sharded = True
 
     def __init__(
         self,

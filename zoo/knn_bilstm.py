@@ -209,7 +209,6 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory."""
 
     head = "network.classifier."
-    can_be_sharded = True
     without_memory = "--model.features M1"
 
     def __init__(

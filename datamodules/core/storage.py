@@ -193,6 +193,13 @@ def read_checked(path: Path, advice: str) -> PlainDict:
     return values
 
 
+def set_key(path: Path, key: str, value: object) -> None:
+    """Set a key of a JSON file that `read_checked` reads, in one atomic step; processes wait for each other."""
+    with lock(path):
+        values = read_checked(path, "restore it from a backup") if path.exists() else {}
+        write_json(path, with_checksum({**values, key: value}))
+
+
 def load_json(path: Path) -> Any:
     """Return the values of a JSON file; raise a `ValueError` if it is none."""
     if path.exists() and not path.is_file():

@@ -1,4 +1,4 @@
-"""Embedded dense search of many vectors, exact and by int8 codes, against numpy and faiss.
+"""Embedded dense search of many vectors against numpy and faiss.
 
 Vectors are draws of a mixture: a center from a normal distribution for 1,000 vectors, and around it normal deviations
 of the same length; queries are further draws. With --embeddings, the vectors that `zoo encode` wrote, whose last rows
@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.arrays import ArrayWriter, map_array
-from datamodules.retrieval.dense.nearest import Codes, nearest
-from datamodules.retrieval.dense.ranking import OVERSAMPLE
+from datamodules.retrieval.dense.nearest import nearest
 
 K, BATCHES = 20, (1, 20, 256)
 PER_CENTER = 1000
@@ -81,19 +80,6 @@ def by_numpy(vectors: Vectors, queries: Vectors) -> Rows:
         order = np.argsort(-np.take_along_axis(scores, rows, 1), axis=1)
         best[first : first + 32] = np.take_along_axis(rows, order, 1)
     return best
-
-
-def ours(vectors: Vectors, folder: Path) -> Iterator[Contender]:
-    """The exact search, and searches of codes that are mapped from files."""
-    Codes.write(folder, vectors)
-    codes, size = Codes.map(folder, vectors.shape), vectors.shape[1]
-    yield Contender("exact", lambda queries: nearest(vectors, NO_ROWS, queries, K).rows, 4 * size)
-    for oversample in sorted({1, 2, OVERSAMPLE["int8"]}):
-
-        def search(queries: Vectors, oversample: int = oversample) -> Rows:
-            return nearest(vectors, NO_ROWS, queries, K, None, codes, oversample).rows
-
-        yield Contender(f"int8, oversample {oversample}", search, size + 4)
 
 
 def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
@@ -197,8 +183,11 @@ def main() -> None:
         folder = Path(name)
         chosen = read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size, folder)
         vectors, queries = chosen
-        contenders = [*ours(vectors, folder)]
-        contenders.append(Contender("numpy", lambda some: by_numpy(vectors, some), 4 * vectors.shape[1]))
+        size = 4 * vectors.shape[1]
+        contenders = [
+            Contender("exact", lambda queries: nearest(vectors, NO_ROWS, queries, K).rows, size),
+            Contender("numpy", lambda queries: by_numpy(vectors, queries), size),
+        ]
         if given.peers:
             sys.path.append(given.peers)
             contenders += peers(vectors, given.indexes)

@@ -411,7 +411,7 @@ def _put_fact(world: World, key: str, value: Any) -> None:
 
 def _put_pointer(world: World, key: str, value: Any) -> None:
     with world.pointer() as pointer:
-        pointer[key] = world.text(value)
+        pointer["memory"][key] = world.text(value)
 
 
 def attacks() -> list[Attack]:

@@ -218,8 +218,6 @@ RETRIEVER_CASES: Cases = {
         "max_length": Case(3),
         "query_prompt": Case("old "),
         "document_prompt": Case("old "),
-        "quantization": NoEffect("with enough candidates the same hits, see test_nearest.py"),
-        "oversample": Case(2, effect=REFUSED),
         "batch_size": SPEED,
         "device": SPEED,
         "threads": SPEED,

@@ -86,7 +86,6 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
     """A cross-encoder or a bi-encoder."""
 
     ranking_loss = "softmax"
-    can_be_sharded = True
     transformer: str
 
     def __init__(

@@ -27,6 +27,7 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.chart import write_table
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.pictures import write_picture
+from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
 from datamodules.core.shards import Shard
@@ -40,6 +41,7 @@ from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
 from zoo.comparison.curves import draw_training
 from zoo.ensemble.answer import Answer
+from zoo.runs.finishing import fit
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.run_folder import read_run
 from zoo.saving.saved_model import SavedModel
@@ -47,7 +49,6 @@ from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
 from zoo.training.checkpoint_io import WholeCheckpoints
-from zoo.training.sharding import is_sharded
 
 log = logging.getLogger("zoo")
 
@@ -241,8 +242,6 @@ class ZooCLI(LightningCLI):
                 " --model.init_from"
             )
         model.check_data(self.datamodule)
-        if self.subcommand == "fit":
-            model.resumed_from = resumed
         if model.init_from is None:
             return
         # The rows that the other model was trained on count as seen, and its words are kept.
@@ -303,9 +302,7 @@ class ZooCLI(LightningCLI):
             loggers = [] if logger in (None, True) else logger if isinstance(logger, list) else [logger]
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
             has_table = any(isinstance(callback, PredictionTable) for callback in callbacks)
-            # One process predicts for the table; where weights are sharded, it has only a part of them.
-            sharded = is_sharded(configured.get("strategy"))
-            if any(isinstance(each, WandbLogger) for each in loggers) and not has_table and not sharded:
+            if any(isinstance(each, WandbLogger) for each in loggers) and not has_table:
                 callbacks.append(PredictionTable())
         plugins = configured.get("plugins") or []
         plugins = [*plugins] if isinstance(plugins, (list, tuple)) else [plugins]
@@ -318,7 +315,7 @@ class ZooCLI(LightningCLI):
 
     def _checkpoint_callbacks(self) -> list[Callback]:
         folder = self.run_dir / "checkpoints"
-        monitor = None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor
+        monitor = getattr(self.model, "monitor", None) or self.datamodule.monitor
         return [
             ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
@@ -330,6 +327,10 @@ class ZooCLI(LightningCLI):
         if self.saved is not None and subcommand != "fit":
             arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
         return arguments
+
+    def fit(self, model: Task, datamodule: AnyDataModule, ckpt_path: str | None, **_: Any) -> None:
+        """Train and finish the model; LightningCLI calls it by its name."""
+        fit(self.trainer, model, datamodule, ckpt_path)
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,12 +95,6 @@ def positions_of(name: str) -> int | None:
     if positions is not None and any(kind in config.model_type for kind in offset_kinds):
         positions -= (config.pad_token_id or 0) + 1
     return positions
-
-
-def transformer_of(network: nn.Module) -> Any:
-    """The first `transformer` attribute of a network and its parts; None where there is none."""
-    parts = (getattr(module, "transformer", None) for module in network.modules())
-    return next((part for part in parts if part is not None), None)
 
 
 def transformer_config_of(network: nn.Module) -> PlainDict | None:
@@ -197,8 +190,6 @@ class TransformerEncoder(nn.Module):
             add_adapters(self.transformer, lora_rank)
         #: evaluation on a CPU may round to bfloat16, which makes a vector depend on the batch.
         self.is_fast = True
-        #: a CPU reads all texts in one call, too: processes with parts of the weights must make equally many calls.
-        self.reads_at_once = False
         if not has_dense:
             published = published._replace(dense=(), normalizes=False)
         self.published = published if pooling is None else published._replace(pooling=pooling)
@@ -208,7 +199,7 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
-        if text.device.type != "cpu" or self.reads_at_once:
+        if text.device.type != "cpu":
             return self.text_vectors(self.token_states(word, text), text != 0)
         # A CPU reads texts of similar length together: it takes as much time for padding as for tokens.
         lengths = (text != 0).sum(dim=1)

@@ -171,7 +171,7 @@ def add_rows(
 
 def _reopened(memory: FolderMemory) -> FolderMemory:
     """Open the current version; the given memory stays open."""
-    return FolderMemory(memory.folder, memory.retriever.without_index())
+    return FolderMemory(memory.folder, memory.retriever.without_index(), pointer=memory.pointer)
 
 
 def _version_of(saved: SavedModel) -> Version:

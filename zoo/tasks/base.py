@@ -38,10 +38,8 @@ from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
-from zoo.saving.saved_model import SavedModel
 from zoo.tasks.predictor import Predictor
 from zoo.training.resuming import check_shapes, check_training, keep_options, keep_patience, settings_of
-from zoo.training.sharding import is_sharded, shard
 from zoo.training.trained_parts import count_parameters, freeze_parts, parameter_groups
 from zoo.training.warm_start import check_frozen, numbered, start_from
 
@@ -70,8 +68,6 @@ class Task(LightningModule):
     uses_memory: bool = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
-    #: whether the weights can be sharded over several devices: all processes call the whole network.
-    can_be_sharded: ClassVar[bool] = False
     #: the metric that selects the best epoch; None = the data's `monitor`.
     monitor: ClassVar[str | None] = None
     #: validation scores in the progress bar.
@@ -124,8 +120,6 @@ class Task(LightningModule):
         self.evaluation = Evaluation()
         # True while all losses were finite; on the device, once there was one.
         self._is_finite: Tensor | bool = True
-        #: the checkpoint that `zoo fit` resumes from: with sharded weights, Lightning checks it too late.
-        self.resumed_from: str | None = None
         self._epoch_loss: Tensor | float = 0.0
         self._epoch_count: Tensor | int = 0
         #: settings of each parameter group that the options name, before a schedule changes them.
@@ -269,8 +263,7 @@ class Task(LightningModule):
             empty = None if vectors is None else torch.empty_like(vectors)
             self._build(spec, empty, checkpoint.transformer_config)
             self.to(self.device)
-        if checkpoint.weights:  # sharded weights are loaded, and compared, before this
-            check_shapes(self, checkpoint)
+        check_shapes(self, checkpoint)
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -284,7 +277,6 @@ class Task(LightningModule):
             weights={},
             transformer_config=None if config is None else plain(config),
             signature=sign(self.data_state.places),
-            extras={"is_sharded": self._trainer is not None and is_sharded(self.trainer.strategy)},
         ).describe()
 
     @override
@@ -294,8 +286,7 @@ class Task(LightningModule):
         trainer = self._trainer
         source = (trainer and trainer.ckpt_path) or "the checkpoint"
         with explained_by(source):
-            contents = checkpoint if "state_dict" in checkpoint else {**checkpoint, "state_dict": {}}
-            read = Checkpoint.from_contents(contents, source)
+            read = Checkpoint.from_contents(checkpoint, source)
             data = self.data
             fitting = trainer is not None and trainer.state.fn == TrainerFn.FITTING
             if data is not None and fitting:
@@ -309,23 +300,6 @@ class Task(LightningModule):
                 data.use_state(read.data if is_own else replace(read.data, memory=None))
 
     # --- starting from another model ---
-
-    @override
-    def configure_model(self) -> None:
-        # `load_from_checkpoint` calls this, too, without a trainer.
-        if self._trainer is None or not is_sharded(self.trainer.strategy):
-            return
-        if self.resumed_from is None:
-            self._start()  # it reads and writes whole weights
-        else:
-            # Lightning loads the weights before the model can check whether they fit.
-            read, data = SavedModel.open(self.resumed_from).checkpoint, self.data
-            assert data is not None
-            with explained_by(self.resumed_from):
-                check_resumed(data.state(), read.data, data.options_type)
-                check_shapes(self, read)
-                check_training(self, read)
-        shard(self)
 
     def _start(self) -> None:
         """Take another model's weights, if `init_from` names one, and log how much is trained."""
@@ -391,7 +365,7 @@ class Task(LightningModule):
         if self.compile_backend is not None:
             exclude_uncompiled(self.network)
             self.network.compile(backend=self.compile_backend, dynamic=True)
-        if self.trainer.ckpt_path is None and not is_sharded(self.trainer.strategy):
+        if self.trainer.ckpt_path is None:
             self._start()  # a resumed run has its own weights by now
 
     @override

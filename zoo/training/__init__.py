@@ -1,1 +1,1 @@
-"""Training beyond the loss: warm starts, frozen parts, sharding, closed-form fits, optimizers."""
+"""Training beyond the loss: warm starts, frozen parts, closed-form fits, optimizers."""

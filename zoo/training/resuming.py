@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.saving.checkpoint import Checkpoint
-from zoo.training.sharding import is_sharded
 from zoo.training.trained_parts import parameter_groups
 
 if TYPE_CHECKING:
@@ -60,11 +59,6 @@ def check_training(model: Task, checkpoint: Checkpoint) -> None:
         raise InputError(
             f"model.init_from={model.init_from}: the run that is resumed started from {start or 'no other model'}; omit"
             " --ckpt_path to start a new run"
-        )
-    if is_sharded(model.trainer.strategy) != checkpoint.extras["is_sharded"]:
-        raise InputError(
-            "the checkpoint was trained with sharded weights (FSDP) and this run has whole ones, or the reverse; resume"
-            " with the same trainer.strategy, or start from the weights alone with --model.init_from"
         )
     optimizer = model.make_optimizer([nn.Parameter(torch.zeros(1))])
     states = checkpoint.training.get("optimizer_states", [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, damag
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import ExcludedRows, Hits, check_search
-from datamodules.retrieval.dense.nearest import Codes, nearest
+from datamodules.retrieval.dense.nearest import nearest
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors, look_up_vectors
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
@@ -31,8 +31,6 @@ class _Index(NamedTuple):
     empty: NDArray[np.int32]
     #: the rows of the texts by their hashes.
     lookup: RowLookup
-    #: of the vectors; None without `quantization`.
-    codes: Codes | None = None
 
 
 class DenseRetriever(FolderRetriever[_Index]):
@@ -51,9 +49,6 @@ class DenseRetriever(FolderRetriever[_Index]):
         threads: of the encoder on a CPU; None keeps the setting of torch.
         query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
         document_prompt: precedes each text of the collection.
-        quantization: `int8` searches codes, a quarter of the bytes of the vectors, and computes the exact scores of the
-            best rows; it may miss a hit. None compares a query with every vector.
-        oversample: the number of rows that are scored exactly for each hit; None = 4.
     """
 
     def __init__(
@@ -66,15 +61,9 @@ class DenseRetriever(FolderRetriever[_Index]):
         threads: int | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
-        quantization: Literal["int8"] | None = None,
-        oversample: int | None = None,
     ) -> None:
-        if quantization not in (None, "int8"):
-            raise InputError(
-                f"quantization {quantization!r}: use int8 or null; bbq needs ElasticsearchDenseRetriever"
-            )
         self.ranking: DenseRanking = DenseRanking(
-            encoder, pooling, max_length, None, query_prompt, document_prompt, quantization, oversample
+            encoder, pooling, max_length, None, query_prompt, document_prompt
         )
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__()
@@ -129,8 +118,6 @@ class DenseRetriever(FolderRetriever[_Index]):
         (folder / "unknown.npy").unlink()
         np.save(folder / "empty.npy", np.concatenate(empty))
         RowLookup.of(hashes).save(folder)
-        if self.ranking.quantization is not None:
-            Codes.write(folder, map_array(folder / "vectors.npy", np.float32, dimensions=2))
 
     def _map(self, folder: Path) -> _Index:
         vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)
@@ -138,8 +125,7 @@ class DenseRetriever(FolderRetriever[_Index]):
         check_numbers(folder / "empty.npy", empty, len(vectors))
         if len(lookup.rows) != len(vectors):
             raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
-        codes = None if self.ranking.quantization is None else Codes.map(folder, vectors.shape)
-        return _Index(vectors, empty, lookup, codes)
+        return _Index(vectors, empty, lookup)
 
     def close(self) -> None:
         """See `Retriever.close`."""
@@ -151,7 +137,7 @@ class DenseRetriever(FolderRetriever[_Index]):
         check_search(texts, k, exclude)
         index = self._opened()
         queries = self._query_vectors(texts, index)
-        return nearest(index.vectors, index.empty, queries, k, exclude, index.codes, self.ranking.rescored)
+        return nearest(index.vectors, index.empty, queries, k, exclude)
 
     def _query_vectors(self, texts: Sequence[str], index: _Index) -> NDArray[np.float32]:
         """Return vectors [n, d]; texts of the collection are looked up, unless queries have their own encoder."""

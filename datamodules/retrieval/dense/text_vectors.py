@@ -72,8 +72,6 @@ class TextVectors:
             "threads": self.threads,
             "query_prompt": self.ranking.query_prompt,
             "document_prompt": self.ranking.document_prompt,
-            "quantization": self.ranking.quantization,
-            "oversample": self.ranking.oversample,
         }
 
     def __getstate__(self) -> dict[str, object]:

@@ -99,6 +99,8 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         return {
             **self.vectors.describe(),
             "num_candidates": self.ranking.num_candidates,
+            "quantization": self.ranking.quantization,
+            "oversample": self.ranking.oversample,
             **super()._init_args(),
         }
 

@@ -48,31 +48,38 @@ class FolderMemory(Memory):
     rows. See `row_versions` for the files.
     """
 
-    def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
-        """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged."""
+    def __init__(
+        self, folder: Path, retriever: Retriever, version: int | None = None, pointer: Path | None = None
+    ) -> None:
+        """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged.
+
+        `pointer` is the JSON file that names the current version in its key `memory`; None = `memory.json` in the
+        folder. Other keys of this file are kept.
+        """
         self.folder = folder
         self.retriever = retriever
-        pointer = read_pointer(folder)
-        version = pointer["version"] if version is None else version
+        self.pointer = pointer or folder / POINTER
+        state = read_pointer(folder, pointer)
+        version = state["version"] if version is None else version
         # The rows of a version beyond the current one are left over from an interrupted change.
-        if not 1 <= version <= pointer["version"]:
-            raise InputError(f"{folder}: has no version {version}; the current one is {pointer['version']}")
-        if version < pointer["first"]:
+        if not 1 <= version <= state["version"]:
+            raise InputError(f"{folder}: has no version {version}; the current one is {state['version']}")
+        if version < state["first"]:
             raise InputError(
-                f"{folder}: version {version} was deleted by `zoo memory compact`; the oldest is {pointer['first']}"
+                f"{folder}: version {version} was deleted by `zoo memory compact`; the oldest is {state['first']}"
             )
-        self._open(pointer, version)
+        self._open(state, version)
 
-    def _open(self, pointer: PlainDict, version: int) -> None:
-        self._stored = row_versions.load(self.folder, pointer, version, contents=True)
-        self.pointer = pointer
+    def _open(self, state: PlainDict, version: int) -> None:
+        self._stored = row_versions.load(self.folder, state, version, contents=True)
+        self._state = state
         self.rows, self.version = self._stored.rows, version
         self.fingerprint = _fingerprint(self._stored.fingerprint, self.retriever)
         index_folder = _index_folder(self.folder, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
         except DamagedError as damage:
-            if not index_folder.exists() and pointer["ranking"] != self.retriever.ranking.describe():
+            if not index_folder.exists() and state["ranking"] != self.retriever.ranking.describe():
                 raise  # a memory of another ranking
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
             self.retriever.index(_collection(self.rows, self.fingerprint), index_folder)
@@ -92,6 +99,7 @@ class FolderMemory(Memory):
                 order = np.arange(len(rows))
                 row_versions.write(part, rows, rows, order, len(rows), RowLookup.of(fold_hashes(rows.texts)))
                 pointer = {"version": 1, "first": 1, "generation": 0, "began_with": rows.fingerprint}
+                (folder / POINTER).unlink(missing_ok=True)  # damaged
             elif (folder / POINTER).exists():
                 log_other_ranking(folder, retriever, folder)
             for version in sorted({1, int(pointer["version"])}):
@@ -107,20 +115,24 @@ class FolderMemory(Memory):
             write_pointer(folder, {**pointer, **described, "signature": signature})
         return cls(folder, retriever, version=1)
 
-    def copy_to(self, folder: Path) -> FolderMemory:
-        """Copy the memory with all versions, by links where possible, and open it; an index on a server is shared."""
+    def copy_to(self, folder: Path, pointer: Path | None = None) -> FolderMemory:
+        """Copy the memory with all versions, by links where possible, and open it; an index on a server is shared.
+
+        `pointer` is that of the copy, see `__init__`.
+        """
         with storage.lock(folder), storage.lock(self.folder):
             if not folder.exists():
                 partial = folder.with_name(f".{folder.name}.partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
-                    hidden = shutil.ignore_patterns(".*")
+                    hidden = shutil.ignore_patterns(".*", POINTER)
                     shutil.copytree(self.folder, partial, copy_function=_link, ignore=hidden)
+                    write_pointer(partial, read_pointer(self.folder, self.pointer), pointer)
                     for path in (partial, *partial.rglob("*")):
                         storage.sync(path)
                     partial.rename(folder)
                     storage.sync(folder.parent)
-        return type(self)(folder, self.retriever)
+        return type(self)(folder, self.retriever, pointer=pointer)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -219,29 +231,29 @@ class FolderMemory(Memory):
     def compact(self, keep: int = 1) -> int:
         if keep < 1:
             raise InputError(f"keep={keep}: keep at least 1 version")
-        with self._changing() as pointer:
-            first = max(pointer["first"], pointer["version"] - keep + 1)
-            if first > pointer["first"]:
-                rewrite(self.folder, pointer, first)
-                pointer_after = {**pointer, "first": first, "generation": pointer["generation"] + 1}
-                write_pointer(self.folder, pointer_after)
-                self._open(pointer_after, self.version)
-                self._clear_leftovers(pointer_after)
+        with self._changing() as state:
+            first = max(state["first"], state["version"] - keep + 1)
+            if first > state["first"]:
+                rewrite(self.folder, state, first)
+                after = {**state, "first": first, "generation": state["generation"] + 1}
+                write_pointer(self.folder, after, self.pointer)
+                self._open(after, self.version)
+                self._clear_leftovers(after)
             self._delete_other_indexes()
-        return int(first - pointer["first"])
+        return int(first - state["first"])
 
     @contextmanager
     def _changing(self) -> Iterator[PlainDict]:
-        """Reserve the memory, open its current version, and yield the pointer.
+        """Reserve the memory, open its current version, and yield its state.
 
         Until the pointer is switched, the current version stays current, even if the process is killed.
         """
         with storage.lock(self.folder):
-            pointer = read_pointer(self.folder)
-            if self.pointer != pointer or self.version != pointer["version"]:
-                self._open(pointer, pointer["version"])
-            self._clear_leftovers(pointer)
-            yield pointer
+            state = read_pointer(self.folder, self.pointer)
+            if self._state != state or self.version != state["version"]:
+                self._open(state, state["version"])
+            self._clear_leftovers(state)
+            yield state
 
     def _write_version(self, new: Rows, order: NDArray[np.int64], progress: bool) -> None:
         """Write and open the next version, whose rows have these positions among the written ones and the new ones."""
@@ -258,7 +270,7 @@ class FolderMemory(Memory):
             hashes[known >= 0] = stored.lookup.keys_by_row()[known[known >= 0]]
             hashes[known < 0] = fold_hashes(new.texts)[order[known < 0] - len(stored.written)]
             lookup = RowLookup.of(hashes)
-        part = row_versions.rows_folder(self.folder, version, self.pointer["generation"])
+        part = row_versions.rows_folder(self.folder, version, self._state["generation"])
         row_versions.write(part, new, rows, order, len(written), lookup)
         fingerprint = _fingerprint(rows.fingerprint, self.retriever)
         index_folder = _index_folder(self.folder, fingerprint)
@@ -269,17 +281,17 @@ class FolderMemory(Memory):
                 with suppress(
                     InputError
                 ):  # the server may be unreachable; the first error is the one to report
-                    self._open(self.pointer, self.version)
+                    self._open(self._state, self.version)
                 raise
-        pointer = {**self.pointer, "version": version}
-        write_pointer(self.folder, pointer)
-        self._open(pointer, version)
+        state = {**self._state, "version": version}
+        write_pointer(self.folder, state, self.pointer)
+        self._open(state, version)
 
-    def _clear_leftovers(self, pointer: PlainDict) -> None:
+    def _clear_leftovers(self, state: PlainDict) -> None:
         """Delete the files of a killed change, which are no part of the memory, and those of deleted versions."""
         for partial in self.folder.glob(".*.partial"):
             shutil.rmtree(partial)
-        parts = row_versions.folders(self.folder, pointer)
+        parts = row_versions.folders(self.folder, state)
         names = {part.name for part in parts.values()}
         for encodings in self.folder.glob(f"{ENCODINGS}*/rows-*"):
             if encodings.name not in names:
@@ -288,13 +300,13 @@ class FolderMemory(Memory):
         if not leftover:
             return
         kept = {str(storage.check_folder(part)["fingerprint"]) for part in parts.values()}
-        unfinished = row_versions.rows_folder(self.folder, pointer["version"] + 1, pointer["generation"])
+        unfinished = row_versions.rows_folder(self.folder, state["version"] + 1, state["generation"])
         for part in leftover:
             rows_fingerprint = str(storage.check_folder(part)["fingerprint"])
             if rows_fingerprint not in kept:
                 fingerprint = _fingerprint(rows_fingerprint, self.retriever)
                 index_folder = _index_folder(self.folder, fingerprint)
-                if part == unfinished or rows_fingerprint == pointer["began_with"]:
+                if part == unfinished or rows_fingerprint == state["began_with"]:
                     # A server completes its index when a killed change is made again, and other memories may begin
                     # with the same rows: they share the index.
                     _delete_folders(index_folder)
@@ -304,7 +316,7 @@ class FolderMemory(Memory):
 
     def _delete_other_indexes(self) -> None:
         """Delete the local indexes of other rankings, which may contain removed texts."""
-        parts = row_versions.folders(self.folder, self.pointer).values()
+        parts = row_versions.folders(self.folder, self._state).values()
         fingerprints = [str(storage.check_folder(part)["fingerprint"]) for part in parts]
         own = tuple(
             _index_folder(self.folder, _fingerprint(each, self.retriever)).name for each in fingerprints
@@ -317,12 +329,12 @@ class FolderMemory(Memory):
 
     def versions(self) -> list[tuple[int, int]]:
         """Return number and size (in rows) of all kept versions up to the open one, oldest first."""
-        parts = row_versions.folders(self.folder, self.pointer, self.version)
+        parts = row_versions.folders(self.folder, self._state, self.version)
         return [(number, int(storage.check_folder(part)["rows"])) for number, part in parts.items()]
 
     def rows_since(self, version: int) -> NDArray[np.int64]:
         """Return the rows that were added or corrected after a version, ascending."""
-        written = row_versions.versions_of_rows(self.folder, self.pointer, self._stored)
+        written = row_versions.versions_of_rows(self.folder, self._state, self._stored)
         return np.flatnonzero(written > version)
 
     def removed_ids(self) -> set[str]:
@@ -331,7 +343,7 @@ class FolderMemory(Memory):
 
     def parts(self) -> list[tuple[Path, int]]:
         """Return each folder with rows of the open version, and the number of rows that are written there."""
-        folders = row_versions.folders(self.folder, self.pointer, self.version).values()
+        folders = row_versions.folders(self.folder, self._state, self.version).values()
         return [(part, row_versions.written_in(part)) for part in folders]
 
     @property

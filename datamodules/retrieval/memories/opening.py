@@ -19,8 +19,16 @@ def is_memory(location: str | None) -> bool:
     return location is not None and (location.startswith("index:") or (Path(location) / POINTER).exists())
 
 
-def open_memory(location: str, retriever: Retriever | None = None, version: int | None = None) -> Memory:
-    """Open a memory by its `Memory.location`, with the retriever and at the version given or stored in its folder."""
+def open_memory(
+    location: str,
+    retriever: Retriever | None = None,
+    version: int | None = None,
+    pointer: Path | None = None,
+) -> Memory:
+    """Open a memory by its `Memory.location`, with the retriever and at the version given or stored in its folder.
+
+    See `FolderMemory` for the pointer.
+    """
     if location.startswith("index:"):
         if retriever is None or not is_existing_index(retriever):
             raise InputError(
@@ -30,10 +38,10 @@ def open_memory(location: str, retriever: Retriever | None = None, version: int 
             raise InputError(f"{location}: an index of yours has no versions; omit the version")
         return IndexMemory(retriever)
     folder = Path(location)
-    pointer = read_pointer(folder)
+    state = read_pointer(folder, pointer)
     if retriever is None:
-        is_own = is_signed({"retriever": pointer["retriever"]}, pointer.get("signature"))
-        retriever = make_retriever(pointer["retriever"], None if is_own else folder)
+        is_own = is_signed({"retriever": state["retriever"]}, state.get("signature"))
+        retriever = make_retriever(state["retriever"], None if is_own else folder)
     # Not that of the stored retriever: its encoder's files may have changed since.
-    check_ranking(folder, pointer["ranking"], retriever)
-    return FolderMemory(folder, retriever, version)
+    check_ranking(folder, state["ranking"], retriever)
+    return FolderMemory(folder, retriever, version, pointer)

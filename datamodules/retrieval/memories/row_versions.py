@@ -53,31 +53,33 @@ class StoredRows(NamedTuple):
     lookup: RowLookup
 
 
-def read_pointer(folder: Path) -> PlainDict:
-    """Return the contents of a memory's `memory.json`; raise an `InputError` if the folder is no memory.
+def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
+    """Return the state of a memory from its pointer; raise an `InputError` if the folder is no memory.
 
-    `version` is the current one, `first` the oldest that is kept, `generation` the number of compactions, `began_with`
-    the fingerprint of the rows of version 1, `retriever` and `ranking` those of the index.
+    The pointer is a JSON file with the key `memory`, by default `memory.json` in the folder. `version` is the current
+    one, `first` the oldest that is kept, `generation` the number of compactions, `began_with` the fingerprint of the
+    rows of version 1, `retriever` and `ranking` those of the index.
     """
-    path = folder / POINTER
+    path = pointer or folder / POINTER
     if not path.exists():
         raise InputError(
-            f"{folder}: no memory here (it has no {POINTER}); build one with `zoo index` or name another"
+            f"{folder}: no memory here (it has no {path.name}); build one with `zoo index` or name another"
             " with --data.memory"
         )
     storage.check_inside(folder)
     advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
-    pointer = storage.read_checked(path, advice)
-    is_whole = all(isinstance(pointer.get(name), kind) for name, kind in _KINDS.items())
-    if not (is_whole and 1 <= pointer["first"] <= pointer["version"] and pointer["generation"] >= 0):
+    state: PlainDict = storage.read_checked(path, advice).get("memory") or {}
+    is_whole = all(isinstance(state.get(name), kind) for name, kind in _KINDS.items())
+    if not (is_whole and 1 <= state["first"] <= state["version"] and state["generation"] >= 0):
         raise DamagedError(f"{path}: damaged; {advice}")
-    return pointer
+    return state
 
 
-def write_pointer(folder: Path, pointer: PlainDict) -> None:
-    """Switch the memory to a version in one atomic step."""
+def write_pointer(folder: Path, state: PlainDict, pointer: Path | None = None) -> None:
+    """Switch a memory to a version in one atomic step; other keys of the pointer are kept."""
+    path = pointer or folder / POINTER
     with storage.named_disk_errors(folder):
-        storage.write_json(folder / POINTER, storage.with_checksum(pointer))
+        storage.set_key(path, "memory", state)
 
 
 def first_rows(folder: Path) -> str:

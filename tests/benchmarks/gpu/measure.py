@@ -30,7 +30,6 @@ VARIANTS = {
     "workers": "bfloat16, batches made by other processes",
     "unpinned": "bfloat16, batches in memory that is not pinned",
     "ddp": "bfloat16, all GPUs, each with all weights",
-    "fsdp": "bfloat16, all GPUs, each with a part of the weights",
     "compiled": "bfloat16, `torch.compile`",
     "search": "dense search",
 }
@@ -102,11 +101,11 @@ def cases(machine: Machine, data: Path, transformer: str) -> Iterator[Case]:
         Result(SEARCH, "search", "queries", vectors),
         lambda limit: within(limit, lambda: dict(dense.measure(*scale.search, device))),
     )
-    for variant in ("workers", "unpinned", "ddp", "fsdp", "compiled"):
+    for variant in ("workers", "unpinned", "ddp", "compiled"):
         for workload in trained:
-            if variant == "ddp" or (variant == "fsdp" and workload.can_be_sharded):
+            if variant == "ddp":
                 yield _in_processes(machine, workload, variant)
-            elif variant != "fsdp":
+            else:
                 yield _in_process(machine, workload, variant)
 
 
@@ -141,11 +140,9 @@ def _in_process(machine: Machine, workload: Workload, variant: str) -> Case:
 def _in_processes(machine: Machine, workload: Workload, variant: str) -> Case:
     """A run of `zoo fit` that starts a process for each device."""
     number, options = machine.processes, [f"--config=trainer/{variant}"]
-    if variant == "fsdp":
-        options += [f"--trainer.devices={number}", f"--trainer.strategy.data_parallel_size={number}"]
     if not machine.has_gpu:
         options += ["--trainer.accelerator=cpu", f"--trainer.devices={number}"]
-        options += ["--trainer.precision=32-true" if variant == "fsdp" else "--trainer.strategy=ddp_fork"]
+        options += ["--trainer.strategy=ddp_fork"]
     command, run = _command(machine, workload, variant, options, "StopwatchCallback", has_score=False)
 
     def measure(limit: float) -> dict[str, Any]:
@@ -154,7 +151,7 @@ def _in_processes(machine: Machine, workload: Workload, variant: str) -> Case:
 
     result = Result(workload.name, variant, workload.unit, workload.data)
     obstacle = "one GPU; several are needed" if number < 2 else ""
-    if not machine.has_gpu and not workload.can_be_sharded:
+    if not machine.has_gpu:
         obstacle = "no GPU: several processes are started for one model"
     return Case(result, measure, machine.scale.seconds[2], obstacle)
 

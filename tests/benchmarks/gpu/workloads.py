@@ -80,8 +80,6 @@ class Workload(NamedTuple):
     data: str
     #: of `zoo fit`.
     options: tuple[str, ...]
-    #: whether FSDP can shard it.
-    can_be_sharded: bool = False
 
 
 def workloads(folder: Path, data: Path, transformer: str, scale: Scale) -> Iterator[Workload]:
@@ -141,7 +139,7 @@ def workloads(folder: Path, data: Path, transformer: str, scale: Scale) -> Itera
 
     knn = ("--config=knn_bilstm/ag_news", *news)
     tuned = (*knn, f"--model.transformer={transformer}", "--model.optimizer.lr=5e-5")
-    yield Workload("KNNBiLSTM with MiniLM", "texts", "accuracy", news_name, tuned, can_be_sharded=True)
+    yield Workload("KNNBiLSTM with MiniLM", "texts", "accuracy", news_name, tuned)
     yield Workload("KNNBiLSTM", "texts", "accuracy", news_name, (*knn, *vectors, *width, *hidden))
     expanet = ("--config=expanet/dblp_short", *titles, *width)
     yield Workload("ExpaNet", "texts", "accuracy", titles_name, expanet)

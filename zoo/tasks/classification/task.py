@@ -22,7 +22,6 @@ from zoo.tasks.base import Task
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import ClassificationPredictor, lines_of
-from zoo.training.sharding import is_sharded
 
 
 class ClassificationOutput(NamedTuple):
@@ -81,9 +80,8 @@ class ClassificationTask(Task):
         super().on_test_epoch_end()
         calibration = self.test_scores.calibration
         self.evaluation.calibration = {} if calibration is None else asdict(calibration)
-        # One process predicts them again; where weights are sharded, it has only a part of them.
-        is_able = self.trainer.is_global_zero and not is_sharded(self.trainer.strategy)
-        if self.evaluation.lists_errors and is_able:
+        # One process predicts them again.
+        if self.evaluation.lists_errors and self.trainer.is_global_zero:
             assert isinstance(self.data, TextRowsDataModule)
             wrong = np.array(self.test_scores.wrong_rows, np.int64)
             columns, lines = self._predictions(self.data, "test", wrong)

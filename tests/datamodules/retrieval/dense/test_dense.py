@@ -21,10 +21,8 @@ from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import nearest, transformer_encoder
 from datamodules.retrieval.dense import retriever as dense
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, OVERSAMPLE
+from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.dense.retriever import DenseRetriever
-from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.fused import FusedRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.checks import grown_from
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
@@ -199,54 +197,6 @@ def test_a_grown_index_ranks_like_a_new_one(
         np.testing.assert_array_equal(hits.rows[:, 0], wanted.rows[:, 0])
 
 
-def test_a_quantized_index_ranks_by_exact_scores_and_grows(tmp_path: Path, tiny_encoder: str) -> None:
-    texts = [*TEXTS, "", TEXTS[3], *labelled_texts(30, seed=2)[0]]
-    exclude = [[row, row + 1] for row in range(len(QUERIES))]
-    exact = build(tmp_path / "exact", texts, tiny_encoder).search(QUERIES, 9, exclude)
-    # With 10 candidates for each hit, a tenth of the texts can be returned, and all are rescored.
-    options = {"quantization": "int8", "oversample": 10}
-    grown = build(tmp_path / "old", TEXTS, tiny_encoder, **options)
-    known = grown_from(len(TEXTS), len(texts))
-    grown.update(Collection(texts, "grown"), known, tmp_path / "new", progress=False)
-    grown.open(tmp_path / "new", "grown")
-    hits = grown.search(QUERIES, 10, exclude)
-    np.testing.assert_allclose(hits.scores[:, :9], exact.scores, atol=2e-6)
-    np.testing.assert_array_equal(hits.rows[:, 0], exact.rows[:, 0])
-    again = pickle.loads(pickle.dumps(grown)).search(QUERIES, 10, exclude)
-    np.testing.assert_array_equal(again.rows, hits.rows)
-    whole = build(tmp_path / "whole", texts, tiny_encoder, **options)
-    np.testing.assert_allclose(whole.search(QUERIES, 10, exclude).scores, hits.scores, atol=2e-6)
-    for name in ("codes.npy", "scales.npy"):
-        assert (tmp_path / "new" / name).stat().st_size == (tmp_path / "whole/index" / name).stat().st_size
-    (tmp_path / "new" / "codes.npy").write_bytes(b"damaged")
-    with pytest.raises(InputError, match=r"codes.npy: damaged .* to rebuild it") as caught:
-        grown.open(tmp_path / "new", "grown")
-    assert "\n" not in str(caught.value)
-
-
-def test_quantization_is_part_of_the_ranking_and_of_a_memory(tmp_path: Path, tiny_encoder: str) -> None:
-    exact = DenseRetriever(tiny_encoder, device="cpu")
-    retriever = DenseRetriever(tiny_encoder, device="cpu", quantization="int8")
-    assert retriever.ranking.describe() == {
-        **exact.ranking.describe(),
-        "quantization": "int8",
-        "oversample": OVERSAMPLE["int8"],
-    }
-    assert retriever.ranking.vectors_fingerprint == exact.ranking.vectors_fingerprint
-    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
-    assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
-    again = open_memory(str(tmp_path / "memory"))
-    assert again.retriever.describe() == retriever.describe()
-    np.testing.assert_array_equal(again.search(QUERIES, 4).scores, memory.search(QUERIES, 4).scores)
-    with pytest.raises(InputError, match="quantization"):
-        open_memory(str(tmp_path / "memory"), exact)
-    fused = FusedRetriever([EmbeddedRetriever(), retriever.without_index()])
-    fused_memory = FolderMemory.build(rows(60), fused, tmp_path / "fused", progress=False)
-    member = open_memory(str(tmp_path / "fused")).retriever.retrievers[1]
-    np.testing.assert_array_equal(member.search(QUERIES, 4).rows, memory.retriever.search(QUERIES, 4).rows)
-    assert (fused_memory.search(QUERIES, 4).rows >= 0).all()
-
-
 def test_an_interrupted_build_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
@@ -401,9 +351,6 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
     fails("batch_size=0", batch_size=0)
     fails("max_length=2", max_length=2)
     fails("threads=0", threads=0)
-    fails("quantization 'bbq': use int8 or null; bbq needs ElasticsearchDenseRetriever", quantization="bbq")
-    fails("oversample=2: without quantization all scores are exact", oversample=2)
-    fails("oversample=0: use 1 or more", quantization="int8", oversample=0)
     (tmp_path / "empty").mkdir()
     fails("empty.*use the name or folder of a transformers encoder", encoder=str(tmp_path / "empty"))
     both = shutil.copytree(tiny_encoder, tmp_path / "both")

@@ -1,19 +1,17 @@
-"""The search of vectors compared with sorted scores in double precision, and its codes."""
+"""The search of vectors compared with sorted scores in double precision."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datamodules.core.errors import DamagedError
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.dense import nearest as search
-from datamodules.retrieval.dense.nearest import Codes, nearest
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, OVERSAMPLE
+from datamodules.retrieval.dense.nearest import nearest
+from datamodules.retrieval.dense.ranking import LEAST_SCORE
 
 Vectors = NDArray[np.float32]
 NO_ROWS = np.empty(0, np.int32)
@@ -70,9 +68,6 @@ def test_hits_are_exact(monkeypatch: pytest.MonkeyPatch, size: int, blocks: tupl
         for k in (0, 1, 20, 300, 400):
             expected = sorted_hits(vectors, empty, queries, k, excluded or [[] for _ in queries])
             assert_same(nearest(vectors, empty, queries, k, excluded), expected)
-            # All rows are candidates of the codes.
-            codes = Codes.of(vectors)
-            assert_same(nearest(vectors, empty, queries, k, excluded, codes, 400), expected)
 
 
 def test_hits_are_exact_below_the_rounding_of_the_matrix_product() -> None:
@@ -86,54 +81,13 @@ def test_hits_are_exact_below_the_rounding_of_the_matrix_product() -> None:
     assert_same(hits, sorted_hits(vectors, NO_ROWS, queries, 10, [[]] * 30))
 
 
-@pytest.mark.parametrize("size", [40, search._EXACT_SIZE + 7])
-@pytest.mark.parametrize("is_coded", [False, True])
-def test_hits_depend_neither_on_the_batch_nor_on_threads(size: int, is_coded: bool) -> None:
-    vectors, queries = mixture(3000, size, 1), mixture(40, size, 2)
-    codes = Codes.of(vectors) if is_coded else None
-    whole = nearest(vectors, NO_ROWS, queries, 10, None, codes, 2)
+def test_hits_depend_neither_on_the_batch_nor_on_threads() -> None:
+    vectors, queries = mixture(3000, 40, 1), mixture(40, 40, 2)
+    whole = nearest(vectors, NO_ROWS, queries, 10)
     for batch in (1, 7):
         for first in range(0, 40, batch):
-            part = nearest(vectors, NO_ROWS, queries[first : first + batch], 10, None, codes, 2)
+            part = nearest(vectors, NO_ROWS, queries[first : first + batch], 10)
             assert_same(part, Hits(whole.rows[first : first + batch], whole.scores[first : first + batch]))
     with ThreadPoolExecutor(4) as pool:
-        for hits in pool.map(lambda _: nearest(vectors, NO_ROWS, queries, 10, None, codes, 2), range(8)):
+        for hits in pool.map(lambda _: nearest(vectors, NO_ROWS, queries, 10), range(8)):
             assert_same(hits, whole)
-
-
-def test_codes_find_nearly_all_neighbors() -> None:
-    vectors, queries = mixture(20_000, 96, 1), mixture(100, 96, 2)
-    codes, exact = Codes.of(vectors), nearest(vectors, NO_ROWS, queries, 20)
-
-    def recall(oversample: int) -> float:
-        hits = nearest(vectors, NO_ROWS, queries, 20, None, codes, oversample)
-        score_of = [
-            dict(zip(*pair, strict=True)) for pair in zip(exact.rows.tolist(), exact.scores, strict=True)
-        ]
-        for query, rows in enumerate(hits.rows.tolist()):
-            for row, score in zip(rows, hits.scores[query], strict=True):
-                assert score == score_of[query].get(row, score)  # exact scores
-        both = zip(hits.rows, exact.rows, strict=True)
-        return float(np.mean([len(np.intersect1d(*pair)) / 20 for pair in both]))
-
-    assert recall(OVERSAMPLE["int8"]) > 0.999
-    assert 0.9 < recall(1) < 0.999
-
-
-def test_codes_are_rounded_vectors_on_the_disk(tmp_path: Path) -> None:
-    vectors = mixture(50, 30, 1)
-    vectors[4] = 0
-    Codes.write(tmp_path, vectors, block=16)
-    numbers, scales = Codes.map(tmp_path, (50, 30))
-    assert (numbers.dtype, scales.dtype) == (np.int8, np.float32)
-    np.testing.assert_array_equal(np.abs(numbers).max(axis=1), [0 if row == 4 else 127 for row in range(50)])
-    assert (np.abs(numbers * scales[:, None] - vectors) <= scales[:, None] * 0.501).all()
-    for shape in ((50, 31), (51, 30)):
-        with pytest.raises(DamagedError, match=r"codes.npy: damaged \(has the shape \(50, 30\) instead of"):
-            Codes.map(tmp_path, shape)
-    np.save(tmp_path / "scales.npy", scales[:49])
-    with pytest.raises(DamagedError, match=r"scales.npy: damaged \(has 49 scales of 50 codes"):
-        Codes.map(tmp_path, (50, 30))
-    np.save(tmp_path / "codes.npy", numbers.astype(np.int16))
-    with pytest.raises(DamagedError, match=r"codes.npy: damaged \(an array int16"):
-        Codes.map(tmp_path, (50, 30))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import open_memory
@@ -260,3 +261,20 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, name: str, caplog: pytest.Lo
 def test_a_location_on_a_server_needs_its_retriever() -> None:
     with pytest.raises(InputError, match="ElasticsearchRetriever"):
         open_memory("index:mine", EmbeddedRetriever())
+
+
+def test_another_file_points_to_the_version(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m")
+    state = tmp_path / "state.json"
+    storage.set_key(state, "fitted", {"1": "weights"})
+    copy = memory.copy_to(tmp_path / "copy", pointer=state)
+    copy.remove(copy.rows.ids[:1], allow_empty_class=True, progress=False)
+    assert not (tmp_path / "copy" / POINTER).exists()
+    assert storage.read_checked(state, "")["fitted"] == {"1": "weights"}
+    assert FolderMemory(tmp_path / "copy", EmbeddedRetriever(), pointer=state).version == 2
+    assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).version == 1
+    opened = open_memory(str(tmp_path / "copy"), pointer=state)
+    assert isinstance(opened, FolderMemory)
+    assert opened.rows.ids == memory.rows.ids[1:]
+    with pytest.raises(InputError, match=r"no memory here \(it has no memory.json\)"):
+        open_memory(str(tmp_path / "copy"))
