@@ -6,14 +6,14 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
-from typing_extensions import Self
+from typing_extensions import Self, TypeVar
 
 from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
@@ -55,9 +55,10 @@ class Table(Protocol):
         """The rows with these numbers, in the order given."""
 
 
-OptionsT = TypeVar("OptionsT", bound=DataOptions)
-TableT = TypeVar("TableT", bound=Table)
-SplitT = TypeVar("SplitT", bound=PreparedSplit)
+# Where nothing depends on the kind, a plain `DataModule` is one of any kind.
+OptionsT = TypeVar("OptionsT", bound=DataOptions, default=Any)
+TableT = TypeVar("TableT", bound=Table, default=Any)
+SplitT = TypeVar("SplitT", bound=PreparedSplit, default=Any)
 BatchT = TypeVar("BatchT")
 
 
@@ -427,4 +428,4 @@ def _unchanged(batch: BatchT) -> BatchT:
 
 
 #: A data module of any kind.
-AnyDataModule: TypeAlias = DataModule[Any, Any, Any]
+AnyDataModule: TypeAlias = DataModule

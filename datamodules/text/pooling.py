@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from datamodules.text.sentence_modules import SentenceModules
-
 Pooling: TypeAlias = Literal["mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 def text_vectors(
-    states: Tensor, mask: Tensor, published: SentenceModules, dense: Iterable[nn.Module]
+    states: Tensor, mask: Tensor, pooling: Pooling, dense: Iterable[nn.Module] = (), normalizes: bool = False
 ) -> Tensor:
-    """Return the vectors [N, d] of texts: states pooled (see `pool`), through dense layers, and perhaps of length 1.
+    """Return the vectors [N, d] of texts: states pooled (see `pool`), through dense layers, and of length 1 if wanted.
 
     A text without tokens has the vector zero.
     """
     import torch
 
-    vectors = pool(states, mask, published.pooling)
+    vectors = pool(states, mask, pooling)
     for layer in dense:
         vectors = layer(vectors)
-    if published.normalizes:
+    if normalizes:
         vectors = torch.nn.functional.normalize(vectors, dim=1)
     return vectors * mask.any(dim=1, keepdim=True)
 

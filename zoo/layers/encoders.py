@@ -217,7 +217,8 @@ class TransformerEncoder(nn.Module):
 
     def text_vectors(self, states: Tensor, mask: Tensor) -> Tensor:
         """The vectors [N, size] of texts with these tokens' states [N, T, l], mask [N, T]; zero without tokens."""
-        return text_vectors(states, mask, self.published, self.dense)
+        published = self.published
+        return text_vectors(states, mask, published.pooling, self.dense, published.normalizes)
 
     def token_states(self, word: Tensor, text: Tensor, types: Tensor | None = None) -> Tensor:
         """The states [N, T, size] of tokens in the last layer, anything at padding; `types` [N, T] are segments."""

@@ -74,7 +74,9 @@ class TransformerEncoder:
             ids = pad_sequence(rows, batch_first=True).to(self.device)
             mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(self.device)
             states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-            pooled = text_vectors(states, mask.bool(), self.published, self.dense)
+            pooled = text_vectors(
+                states, mask.bool(), self.published.pooling, self.dense, self.published.normalizes
+            )
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
             bar.update(len(batch))
         return vectors
