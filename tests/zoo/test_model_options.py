@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytorch_lightning as pl
 import torch
+from zoo.runs.finishing import fit
 
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
@@ -332,7 +333,7 @@ class Training:
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(model, datamodule=data)
+        fit(trainer, model, data)
         if seed != 5:
             trainer.save_checkpoint(TRAINED)
         scores = {name: value for name, value in trainer.callback_metrics.items() if "time" not in name}

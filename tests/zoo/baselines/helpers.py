@@ -7,6 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from zoo.runs.finishing import fit
 
 import zoo
 from datamodules.base import AnyDataModule
@@ -18,7 +19,7 @@ from zoo.tasks.base import Task
 def fit_and_load(folder: Path, model: Task, data: AnyDataModule) -> Any:
     """The predictor of a model that is fitted, saved and loaded."""
     run: pl.Trainer = trainer(folder)
-    run.fit(model, datamodule=data)
+    fit(run, model, data)
     run.save_checkpoint(folder / "model.ckpt")
     return zoo.load(folder / "model.ckpt")
 
