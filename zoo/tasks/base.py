@@ -67,6 +67,8 @@ class Task(LightningModule):
     uses_memory: bool = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
+    #: the metric that selects the best epoch; None = the data's `monitor`.
+    monitor: ClassVar[str | None] = None
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -107,6 +109,8 @@ class Task(LightningModule):
         self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         self.network = None
+        #: on while `zoo.runs.finishing` fits what needs no gradients, and validates the result.
+        self.is_finishing = False
         #: held by the thread in which the model predicts.
         self.in_use = SharedLock()
         self.spec: Any = None
@@ -137,6 +141,26 @@ class Task(LightningModule):
             raise InputError(
                 f"{type(self).__name__} is a model for {self.task}; a {type(data).__name__} has other data"
             )
+
+    @property
+    def has_epochs(self) -> bool:
+        """True for a model with weights that are trained by gradients."""
+        return True
+
+    def finish(self, data: AnyDataModule) -> None:
+        """Fit what needs no gradients, after the last epoch; every process does it by itself, with the same result."""
+
+    @property
+    def finishes(self) -> bool:
+        """True for a model of which some part is fitted without gradients."""
+        return type(self).finish is not Task.finish
+
+    @property
+    def is_fitting(self) -> bool:
+        """True in a fit, its last validation included; False in an evaluation and in a prediction."""
+        if self._trainer is None:
+            return False
+        return self.is_finishing or self.trainer.state.fn == TrainerFn.FITTING
 
     def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
         """Options of the model (`model...`) or the data (`data...`) that are set and change nothing; the reason."""
@@ -438,7 +462,7 @@ class Task(LightningModule):
         values = scores.compute()
         scores.reset()
         loss = values.get("loss")
-        if self.trainer.state.fn == TrainerFn.FITTING and loss is not None and bool(loss.isnan()):
+        if self.is_fitting and loss is not None and bool(loss.isnan()):
             raise self._diverged("the validation loss")
         if self.data is not None:
             counts = self.data.duplicate_counts(split)

@@ -116,7 +116,7 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
     data.setup("fit")
     model = BOWRocchio()
     model._build(data.spec, None, None)
-    model.fit_to(data)
+    model.finish(data)
     chosen = model.network.fitted["memory_weight"]
     assert chosen in WEIGHTS
     assert chosen > 0

@@ -41,7 +41,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Classification:
 
 def fit(model: Any, data: Any) -> Any:
     model._build(data.spec, None, None)
-    model.fit_to(data)
+    model.finish(data)
     return model
 
 

@@ -18,7 +18,6 @@ from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, 
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import TrainerFn
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted
@@ -180,7 +179,7 @@ class RetrievalTask(Task):
     @override
     def on_validation_epoch_end(self) -> None:
         self._documents = None
-        if self.mix_retriever and self.trainer.state.fn == TrainerFn.FITTING:
+        if self.mix_retriever and self.is_fitting:
             self.validation_scores.compute()
             self.mixture.fill_(MIXTURES[self.validation_scores.best])
         super().on_validation_epoch_end()
@@ -203,7 +202,7 @@ class RetrievalTask(Task):
     @override
     def count(self, scores: RetrievalScores, batch: QueryBatch) -> None:
         weights = self.mixture.expand(len(MIXTURES))
-        if self.trainer.state.fn == TrainerFn.FITTING:
+        if self.is_fitting:
             weights = self.mixture.new_tensor(MIXTURES)
         ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
