@@ -27,6 +27,7 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.chart import write_table
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.pictures import write_picture
+from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
 from datamodules.core.shards import Shard
@@ -39,6 +40,7 @@ from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
 from zoo.ensemble.answer import Answer
+from zoo.runs.finishing import fit
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.run_folder import draw_training, read_run
 from zoo.saving.saved_model import SavedModel
@@ -150,12 +152,7 @@ class ZooCLI(LightningCLI):
         for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
             if (value := self._option("trainer")[name]) is not None and value < 1:
                 raise InputError(f"--trainer.{name} {value}: must be 1 or more")
-        if isinstance(callbacks := self._option("trainer").callbacks, list):
-            # The fragment that a resumed run is given again adds what its configuration has already.
-            callbacks[:] = [each for number, each in enumerate(callbacks) if each not in callbacks[:number]]
-        resumed = self._option("ckpt_path")
-        #: whether this run continues in the folder of the run that it resumes.
-        self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
+        self.resumes = self._option("ckpt_path") is not None
         #: as the user gave it: a run that repeats this one has an id of its own in W&B.
         self.recorded: PlainDict = yaml.safe_load(
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
@@ -230,14 +227,7 @@ class ZooCLI(LightningCLI):
             self._restore(self.saved)
 
     def _check_fit(self, model: Task) -> None:
-        """Refuse a model that does not fit the data or its checkpoint, and take what it starts from into account."""
-        resumed = self._option("ckpt_path")
-        if self.saved is not None and self.saved.checkpoint.model != type(model).__name__:
-            raise InputError(
-                f"--ckpt_path {resumed}: is a {self.saved.checkpoint.model}, but the model is a {type(model).__name__};"
-                " a run is resumed with its own model (omit --model), and another one starts from its weights with"
-                " --model.init_from"
-            )
+        """Refuse a model that does not fit the data, and take what it starts from into account."""
         model.check_data(self.datamodule)
         if model.init_from is None:
             return
@@ -312,7 +302,7 @@ class ZooCLI(LightningCLI):
 
     def _checkpoint_callbacks(self) -> list[Callback]:
         folder = self.run_dir / "checkpoints"
-        monitor = None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor
+        monitor = getattr(self.model, "monitor", None) or self.datamodule.monitor
         return [
             ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
@@ -324,6 +314,10 @@ class ZooCLI(LightningCLI):
         if self.saved is not None and subcommand != "fit":
             arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
         return arguments
+
+    def fit(self, model: Task, datamodule: AnyDataModule, ckpt_path: str | None, **_: Any) -> None:
+        """Train and finish the model; LightningCLI calls it by its name."""
+        fit(self.trainer, model, datamodule, ckpt_path)
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:

@@ -9,16 +9,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isclose
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from typing_extensions import Self, override
+from typing_extensions import Self, TypeVar, override
 
 from callbacks.chart import Chart
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import (
@@ -39,7 +39,6 @@ from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
 from zoo.tasks.predictor import Predictor
-from zoo.training.resuming import check_shapes, check_training, keep_options, keep_patience, settings_of
 from zoo.training.trained_parts import count_parameters, freeze_parts, parameter_groups
 from zoo.training.warm_start import check_frozen, numbered, start_from
 
@@ -52,7 +51,10 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 MAX_CLASS_SCORES = 300
 
 
-class Task(LightningModule):
+DataT = TypeVar("DataT", bound=DataModule, default=Any)
+
+
+class Task(LightningModule, Generic[DataT]):
     """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`."""
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
@@ -68,6 +70,8 @@ class Task(LightningModule):
     uses_memory: bool = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
+    #: the metric that selects the best epoch; None = the data's `monitor`.
+    monitor: ClassVar[str | None] = None
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -108,6 +112,8 @@ class Task(LightningModule):
         self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         self.network = None
+        #: on while `zoo.runs.finishing` fits what needs no gradients, and validates the result.
+        self.is_finishing = False
         #: held by the thread in which the model predicts.
         self.in_use = SharedLock()
         self.spec: Any = None
@@ -118,8 +124,6 @@ class Task(LightningModule):
         self._is_finite: Tensor | bool = True
         self._epoch_loss: Tensor | float = 0.0
         self._epoch_count: Tensor | int = 0
-        #: settings of each parameter group that the options name, before a schedule changes them.
-        self._settings: list[PlainDict] = []
 
     # --- written by each model ---
 
@@ -134,14 +138,34 @@ class Task(LightningModule):
         """Size of the vectors of the model's text encoder; None where it has none."""
         return None
 
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataT) -> None:
         """Raise an `InputError` that names the option to change if the data do not fit; called before they are read."""
         if data.spec_type is not self.spec_type:
             raise InputError(
                 f"{type(self).__name__} is a model for {self.task}; a {type(data).__name__} has other data"
             )
 
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    @property
+    def has_epochs(self) -> bool:
+        """True for a model with weights that are trained by gradients."""
+        return True
+
+    def finish(self, data: DataT) -> None:
+        """Fit what needs no gradients, after the last epoch; every process does it by itself, with the same result."""
+
+    @property
+    def finishes(self) -> bool:
+        """True for a model of which some part is fitted without gradients."""
+        return type(self).finish is not Task.finish
+
+    @property
+    def is_fitting(self) -> bool:
+        """True in a fit, its last validation included; False in an evaluation and in a prediction."""
+        if self._trainer is None:
+            return False
+        return self.is_finishing or self.trainer.state.fn == TrainerFn.FITTING
+
+    def idle_options(self, data: DataT) -> Iterator[tuple[str, str]]:
         """Options of the model (`model...`) or the data (`data...`) that are set and change nothing; the reason."""
         return ((f"data.{name}", reason) for name, reason in data.idle_options())
 
@@ -149,7 +173,7 @@ class Task(LightningModule):
         """The contents of batches; see `datamodules.base.ReadsBatches`."""
         return BatchContents(strings=self.reads_strings)
 
-    def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
+    def read_memory(self, data: DataT, memory: Memory | None, num_texts: int | None = None) -> None:
         """Take from the open memory, if any, what batches lack, before `num_texts` texts (None: many) are predicted."""
 
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
@@ -173,10 +197,10 @@ class Task(LightningModule):
         """Add a batch of an evaluation to the metrics."""
 
     @abstractmethod
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
+    def shown_predictions(self, data: DataT, rows: int) -> tuple[list[str], list[list[object]]]:
         """A table of predictions for the first `rows` validation rows, with the truth: column names, and lines."""
 
-    def charts(self, data: AnyDataModule, rows: int) -> Iterable[Chart]:
+    def charts(self, data: DataT, rows: int) -> Iterable[Chart]:
         """Charts of the first `rows` validation rows, for `callbacks.Charts`."""
         return ()
 
@@ -184,8 +208,7 @@ class Task(LightningModule):
 
     @override
     def setup(self, stage: str) -> None:
-        if (data := self.data) is None:
-            raise InputError("pass a data module to the trainer: the model reads its sizes")
+        data = self.training_data
         if self.network is not None:
             if self.data_state is not None:
                 with explained_by("the checkpoint"):
@@ -202,9 +225,16 @@ class Task(LightningModule):
             )
 
     @property
-    def data(self) -> AnyDataModule | None:
+    def data(self) -> DataT | None:
         """The trainer's data module, if there is a trainer."""
         return None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+
+    @property
+    def training_data(self) -> DataT:
+        """The trainer's data module; raises an `InputError` if there is none."""
+        if (data := self.data) is None:
+            raise InputError("pass a data module to the trainer: the model reads its sizes")
+        return data
 
     def _build(self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None) -> None:
         self.spec = spec
@@ -239,7 +269,23 @@ class Task(LightningModule):
             empty = None if vectors is None else torch.empty_like(vectors)
             self._build(spec, empty, checkpoint.transformer_config)
             self.to(self.device)
-        check_shapes(self, checkpoint)
+        self._check_shapes(checkpoint)
+
+    def _check_shapes(self, checkpoint: Checkpoint) -> None:
+        """Raise an `InputError` that names the options that differ if weights have other names or shapes."""
+        own = {name: value.shape for name, value in self.state_dict().items() if isinstance(value, Tensor)}
+        if own == {name: value.shape for name, value in checkpoint.tensors.items()}:
+            return
+        differences = [
+            f"{name} {checkpoint.options[name]}, not {value}"
+            for name, value in self.hparams.items()
+            if checkpoint.options.get(name, value) != value
+        ]
+        raise InputError(
+            "the checkpoint's weights do not fit the model: the checkpoint was trained with "
+            + ("; ".join(differences) or "other data or another version")
+            + ". Give --ckpt_path the same model options as in training"
+        )
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -264,13 +310,9 @@ class Task(LightningModule):
         with explained_by(source):
             read = Checkpoint.from_contents(checkpoint, source)
             data = self.data
-            fitting = trainer is not None and trainer.state.fn == TrainerFn.FITTING
-            if data is not None and fitting:
-                check_resumed(data.state(), read.data, data.options_type)
+            if data is not None and trainer is not None and trainer.state.fn == TrainerFn.FITTING:
+                check_resumed(data.state(), read.data)
             self._rebuild(read)
-            if fitting:
-                check_training(self, read)
-                keep_patience(self.trainer, checkpoint)
             if data is not None:
                 is_own = is_signed(read.data.places, read.signature)
                 data.use_state(read.data if is_own else replace(read.data, memory=None))
@@ -345,11 +387,6 @@ class Task(LightningModule):
             self._start()  # a resumed run has its own weights by now
 
     @override
-    def on_train_start(self) -> None:
-        if self.trainer.ckpt_path is not None and self._settings:
-            keep_options(self, self._settings)
-
-    @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Random draws of a step depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted
         # one. Without `seed_everything`, nothing is fixed.
@@ -385,9 +422,6 @@ class Task(LightningModule):
         except ValueError as error:
             raise InputError(f"model.optimizer: {error}") from error
         optimizer = self.adapt_optimizer(optimizer)
-        for group in optimizer.param_groups:
-            group["initial_lr"] = group["lr"]  # most schedules, but not all, keep it here
-        self._settings = settings_of(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
         wanted = [group["lr"] for group in optimizer.param_groups]
@@ -437,7 +471,7 @@ class Task(LightningModule):
         values = scores.compute()
         scores.reset()
         loss = values.get("loss")
-        if self.trainer.state.fn == TrainerFn.FITTING and loss is not None and bool(loss.isnan()):
+        if self.is_fitting and loss is not None and bool(loss.isnan()):
             raise self._diverged("the validation loss")
         if self.data is not None:
             counts = self.data.duplicate_counts(split)

@@ -91,15 +91,6 @@ def test_a_model_learns_and_two_processes_print_the_digits_of_one(
     assert one == two  # although the process that prints is not one of those that measure
 
 
-def test_two_processes_train(collection: Collection) -> None:
-    files = [f"--data.{option}={value}" for option, value in collection.options().items()]
-    zoo_process("fit", *SMALL, *files, "--data.validation_split=0.3", "--trainer.max_epochs=2",
-                "--run_dir=run", *DDP)  # fmt: skip
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["processes"] == 2
-    assert summary["metrics"]["val/queries"] == 12
-
-
 def predictor(checkpoint: Path, **options: Any) -> RetrievalPredictor:
     loaded = zoo.load(checkpoint, **options)
     assert isinstance(loaded, RetrievalPredictor)
@@ -250,17 +241,6 @@ def test_nesterov_has_the_papers_schedule(fit: Callable[..., Path]) -> None:
     state = torch.load(checkpoint.with_name("last.ckpt"), weights_only=True)
     assert state["optimizer_states"][0]["param_groups"][0]["updates"] == state["global_step"]
     assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(fit: Callable[..., Path]) -> None:
-    fit("--trainer.max_epochs=3", name="whole")
-    fit("--trainer.max_epochs=1", name="half")
-    fit("--trainer.max_epochs=3", "--ckpt_path=half/checkpoints/last.ckpt", name="rest")
-    whole, rest = (
-        torch.load(f"{name}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "rest")
-    )
-    assert all(torch.equal(whole[name], rest[name]) for name in whole)
 
 
 # --- significance, tables ---

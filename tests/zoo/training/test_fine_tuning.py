@@ -18,7 +18,7 @@ import zoo
 from datamodules import ClassificationDataModule, MatchingDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.table import read_table
-from tests.zoo.conftest import LABELS, Result, last, pair_rows, sentences, write_pairs, write_table
+from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.registry import model_class
 from zoo.reproduce.table import load_table
@@ -309,21 +309,6 @@ def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any) -> None:
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_is_resumed_with_the_same_parts(
-    fit: Callable[..., Path], zoo_command: Callable[..., Result], train_csv: Path
-) -> None:
-    run = fit("run", "--model.learning_rates={encoder: 0.001}")
-    again = fit(
-        run, f"--ckpt_path={last(run)}", "--trainer.max_epochs=2", "--model.learning_rates={encoder: 0.001}"
-    )
-    result = zoo_command(
-        "fit", f"--config={again / 'config.yaml'}", f"--run_dir={again}", f"--ckpt_path={last(run)}",
-        "--trainer.max_epochs=3", "--model.learning_rates=null",
-    )  # fmt: skip
-    assert result.code == 2
-    assert "other model.freeze or model.learning_rates" in result.err
-
-
 # --- adapters ---
 
 
@@ -412,28 +397,6 @@ def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
     train(model, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(model, "lora.ckpt")
     torch.testing.assert_close(probabilities("lora.ckpt"), probabilities("old.ckpt"))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("KNNBiLSTM", {"lora_rank": 2}, "name one with --model.transformer"),
-        ("KNNBiLSTM", {"lora_rank": 0, "transformer": "a"}, "model.lora_rank=0: must be 1 or more"),
-        (
-            "KNNBiLSTM",
-            {"lora_rank": 2, "transformer": "a", "freeze_encoder": True},
-            "omit one of the two",
-        ),
-        (
-            "MemoryEnsemble",
-            {"lora_rank": 2, "transformer": "a", "metric_steps": 0},
-            "train_transformer true",
-        ),
-    ],
-)
-def test_adapters_that_are_refused(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        model_class(name)(**options)
 
 
 def test_frozen_adapters_are_refused(tiny_bert: Path) -> None:
