@@ -10,7 +10,7 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.core.shards import WHOLE, Shard
-from datamodules.retrieval import FolderMemory
+from datamodules.retrieval import open_memory
 from datamodules.retrieval.dense.embeddings import Embeddings
 from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import Fit, Result, Zoo, pair_rows, refusal, sentences, write_pairs, write_table
@@ -184,7 +184,7 @@ def test_embeddings_are_joined_by_the_index(
     joined, expected = (Embeddings.open(Path(name)) for name in ("out", "one"))
     assert joined.rows.fingerprint == expected.rows.fingerprint
     assert joined.made_by == expected.made_by
-    assert len(FolderMemory.open(Path("memory"))) == 90
+    assert len(open_memory("memory", None)) == 90
     # Parts of another encoder.
     other = fit("other", "--model.features=M1", "--data.num_memories=0", "--seed_everything=5")
     Path("out").rename("before")
