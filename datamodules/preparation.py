@@ -73,7 +73,7 @@ def prepare(data: AnyDataModule) -> Plan:
 def wanted_splits(data: AnyDataModule) -> list[str]:
     """The tables that the trainer's stage needs; without a trainer, all that are named."""
     stage = None if data.trainer is None else data.trainer.state.fn
-    if stage == TrainerFn.FITTING:
+    if stage == TrainerFn.FITTING or data.is_finishing:
         return ["train", "validation"]
     if stage == TrainerFn.VALIDATING:
         # The validation rows, or the memory, may have to come from the training table.
@@ -89,7 +89,7 @@ def wanted_splits(data: AnyDataModule) -> list[str]:
 
 def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
     tables = data.read_tables(wanted)
-    training = data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
+    training = data.is_finishing or data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
     if data.memory is not None and (data.retrieves or (data.has_memory and "train" in tables)):
         data.memory.locate(data.own_memory(tables), training="train" in tables)
     location = None if data.memory is None else data.memory.location

@@ -27,6 +27,7 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.chart import write_table
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.pictures import write_picture
+from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import write_json, write_text
@@ -37,6 +38,7 @@ from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
 from zoo.ensemble.answer import Answer
+from zoo.runs.finishing import fit
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.run_folder import draw_training, read_run
 from zoo.saving.saved_model import SavedModel
@@ -281,7 +283,7 @@ class ZooCLI(LightningCLI):
 
     def _checkpoint_callbacks(self) -> list[Callback]:
         folder = self.run_dir / "checkpoints"
-        monitor = None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor
+        monitor = getattr(self.model, "monitor", None) or self.datamodule.monitor
         return [
             ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
@@ -293,6 +295,10 @@ class ZooCLI(LightningCLI):
         if self.saved is not None and subcommand != "fit":
             arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
         return arguments
+
+    def fit(self, model: Task, datamodule: AnyDataModule, ckpt_path: str | None, **_: Any) -> None:
+        """Train and finish the model; LightningCLI calls it by its name."""
+        fit(self.trainer, model, datamodule, ckpt_path)
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:

@@ -40,6 +40,9 @@ _IRRELEVANT = (
     # Of small tables: an epoch's scores are logged at its end.
     "The number of training batches",
     ".*does not have many workers",
+    # There are no validation rows: the last epoch counts.
+    "Total length of `DataLoader` across ranks is zero",
+    ".*monitor='val/encoder_accuracy'.* could not find",
     # A frozen encoder.
     "Found .* module.s. in eval mode",
 )
