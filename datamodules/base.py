@@ -19,7 +19,6 @@ from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LightningDataModule
-from datamodules.core.shards import WHOLE
 from datamodules.core.storage import Part, cache_folder, fingerprint_of
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
@@ -106,8 +105,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 lambda: self.own_memory(self.read_tables(["train"])),
                 self.any_ranking,
             )
-        #: the rows whose neighbors `prepare_data` retrieves; see `preparation.prepare_shard`.
-        self.shard = WHOLE
         self.facts: PlainDict = {}
         self._spec: Any = None
         self._splits: dict[str, SplitT] = {}

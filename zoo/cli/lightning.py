@@ -30,11 +30,9 @@ from callbacks.pictures import write_picture
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
-from datamodules.core.shards import Shard
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
-from datamodules.preparation import prepare_shard
 from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
@@ -84,15 +82,7 @@ class ZooCLI(LightningCLI):
             run=is_run,
         )
         if not is_run:
-            self._prepare(self._option("shard"))
-
-    def _prepare(self, shard: str | None) -> None:
-        if shard is None:
             self.datamodule.prepare_data()
-        elif prepare_shard(self.datamodule, Shard.parse(shard)):
-            log.info("the data is prepared")
-        else:
-            log.info("shard %s is done; the last shard finishes the preparation", shard)
 
     @override
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -115,15 +105,6 @@ class ZooCLI(LightningCLI):
         parser.add_argument(
             "--output", type=str | None, default=None, help="JSON file for the metrics of validate and test"
         )
-        if self.command == "prepare":
-            parser.add_argument(
-                "--shard",
-                type=str | None,
-                default=None,
-                help="retrieve the memories of one of several parts of each table, such as 3/16, or auto: the part of"
-                " this process of torchrun, of a SLURM array or of srun; all share data.cache_dir. The last one"
-                " prepares the rest, which takes little time",
-            )
         # Our own sampler distributes batches, exactly.
         parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
 

@@ -1,7 +1,7 @@
 """The end of a fit: what needs no gradients is fitted after the last epoch, validated and saved.
 
-`finish` reads nothing of the epochs but their checkpoints: a run that was killed in it resumes there, and so do processes
-that were started for it.
+`finish` reads nothing of the epochs but their checkpoints: a run that was killed in it resumes there, and so do the
+processes that were started for it.
 """
 
 from __future__ import annotations
