@@ -14,13 +14,13 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from zoo.runs.finishing import fit
 
 import zoo
 from callbacks import RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.registry import MODELS, model_class
+from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from zoo.runs.finishing import fit
 
 import zoo
 from datamodules.base import AnyDataModule
 from datamodules.batch import ClassificationSpec
 from tests.zoo.test_models import trainer
+from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 
 
