@@ -28,13 +28,12 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.chart import write_table
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.pictures import write_picture
+from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
-from datamodules.core.shards import Shard
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
-from datamodules.preparation import prepare_shard
 from datamodules.state import check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
@@ -42,12 +41,13 @@ from zoo.ensemble.answer import Answer
 from zoo.loading import use_fitted, use_memory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import IN_RUN
+from zoo.runs.finishing import fit, restore
 from zoo.saving.run_folder import draw_training, read_run
 from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
 from zoo.training.checkpoint_io import WholeCheckpoints
-from zoo.training.checkpoints import meta_of_start, read_contents
+from zoo.training.checkpoints import meta_of_start
 
 log = logging.getLogger("zoo")
 
@@ -85,15 +85,7 @@ class ZooCLI(LightningCLI):
             run=is_run,
         )
         if not is_run:
-            self._prepare(self._option("shard"))
-
-    def _prepare(self, shard: str | None) -> None:
-        if shard is None:
             self.datamodule.prepare_data()
-        elif prepare_shard(self.datamodule, Shard.parse(shard)):
-            log.info("the data is prepared")
-        else:
-            log.info("shard %s is done; the last shard finishes the preparation", shard)
 
     @override
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -116,15 +108,6 @@ class ZooCLI(LightningCLI):
         parser.add_argument(
             "--output", type=str | None, default=None, help="JSON file for the metrics of validate and test"
         )
-        if self.command == "prepare":
-            parser.add_argument(
-                "--shard",
-                type=str | None,
-                default=None,
-                help="retrieve the memories of one of several parts of each table, such as 3/16, or auto: the part of"
-                " this process of torchrun, of a SLURM array or of srun; all share data.cache_dir. The last one"
-                " prepares the rest, which takes little time",
-            )
         # Our own sampler distributes batches, exactly.
         parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
 
@@ -292,7 +275,7 @@ class ZooCLI(LightningCLI):
 
     def _checkpoint_callbacks(self) -> list[Callback]:
         folder = self.run_dir / "checkpoints"
-        monitor = None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor
+        monitor = getattr(self.model, "monitor", None) or self.datamodule.monitor
         return [
             ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
@@ -304,6 +287,10 @@ class ZooCLI(LightningCLI):
         if self.folder is not None and subcommand != "fit":
             arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
         return arguments
+
+    def fit(self, model: Task, datamodule: AnyDataModule, ckpt_path: str | None, **_: Any) -> None:
+        """Train and finish the model; LightningCLI calls it by its name."""
+        fit(self.trainer, model, datamodule, ckpt_path)
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
@@ -354,9 +341,14 @@ class ZooCLI(LightningCLI):
     def _write_model(self) -> None:
         """Write the model folder from the best checkpoint, if there is one."""
         best = self.run_dir / "checkpoints" / "best.ckpt"
-        if best.is_file() and isinstance(self.model, Task):
-            self.model.load_state_dict(read_contents(best)["state_dict"])
-            ModelFolder.write(self.run_dir / IN_RUN, self.model, self.datamodule)
+        model, data = self.model, self.datamodule
+        if not best.is_file() or not isinstance(model, Task):
+            return
+        if data.memory is not None and data.has_memory and data.memory.location is None:
+            data.prepare_data()  # the processes of the training were forks of this one
+            data.setup("fit")
+        restore(model, best)
+        ModelFolder.write(self.run_dir / IN_RUN, model, data)
 
     def _rows_by_option(self) -> dict[str, int]:
         """Return the number of rows that were read for training and validation, by the option of their table."""

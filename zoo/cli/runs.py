@@ -14,7 +14,6 @@ import yaml
 import callbacks
 import datamodules
 from datamodules.core.errors import InputError
-from datamodules.core.shards import Shard, hide_launcher
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import checked_description, load_all_retrievers
 from zoo.cli import configs
@@ -50,11 +49,6 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
     else:
         base = {} if "--help" in options else configs.recipe(options)
     strings = user_strings(options)
-
-    if command == "prepare" and "--shard" in given:
-        shard = str(Shard.parse(given["--shard"]))
-        options = [*options, "--shard", shard]  # the last one counts
-        hide_launcher()
 
     from zoo.cli.lightning import ZooCLI
 
