@@ -19,8 +19,8 @@ from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import FITTED, MEMORY, TOKENIZER
 from zoo.model_folder.state import Fitted, read_values
 from zoo.registry import model_class
-from zoo.saving.fitted_weights import FitsWeights
-from zoo.saving.held_out import HeldOutRows, KeptHeldOut
+from zoo.tasks.classification.held_out import HeldOutRows, KeptHeldOut
+from zoo.tasks.fits_weights import FitsWeights
 
 if TYPE_CHECKING:
     import torch

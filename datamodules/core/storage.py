@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -26,6 +26,8 @@ from datamodules.core.types import PlainDict
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+#: Files of a whole folder that may change: no part of its manifest.
+CHANGING = ("state.json", "README.md")
 #: The advice for a damaged folder that can be built again.
 REBUILD = "delete the folder and run the command again to rebuild it"
 #: Name and fingerprint of a folder in a cache.
@@ -74,37 +76,26 @@ def lock_file(path: Path) -> FileLock:
 
 
 @contextmanager
-def new_folder(
-    folder: Path, fingerprint: str, names: Collection[str] | None = None, **facts: object
-) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`.
-
-    The manifest has the files with these names; None = all.
-    """
+def new_folder(folder: Path, fingerprint: str, **facts: object) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`."""
     partial = folder.parent / f".{folder.name}.partial"
     with named_disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             yield partial
-            finish_folder(partial, folder, fingerprint, names, **facts)
+            finish_folder(partial, folder, fingerprint, **facts)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def finish_folder(
-    partial: Path,
-    folder: Path,
-    fingerprint: str,
-    names: Collection[str] | None = None,
-    **facts: object,
-) -> None:
+def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object) -> None:
     """Sync the files of `partial`, write their manifest, with the facts, and replace `folder` by `partial`."""
     files = {}
     for path in sorted(partial.iterdir()):
-        if path.is_dir() or not (names is None or path.name in names):
-            continue  # a memory, which has its own manifest; or a file that changes
+        if path.is_dir() or path.name in CHANGING or path.name.startswith("."):
+            continue  # a memory, for example, has its own manifest
         sync(path)
         files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum_of(path)}
     with (partial / MANIFEST).open("w") as file:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytorch_lightning as pl
 import torch
+from zoo.saving.saved_model import option_names
 
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
@@ -31,7 +32,6 @@ from tests.zoo.option_cases import (
 )
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
-from zoo.saving.saved_model import option_names
 from zoo.tasks.base import Task
 from zoo.tasks.retrieval.task import RetrievalTask
 

@@ -58,8 +58,8 @@ def audit_memory(
     page_file = None if page is None else check_output(page, [model], "--page")
     if page_file == table:
         raise InputError(f"--page {visible(output)}: is the file of --output; name another file")
-    opened = load(model, retriever=retriever) if is_model(model) else open_memory(model, retriever)
-    result = audit(opened)
+    audited = load(model, retriever=retriever) if is_model(model) else open_memory(model, retriever)
+    result = audit(audited)
     with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*_COLUMNS, *_CONTRADICTIONS])

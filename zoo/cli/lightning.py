@@ -41,9 +41,9 @@ from zoo.ensemble.answer import Answer
 from zoo.loading import use_fitted, use_memory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import IN_RUN
+from zoo.model_folder.sharing import log_run
+from zoo.run_folder import draw_training, read_run
 from zoo.runs.finishing import fit, restore
-from zoo.saving.run_folder import draw_training, read_run
-from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
 from zoo.training.checkpoint_io import WholeCheckpoints

@@ -40,8 +40,8 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
             an artifact.
         private: only its owner sees the repository on the Hub.
     """
+    from zoo.model_folder import sharing
     from zoo.model_folder.export import export
-    from zoo.saving import sharing
 
     if push is not None:
         sharing.check_target(push, private)

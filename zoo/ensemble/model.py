@@ -38,8 +38,8 @@ from zoo.ensemble.new_labels import rarity_of
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
-from zoo.saving.held_out import HeldOutRows
 from zoo.tasks.base import check_choice, check_sizes
+from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import LearnsMetric
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import Prediction

@@ -98,7 +98,7 @@ class OpenedMemory(NamedTuple):
             return
         if self.model is None:
             raise InputError(f"--push: {self.memory.location()} is a memory folder; name the model")
-        from zoo.saving import sharing  # the import takes seconds
+        from zoo.model_folder import sharing  # the import takes seconds
 
         sharing.check_target(push)
 

@@ -55,7 +55,7 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool, retriever: Re
     `rows` are labelled; None = the held-out rows that stayed with the model, and rows of the memory.
     """
     from zoo.loading import held_out_rows, open_predictor  # the import takes seconds
-    from zoo.saving.fitted_weights import FitsWeights
+    from zoo.tasks.fits_weights import FitsWeights
 
     state = folder.state
     predictor = open_predictor(folder, retriever=retriever)

@@ -10,10 +10,10 @@ from datamodules.core.storage import check_inside, lock, named_disk_errors, new_
 from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
 from zoo.model_folder.folder import ModelFolder
-from zoo.model_folder.names import FITTED, FIXED, KIND, MEMORY, STATE
+from zoo.model_folder.names import FITTED, KIND, MEMORY, STATE
 from zoo.model_folder.state import Fitted, State
 from zoo.registry import model_class, paper_of
-from zoo.saving.run_folder import read_run
+from zoo.run_folder import read_run
 
 _USE = """\
 ## Use
@@ -40,7 +40,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
     card = model_card(model, memory if isinstance(memory, FolderMemory) else None, fitted)
     with named_disk_errors(folder, "folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock(folder), new_folder(folder, KIND, names=FIXED) as partial, named_disk_errors(folder, "folder"):
+    with lock(folder), new_folder(folder, KIND) as partial, named_disk_errors(folder, "folder"):
         others = shutil.ignore_patterns(MEMORY, STATE, FITTED, ".*", "README.md")
         shutil.copytree(model.path, partial, ignore=others, dirs_exist_ok=True)
         version = 0

@@ -18,11 +18,11 @@ from datamodules.core.storage import (
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
 from datamodules.state import DataState
+from zoo.model_folder import artifacts, hub
 from zoo.model_folder.meta import Meta
 from zoo.model_folder.names import FITTED, IN_RUN, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
 from zoo.model_folder.state import State
 from zoo.model_folder.trees import with_tensors
-from zoo.saving import artifacts, hub
 
 if TYPE_CHECKING:
     from datamodules.base import DataModule

@@ -10,4 +10,3 @@ STATE = "state.json"
 MEMORY, TOKENIZER, FITTED = "memory", "tokenizer", "fitted"
 #: Fingerprint of the manifest, which has the files that never change.
 KIND = "memory-zoo model 2"
-FIXED = (MODEL, VOCABULARY, WEIGHTS)

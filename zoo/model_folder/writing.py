@@ -18,7 +18,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory
 from zoo.layers.lora import without_adapters
 from zoo.model_folder.meta import Meta, without_places
-from zoo.model_folder.names import FITTED, FIXED, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
+from zoo.model_folder.names import FITTED, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
 from zoo.model_folder.parts import copy_encoders, copy_tokenizer, keep_encodings
 from zoo.model_folder.state import Fitted, State, write_values
 from zoo.model_folder.trees import without_tensors
@@ -48,7 +48,7 @@ def write(folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) ->
     """See `ModelFolder.write`."""
     with named_disk_errors(folder, "--run_dir"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock(folder), new_folder(folder, KIND, names=FIXED) as partial:
+    with lock(folder), new_folder(folder, KIND) as partial:
         reads = data.memory is not None and data.has_memory and data.memory.is_there
         memory = data.memory.open() if data.memory is not None and reads else None
         version = 0

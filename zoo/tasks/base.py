@@ -36,7 +36,7 @@ from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
 from zoo.model_folder.meta import Meta
-from zoo.saving.fitted_weights import FitsWeights
+from zoo.tasks.fits_weights import FitsWeights
 from zoo.tasks.predictor import Predictor
 from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of, plain
 from zoo.training.trained_parts import count_parameters, freeze_parts, parameter_groups
@@ -320,7 +320,7 @@ class Task(LightningModule, Generic[DataT]):
         """The held-out rows of the training, as plain values and tensors; None if there are none."""
         return None
 
-    def encodings_to_keep(self, data: AnyDataModule) -> str | None:
+    def encodings_to_keep(self, data: DataModule) -> str | None:
         """Fingerprint of the encoder whose vectors of the memory stay with the trained model; None = none do."""
         return None
 

@@ -30,7 +30,7 @@ from datamodules.retrieval import FolderMemory, Memory, Retriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 if TYPE_CHECKING:
-    from zoo.saving.held_out import KeptHeldOut
+    from zoo.tasks.classification.held_out import KeptHeldOut
 
 #: Texts that are retrieved and tokenized together.
 BLOCK = 1024

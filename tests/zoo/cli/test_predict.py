@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from datamodules.core.outputs import spreadsheet_cells
 from tests.zoo.conftest import LABELS, Zoo, refusal, write_pairs, write_table
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
-from zoo.saving.saved_model import SavedModel
 
 TEXTS = ["some ripe apple", "=HYPERLINK(1)", "old iron", ""]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from datamodules.core.errors import InputError
@@ -21,7 +22,6 @@ from tests.zoo.ensemble.conftest import SMALL, best, distinct_sentences
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.tables import classify_table, read_table
-from zoo.saving.saved_model import SavedModel
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]

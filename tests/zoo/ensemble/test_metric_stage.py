@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, DistilBertConfig, DistilBertModel, T5Config, T5Model
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.ensemble.metric import FOLDS, EncoderMetric
-from zoo.saving.saved_model import SavedModel
 
 Run = Callable[..., Path]
 LABELS = ("fruit", "metal")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from datamodules.core.errors import InputError
@@ -18,7 +19,6 @@ from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.memory.commands import fit_again
-from zoo.saving.saved_model import SavedModel
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]

@@ -13,12 +13,12 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval.memories.row_versions import read_pointer, write_pointer
 from tests.zoo.conftest import Result, pair_rows, refusal, sentences, write_pairs, write_table
-from zoo.saving.saved_model import SavedModel
 
 Fit = Callable[..., Path]
 Zoo = Callable[..., Result]

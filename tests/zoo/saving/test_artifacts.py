@@ -13,6 +13,9 @@ import pytest
 import wandb
 import yaml
 from wandb.sdk.artifacts.artifact_manifest_entry import ArtifactManifestEntry
+from zoo.saving.export import export
+from zoo.saving.model_folder import CONFIG
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from datamodules.core.errors import InputError
@@ -20,9 +23,6 @@ from datamodules.core.storage import checksum_of
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
 from zoo.cli.run_dir import setting_of
 from zoo.saving import artifacts, sharing
-from zoo.saving.export import export
-from zoo.saving.model_folder import CONFIG
-from zoo.saving.saved_model import SavedModel
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 NAME = "wandb:me/texts/topics"

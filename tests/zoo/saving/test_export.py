@@ -14,13 +14,13 @@ import pytest
 import yaml
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file
+from zoo.saving.export import export
 
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.storage import finish_folder
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from zoo.saving import model_folder
-from zoo.saving.export import export
 
 Command = Callable[..., Result]
 TEXTS = [text for text, _ in sentences(12, seed=8)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from zoo.saving.export import export
 
 import zoo
 from datamodules.core import files, storage
@@ -17,7 +18,6 @@ from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.files import binary_lines
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
-from zoo.saving.export import export
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ import pytest
 import torch
 import yaml
 from transformers import BertConfig
+from zoo.saving.checkpoint import CHECKPOINT_KEY
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from datamodules.core import origin
@@ -32,8 +34,6 @@ from datamodules.text.sentence_modules import SentenceModules
 from datamodules.text.token_models import make_model
 from tests.zoo.conftest import Fit, Zoo, best, refusal, sentences, write_table
 from zoo.saving import model_folder
-from zoo.saving.checkpoint import CHECKPOINT_KEY
-from zoo.saving.saved_model import SavedModel
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 Change = Callable[[dict[str, Any]], None]

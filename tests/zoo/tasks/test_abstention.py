@@ -9,7 +9,6 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import with_checksum, write_json
-from zoo.saving.held_out import HeldOutScores, KeptHeldOut
 from zoo.tasks.classification.abstention import (
     answer_threshold,
     certified_threshold,
@@ -18,6 +17,7 @@ from zoo.tasks.classification.abstention import (
     set_threshold,
 )
 from zoo.tasks.classification.calibration import Calibration
+from zoo.tasks.classification.held_out import HeldOutScores, KeptHeldOut
 
 CONFIDENCE = 0.95
 

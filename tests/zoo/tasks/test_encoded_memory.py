@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from zoo.saving.export import export
 
 import zoo
 from tests.zoo.conftest import SMALL, Result, sentences, write_table
-from zoo.saving.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 Zoo = Callable[..., Result]

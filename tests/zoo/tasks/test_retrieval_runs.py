@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from zoo.saving.export import export
 
 import zoo
 import zoo.reproduce.run as runs_of_a_table
@@ -26,7 +27,6 @@ from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import run_table
 from zoo.reproduce.report import randomization_test
-from zoo.saving.export import export
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 from zoo.tasks.retrieval.task import MIXTURES
 from zoo.training.nesterov import ScheduledNesterov

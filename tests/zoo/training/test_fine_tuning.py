@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from zoo.saving.checkpoint import Checkpoint
+from zoo.saving.export import export
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from datamodules import ClassificationDataModule, MatchingDataModule
@@ -22,9 +25,6 @@ from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, 
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.registry import model_class
 from zoo.reproduce.table import load_table
-from zoo.saving.checkpoint import Checkpoint
-from zoo.saving.export import export
-from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
 from zoo.tasks.predictor import evaluating
 from zoo.training.trained_parts import parameter_groups

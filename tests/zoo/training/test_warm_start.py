@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from zoo.saving.saved_model import SavedModel
 
 import zoo
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, resume, sentences
-from zoo.saving.saved_model import SavedModel
 
 
 @pytest.fixture

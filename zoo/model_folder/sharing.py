@@ -11,11 +11,11 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.preparation import contents_of_files
 from datamodules.state import DataState
+from zoo.model_folder import artifacts, hub
+from zoo.model_folder.artifacts import Input
 from zoo.model_folder.export import export
 from zoo.model_folder.folder import ModelFolder
 from zoo.registry import model_class
-from zoo.saving import artifacts, hub
-from zoo.saving.artifacts import Input
 
 if TYPE_CHECKING:
     from wandb import Run
