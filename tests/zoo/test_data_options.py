@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zoo.saving.saved_model import option_names
 
 import datamodules
 from datamodules.base import AnyDataModule
@@ -35,6 +34,7 @@ from tests.zoo.option_cases import (
     write_other_bert,
     wrong_options,
 )
+from zoo.loading import option_names
 
 #: No table of its own: rows are split off the training table.
 SPLIT: dict[str, Any] = {"validation_file": None, "validation_split": 0.2}

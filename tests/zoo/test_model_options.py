@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 import pytorch_lightning as pl
 import torch
-from zoo.saving.saved_model import option_names
 
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
@@ -30,6 +29,7 @@ from tests.zoo.option_cases import (
     write_other_bert,
     wrong_options,
 )
+from zoo.loading import option_names
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from zoo.saving.export import export
 
 import zoo
 from tests.zoo.conftest import SMALL, Fit, Zoo, best, fit_options, last, refusal, resume
+from zoo.model_folder.export import export
 
 
 def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from zoo.saving.checkpoint import write_contents
 
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import SMALL, Result, fill_disk, resume
+from zoo.training.checkpoints import write_contents
 
 ROOT = str(Path(__file__).parents[3])
 #: Seconds.

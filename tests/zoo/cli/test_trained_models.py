@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, best, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, refusal, sentences, write_table
 
 # --- test and validate ---
 
@@ -82,7 +82,7 @@ def test_test_counts_unknown_labels(
 
 def test_validate_repeats_the_score_of_the_run(fit: Fit, zoo_command: Zoo) -> None:
     run = fit("run", "--trainer.max_epochs=2")
-    result = zoo_command("validate", "--ckpt_path", best(run), "--output", "v.json")
+    result = zoo_command("validate", "--ckpt_path", run, "--output", "v.json")
     assert result.code == 0, result.err
     best_score = json.loads((run / "summary.json").read_text())["best_score"]
     assert json.loads(Path("v.json").read_text())["accuracy"] == best_score
@@ -229,7 +229,7 @@ def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None
 def test_bad_checkpoints(
     command: str, trained_run: Path, zoo_command: Zoo, test_csv: Path, train_csv: Path
 ) -> None:
-    good = best(trained_run).read_bytes()
+    good = trained_run.read_bytes()
     options: list[object] = {
         "test": ["--data.test_file", test_csv],
         "validate": [],

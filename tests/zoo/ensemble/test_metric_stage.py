@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, DistilBertConfig, DistilBertModel, T5Config, T5Model
-from zoo.saving.saved_model import SavedModel
 
 import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
@@ -26,7 +25,7 @@ LABELS = ("fruit", "metal")
 def layer_weights(folder: Path) -> dict[str, torch.Tensor]:
     """Weights of the transformer's layers in the checkpoint of a run, by their own names."""
     prefix = "network.encoder.transformer."
-    weights = SavedModel.open(folder).checkpoint.weights
+    weights = ModelFolder.open(folder).weights()
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 

@@ -55,7 +55,7 @@ def test_a_models_memory_grows(
             f"--data.retriever.url={request.getfixturevalue('elasticsearch_url')}",
             f"--data.retriever.index_prefix={request.getfixturevalue('index_prefix')}",
         ]
-    checkpoint = fit("run", *options) / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run", *options)
     before = zoo.load(checkpoint).predict(TEXTS)
     assert before[0].memories != []  # "some" is known
     assert before[1].memories == []
@@ -103,7 +103,7 @@ def test_training_again_uses_the_training_rows_and_keeps_what_was_added(
 ) -> None:
     scores = []
     for name in ("one", "two"):
-        checkpoint = fit(name) / "checkpoints" / "best.ckpt"
+        checkpoint = fit(name)
         scores.append((checkpoint.parents[1] / "metrics.csv").read_text())
         assert zoo_command("memory", "add", checkpoint, more_csv).code == 0
         for plan in Path(os.environ["ZOO_CACHE_DIR"]).glob("plan-*"):
@@ -128,7 +128,7 @@ def test_other_runs_on_the_same_rows_keep_their_memory(
     assert zoo.load(second).predict(TEXTS) == before
     assert {path: path.read_bytes() for path in first.rglob("*.ckpt")} == checkpoints
     # It moves with the run, and all checkpoints of the run have it.
-    last = zoo.load(first / "checkpoints" / "last.ckpt")
+    last = zoo.load(first)
     assert [m.text for m in last.predict("tungsten")[0].memories] == ["tungsten"]
     moved = first.rename(tmp_path / "moved")
     assert [m.text for m in zoo.load(moved).predict("tungsten")[0].memories] == ["tungsten"]
@@ -138,7 +138,7 @@ def test_other_runs_on_the_same_rows_keep_their_memory(
 
 
 def test_validation_has_the_memory_that_predictions_have(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run")
 
     def loss() -> float:
         result = zoo_command("validate", "--ckpt_path", checkpoint, "--output", "scores.json")
@@ -166,7 +166,7 @@ def _scores(table: str) -> list[dict[str, str]]:
 
 
 def test_in_python(fit: Fit) -> None:
-    predictor = zoo.load(fit("run") / "checkpoints" / "best.ckpt")
+    predictor = zoo.load(fit("run"))
     assert predictor.memory is not None
     texts, labels = zip(*NEW, strict=True)
     added = predictor.memory.add(Rows.from_lists(texts, labels), predictor.data.spec.memory_labels)
@@ -178,7 +178,7 @@ def test_in_python(fit: Fit) -> None:
 def test_scores_are_those_of_the_current_version(
     fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
 ) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run")
     table = write_table(tmp_path / "test.csv", NEW)
 
     def loss() -> float:
@@ -192,7 +192,7 @@ def test_scores_are_those_of_the_current_version(
 
 
 def test_rows_that_do_not_fit(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run")
     location = zoo.load(checkpoint).memory.folder
 
     strange = write_table(tmp_path / "strange.csv", [("durian", "fruit"), ("quartz", "stone")])
@@ -278,7 +278,7 @@ def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_c
 
 
 def test_a_model_without_memory(fit: Fit, zoo_command: Zoo, more_csv: Path) -> None:
-    checkpoint = fit("run", "--model.features=M1") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run", "--model.features=M1")
     assert "reads no memory" in refusal(zoo_command("memory", "add", checkpoint, more_csv))
 
 

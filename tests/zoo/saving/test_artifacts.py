@@ -13,7 +13,6 @@ import pytest
 import wandb
 import yaml
 from wandb.sdk.artifacts.artifact_manifest_entry import ArtifactManifestEntry
-from zoo.saving.export import export
 from zoo.saving.model_folder import CONFIG
 from zoo.saving.saved_model import SavedModel
 
@@ -22,6 +21,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import checksum_of
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
 from zoo.cli.run_dir import setting_of
+from zoo.model_folder.export import export
 from zoo.saving import artifacts, sharing
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]

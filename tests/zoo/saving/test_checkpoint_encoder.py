@@ -26,7 +26,7 @@ TEXTS = [text for text, _ in sentences(40, seed=5)]
 
 
 def encoder_of(fit: Fit, *options: object) -> str:
-    return str(fit("m1", "--model.features=M1", "--data.num_memories=0", *options) / "checkpoints/best.ckpt")
+    return str(fit("m1", "--model.features=M1", "--data.num_memories=0", *options))
 
 
 def vectors_one_by_one(checkpoint: str, texts: list[str]) -> np.ndarray:
@@ -92,7 +92,7 @@ def test_training_predicting_and_growing(
 ) -> None:
     m1 = encoder_of(fit)
     options = ("--data.retriever=DenseRetriever", f"--data.retriever.encoder={m1}", "--seed_everything=3")
-    first = fit("m7", *options) / "checkpoints" / "best.ckpt"
+    first = fit("m7", *options)
     predictor = zoo.load(first)
     predictions = predictor.predict(TEXTS)
     assert all(len(prediction.memories) == 3 for prediction in predictions)
@@ -105,7 +105,7 @@ def test_training_predicting_and_growing(
     assert result.code == 0, result.err
     assert "version 2" in result.out
     # Whether the neighbours were cached does not change what is learned.
-    again = torch.load(fit("again", *options) / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    again = torch.load(fit("again", *options), weights_only=True)["state_dict"]
     for name, weight in torch.load(first, weights_only=True)["state_dict"].items():
         assert torch.equal(weight, again[name]), name
 

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file
-from zoo.saving.export import export
 
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.storage import finish_folder
 from tests.zoo.conftest import Result, refusal, sentences, write_table
+from zoo.model_folder.export import export
 from zoo.saving import model_folder
 
 Command = Callable[..., Result]
@@ -30,7 +30,7 @@ TEXTS = [text for text, _ in sentences(12, seed=8)]
 def exported(fit: Callable[..., Path], zoo_command: Command, tmp_path: Path) -> tuple[Path, list[Any]]:
     """An exported model where nothing else of its run is left, and what the run's checkpoint predicted."""
     run = fit("run", f"--data.cache_dir={tmp_path / 'cache'}")
-    expected = zoo.load(run / "checkpoints" / "best.ckpt").predict(TEXTS)
+    expected = zoo.load(run).predict(TEXTS)
     result = zoo_command("export", run, tmp_path / "model")
     assert result.code == 0, result.err
     assert result.out.startswith(f"{tmp_path / 'model'}: ")
@@ -292,7 +292,7 @@ def test_upload(
 
 def test_a_model_of_frozen_parts_loads_without_its_start(fit: Callable[..., Path], tmp_path: Path) -> None:
     """Options on the start of the training are not exported."""
-    start = fit("start", "--model.features=M1") / "checkpoints" / "best.ckpt"
+    start = fit("start", "--model.features=M1")
     run = fit("run", "--model.features=M1", f"--model.init_from={start}", "--model.freeze_encoder=true")
     expected = zoo.load(run).predict(TEXTS)
     assert zoo.load(export(run, tmp_path / "model")).predict(TEXTS) == expected

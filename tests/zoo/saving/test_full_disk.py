@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from zoo.saving.checkpoint import write_contents
 
 from datamodules.core.errors import InputError
 from tests.faults import disks
 from tests.zoo.conftest import Zoo, fill_disk, refusal
 from zoo.tasks.fits_weights import Entry, add_entry
+from zoo.training.checkpoints import write_contents
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from zoo.saving.export import export
 
 import zoo
 from datamodules.core import files, storage
@@ -18,6 +17,7 @@ from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.files import binary_lines
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
+from zoo.model_folder.export import export
 
 
 @pytest.fixture

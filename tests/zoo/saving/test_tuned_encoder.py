@@ -17,7 +17,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, FolderMemory
 from datamodules.retrieval.base import Collection
-from tests.zoo.conftest import Zoo, best, refusal, sentences
+from tests.zoo.conftest import Zoo, refusal, sentences
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.layers import encoders
 from zoo.saving.encoder import SavedEncoder
@@ -45,7 +45,7 @@ def tune(zoo_command: Zoo, train_csv: Path, tiny_bert: Path, caplog: pytest.LogC
         assert result.code == 0, result.err
         assert f"the encoder's metric is learned, {steps} steps" in caplog.text
         assert "classifies held-out rows better as it is" not in caplog.text
-        return best(Path(name))
+        return Path(name)
 
     return run
 
@@ -124,7 +124,7 @@ def test_a_server_has_the_neighbors_of_the_embedded_index(
         probabilities = []
         for run in (local, remote):
             output = run / f"{step}.jsonl"
-            done = zoo_command("predict", "--ckpt_path", best(run), "--input", test_csv, "--output", output)
+            done = zoo_command("predict", "--ckpt_path", run, "--input", test_csv, "--output", output)
             assert done.code == 0, done.err
             records = [json.loads(line) for line in output.read_text().splitlines()]
             probabilities.append([list(record["probabilities"].values()) for record in records])
@@ -154,7 +154,7 @@ def check_that_the_old_index_is_kept(
     shutil.copy(tune("again", 30), encoder)
     # The old memory is not searched by the new encoder.
     for command in (
-        ["predict", "--ckpt_path", best(old), "--input", test_csv],
+        ["predict", "--ckpt_path", old, "--input", test_csv],
         ["memory", "add", old, test_csv],
     ):
         refusal(zoo_command(*command), "its index has vectors of another encoder: sha256:")
@@ -186,9 +186,9 @@ def test_an_encoder_that_is_tuned_again_gets_an_index_of_its_own(
     )
     # Without its folder, the memory of the old run is not built by the new encoder either.
     shutil.rmtree(memories_of(old).folder)
-    shutil.copy(best(Path("again")), encoder)
+    shutil.copy(Path("again"), encoder)
     refusal(
-        zoo_command("predict", "--ckpt_path", best(old), "--input", test_csv),
+        zoo_command("predict", "--ckpt_path", old, "--input", test_csv),
         "its index has vectors of another encoder: sha256:",
     )
 
@@ -212,7 +212,7 @@ def test_an_encoder_that_is_tuned_again_gets_an_index_of_its_own_on_a_server(
     with Elasticsearch(elasticsearch_url) as client:
         assert zoo_command(*index).code == 0
         before = set(client.indices.get(index=f"{index_prefix}-*"))
-        shutil.copy(best(Path("again")), encoder)
+        shutil.copy(Path("again"), encoder)
         refusal(zoo_command("search", "iron", "--memory=named"), "its index has vectors of another encoder")
         done = zoo_command(*index)
         assert done.code == 0, done.err

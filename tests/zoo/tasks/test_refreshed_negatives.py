@@ -67,7 +67,7 @@ def model_and_data(zoo_command: Command, tmp_path: Path) -> tuple[Any, Clickthro
     """A trained model, and the data that it was trained on."""
     result = zoo_command(*run_options("first", "--model.tied=false", epochs=2))
     assert result.code == 0, result.err
-    predictor = zoo.load("first/checkpoints/last.ckpt")
+    predictor = zoo.load("first")
     data = predictor.data
     data.prepare_data()
     data.setup("fit")
@@ -91,7 +91,7 @@ def test_the_hits_are_those_of_a_plain_loop(
     hits = hits_of(model, data, 5, block)
     assert model.training
     judgements = data.split("train").judgements
-    predictor = zoo.load("first/checkpoints/last.ckpt")
+    predictor = zoo.load("first")
     queries = predictor.encode_queries(judgements.queries.texts[:])
     documents = predictor.encode(judgements.documents.texts[:])
     assert hits.document.shape == hits.score.shape == (len(queries), 6)

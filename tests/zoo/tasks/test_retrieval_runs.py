@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from zoo.saving.export import export
 
 import zoo
 import zoo.reproduce.run as runs_of_a_table
@@ -25,6 +24,7 @@ from tests.clicks import Collection, write_collection
 from tests.zoo.conftest import Result
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
+from zoo.model_folder.export import export
 from zoo.reproduce.command import run_table
 from zoo.reproduce.report import randomization_test
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
@@ -57,7 +57,7 @@ def fit(zoo_command: Command, collection: Collection) -> Callable[..., Path]:
             "--seed_everything=1", f"--run_dir={name}", *options,
         )  # fmt: skip
         assert result.code == 0, result.err
-        return Path(name, "checkpoints", "best.ckpt").absolute()
+        return Path(name).absolute()
 
     return run
 
