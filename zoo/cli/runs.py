@@ -83,6 +83,9 @@ def _resumed(source: str, options: list[str]) -> list[str]:
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
+    from zoo.training.checkpoints import meta_of, read_contents
+
+    meta_of(read_contents(Path(source)), source)  # Lightning reports a damaged one late, with a traceback
     return ["--config", str(config), *options, "--run_dir", str(folder)]
 
 

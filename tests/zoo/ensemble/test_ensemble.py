@@ -21,6 +21,7 @@ from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.tables import classify_table, read_table
+from zoo.training.checkpoints import Start
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]

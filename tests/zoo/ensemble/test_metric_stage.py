@@ -17,6 +17,7 @@ from tests.zoo.conftest import LABELS as ALL_LABELS
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.ensemble.metric import FOLDS, EncoderMetric
+from zoo.model_folder.folder import ModelFolder
 
 Run = Callable[..., Path]
 LABELS = ("fruit", "metal")

@@ -18,6 +18,7 @@ from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.memory.commands import fit_again
+from zoo.model_folder.folder import ModelFolder
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]

@@ -59,7 +59,7 @@ def test_deep_json(exported: Path) -> None:
 
 @pytest.mark.parametrize("version", [10**9, 1e9, -1, "1", None])
 def test_a_version_that_no_memory_has(exported: Path, version: object) -> None:
-    file = exported / "memory" / "memory.json"
+    file = exported / "state.json"
     state = {**json.loads(file.read_text())["memory"], "version": version}
     file.write_text(json.dumps(storage.with_checksum({"memory": state})))
     with pytest.raises(InputError, match=r"^[^\n]*memory[^\n]*$"):

@@ -12,6 +12,7 @@ import torch
 
 import zoo
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, resume, sentences
+from zoo.training.checkpoints import Start
 
 
 @pytest.fixture
