@@ -158,8 +158,8 @@ def held_out_rows(folder: ModelFolder, fitted: Fitted) -> HeldOutRows | None:
 
 
 def check_options(options: PlainDict, names: Collection[str], folder: ModelFolder) -> None:
-    """Refuse options that a class does not have: the parser would import a class that `optimizer.class_path` names."""
-    if unknown := sorted(options.keys() - {*names}):
+    """Refuse options that no folder has: the parser would import a class that `optimizer.class_path` names."""
+    if unknown := sorted(options.keys() - ({*names} - {"optimizer", "lr_scheduler"})):
         raise InputError(
             f"{folder.source}: has options that this version does not have: {excerpt(', '.join(unknown))}"
         )

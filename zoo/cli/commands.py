@@ -28,9 +28,10 @@ class Command(NamedTuple):
 
 _RUN = "zoo.cli.runs:run"
 _MEMORY = {
-    **{name: f"zoo.memory.commands:{name}" for name in ("add", "show")},
-    **{name: f"zoo.memory.edit:{name}" for name in ("remove", "relabel", "replace", "compact")},
+    "add": "zoo.memory.commands:add",
     "tune": "zoo.memory.tuning:tune",
+    "show": "zoo.memory.commands:show",
+    **{name: f"zoo.memory.edit:{name}" for name in ("remove", "relabel", "replace", "compact")},
 }
 
 # fmt: off

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from datamodules.core.errors import InputError, visible
-from datamodules.core.storage import check_inside, lock, named_disk_errors, new_folder, set_key
+from datamodules.core.storage import MANIFEST, check_inside, lock, named_disk_errors, new_folder, set_key
 from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
 from zoo.model_folder.folder import ModelFolder
@@ -41,7 +41,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
     with named_disk_errors(folder, "folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(folder), new_folder(folder, KIND) as partial, named_disk_errors(folder, "folder"):
-        others = shutil.ignore_patterns(MEMORY, STATE, FITTED, ".*", "README.md")
+        others = shutil.ignore_patterns(MEMORY, STATE, FITTED, MANIFEST, ".*", "README.md")
         shutil.copytree(model.path, partial, ignore=others, dirs_exist_ok=True)
         version = 0
         if isinstance(memory, FolderMemory):

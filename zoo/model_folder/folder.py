@@ -113,7 +113,7 @@ class ModelFolder:
     @property
     def has_memory(self) -> bool:
         """True if the memory is in the folder."""
-        return (self.path / MEMORY).is_dir()
+        return self.state.version is not None
 
     def open_memory(self, retriever: Retriever | None = None, version: int | None = None) -> Memory:
         """Open the memory with the retriever of the training or another one; `version` None = the current one."""
