@@ -57,7 +57,7 @@ def test_a_private_file_that_is_read_is_harm(whole: Path, tmp_path: Path) -> Non
 
 
 def test_a_key_in_a_request_is_harm(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The corpus can fail: the same attack with a server that the user trusts."""
+    """The corpus can fail: the same attack with a server that the user names."""
     attack = strangers.Attack(
         "a trusted server",
         "memory",
@@ -65,9 +65,9 @@ def test_a_key_in_a_request_is_harm(whole: Path, tmp_path: Path, monkeypatch: py
             strangers._put_pointer(
                 world,
                 "retriever",
-                {"class_path": "ElasticsearchRetriever", "init_args": {"url": "SERVER"}},
+                {"class_path": "ElasticsearchRetriever", "init_args": {}},
             ),
-            monkeypatch.setenv("ELASTICSEARCH_HOSTS", world.url),
+            monkeypatch.setenv("ELASTICSEARCH_URL", world.url),
         )[0],
     )
     outcome, line = outcome_of(lambda: strangers.run(attack, whole, tmp_path / "case", limit=1), None, 600)

@@ -34,7 +34,6 @@ from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.preparation import prepare_shard
-from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
@@ -58,15 +57,11 @@ class ZooCLI(LightningCLI):
         self,
         command: str,
         saved: SavedModel | None,
-        servers: set[str],
         options: list[str],
         files: Mapping[str, str],
     ) -> None:
-        """Run a command from the model `saved`.
-
-        `servers` are the URLs that the user's own options name; `files` are texts of files for the run folder, by name.
-        """
-        self.command, self.saved, self.servers, self.files = command, saved, servers, files
+        """Run a command from the model `saved`; `files` are texts of files for the run folder, by name."""
+        self.command, self.saved, self.files = command, saved, files
         is_run = command != "prepare"
         if is_run:
             # `_write_scores` prints the scores, more briefly than Lightning.
@@ -222,11 +217,6 @@ class ZooCLI(LightningCLI):
             data.disable_memory()
         if self.saved is None:
             return
-        # The other servers are defaults of a retriever that the user names.
-        trained = make_retriever(self.saved.checkpoint.data.retriever, self.saved.stranger)
-        named_by_model = {url for server in servers_of(trained) for url in server.urls}
-        for server in servers_of(data.retriever):
-            server.trust(self.servers | ({*server.urls} - named_by_model), is_own=self.saved.is_own)
         if self.subcommand in ("validate", "test"):
             self._restore(self.saved)
 

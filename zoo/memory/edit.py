@@ -11,7 +11,7 @@ from datamodules.core.errors import InputError, visible
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, Memory, Retriever, servers_of
+from datamodules.retrieval import FolderMemory, Memory, Retriever
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.commands import (
     addable_labels,
@@ -185,7 +185,7 @@ def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> No
     first = memory.versions()[0][0]
     kept = "version" if first == memory.version else f"versions {first} to"
     print(f"{memory.location()}: {deleted} versions deleted, {kept} {memory.version} kept")
-    if deleted and any(servers_of(memory.retriever)):
+    if deleted and memory.retriever.is_on_server:
         print(
             "the server keeps the index of the first version, which other memories may share; delete it there"
         )

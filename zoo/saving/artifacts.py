@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from datamodules.core.errors import InputError, excerpt, reason
-from datamodules.core.secrets import redact
 from datamodules.core.storage import cache_folder, fingerprint_of, lock, named_disk_errors
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState
@@ -37,15 +36,14 @@ class Input(NamedTuple):
     rows: int | None = None
 
     def describe(self) -> PlainDict:
-        """Return plain values without secrets."""
-        values: PlainDict = redact(self._asdict())
-        return values
+        """Return plain values."""
+        return self._asdict()
 
     def artifact(self) -> Artifact:
         """Return an artifact that holds the checksum: other contents are another version of it."""
         import wandb
 
-        name = _NOT_IN_A_NAME.sub("-", Path(redact(self.file)).name)[:100] or self.option
+        name = _NOT_IN_A_NAME.sub("-", Path(self.file).name)[:100] or self.option
         artifact = wandb.Artifact(name, type="dataset", metadata=self.describe())
         with artifact.new_file("checksum.json", encoding="utf-8") as file:
             json.dump(self.checksum, file, sort_keys=True)
@@ -129,7 +127,7 @@ def log_model(
         for each in inputs:
             run.use_artifact(each.artifact())
     described = [each.describe() for each in inputs]
-    artifact = wandb.Artifact(name, type="model", metadata={**redact(metadata), "inputs": described})
+    artifact = wandb.Artifact(name, type="model", metadata={**metadata, "inputs": described})
     artifact.add_dir(str(folder), skip_cache=True)
     return run.log_artifact(artifact, aliases=[*aliases])
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, visible
-from datamodules.core.secrets import redact
 from datamodules.core.storage import check_inside, named_disk_errors, new_folder
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
@@ -100,9 +99,9 @@ def export(source: str | Path, folder: str | Path, largest_memory: float | None 
         checkpoint.signature = None
         # Adapters are merged into the weights.
         checkpoint.weights = without_adapters(checkpoint.weights)
-        checkpoint.options = redact(
-            {name: None if name in _STARTED_WITH else value for name, value in checkpoint.options.items()}
-        )
+        checkpoint.options = {
+            name: None if name in _STARTED_WITH else value for name, value in checkpoint.options.items()
+        }
         if memory is not None:
             entries = _weights_of(saved, memory, OWN if is_copied or location is None else location.path)
             checkpoint.extras["fitted_weights"] = [list(entry) for entry in entries]
