@@ -73,7 +73,7 @@ def remove(
     memory = _own(saved, memory, wanted)
     done = memory.remove(wanted, allow_empty_class)
     _finish(memory, saved, done, "removed", refit, retriever)
-    share_changed(push, model, "removed", file)
+    share_changed(push, model)
 
 
 def relabel(
@@ -114,7 +114,7 @@ def relabel(
         wanted = parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
     relabel_rows(*opened, wanted, labels, allow_empty_class, refit, retriever)
-    share_changed(push, model, "relabelled", file)
+    share_changed(push, model)
 
 
 def relabel_rows(
@@ -168,7 +168,7 @@ def replace(
     memory = _own(saved, memory, rows.ids)
     done = memory.replace(rows, addable_labels(saved, memory), allow_empty_class)
     _finish(memory, saved, done, "replaced", refit, retriever)
-    share_changed(push, model, "replaced", file)
+    share_changed(push, model)
 
 
 def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> None:
