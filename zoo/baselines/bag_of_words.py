@@ -24,7 +24,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.tfidf import LinearClassifier, TextVectorizer, planes_of
 from zoo.tasks.base import check_positive, check_sizes
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from zoo.layers.dual_encoder import Tower
 from zoo.layers.interactions import PairCosine, unit
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_positive, check_sizes
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 from zoo.training.warm_start import numbered
 

@@ -15,7 +15,8 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.vote import count_votes, vote
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
 #: Share of the votes in a prediction; class frequencies, with the rest, decide where votes are equal or missing.

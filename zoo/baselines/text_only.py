@@ -14,7 +14,8 @@ from datamodules.batch import ClassificationBatch, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from datamodules.text.tokenization import CHARACTERS
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 
 
 class TextNetwork(nn.Module):

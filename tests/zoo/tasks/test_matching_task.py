@@ -32,7 +32,8 @@ from zoo.tasks.matching.metrics import (
     area_under_curve,
     measure_lists,
 )
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 
 #: Scores and grades of each question's candidates.
 Lists = list[tuple[list[float], list[float]]]

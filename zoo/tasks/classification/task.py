@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,6 @@ from zoo.tasks.base import Task
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import ClassificationPredictor, lines_of
-
-
-class ClassificationOutput(NamedTuple):
-    """Output of a classification network."""
-
-    #: float32 [B, C].
-    logits: Tensor
-    #: float32 [B, K]: weight of each memory; 0 where there is none.
-    memory_weight: Tensor
-    #: float32 [B, H, K]: the weights in each of H hops; None where a network reads its memories once.
-    hop_weight: Tensor | None = None
 
 
 class ClassificationTask(Task):
