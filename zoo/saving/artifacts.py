@@ -45,7 +45,10 @@ def download(source: str) -> Path:
     import wandb
 
     with named_errors(source):
-        artifact = wandb.Api().artifact(where + version)
+        try:
+            artifact = wandb.Api().artifact(where + version)
+        except ValueError as error:  # there is no such project or artifact
+            raise wandb.errors.Error(str(error)) from error
         _check_entries(source, artifact)
         description = {"artifact": where, "version": artifact.version, "digest": artifact.digest}
         folder = cache_folder(None) / f"wandb-{fingerprint_of(description)[:16]}"
@@ -106,9 +109,7 @@ def named_errors(name: str) -> Iterator[None]:
 
     try:
         yield
-    except InputError:
-        raise
-    except (wandb.errors.Error, OSError, ValueError) as error:  # ValueError: there is no such artifact
+    except (wandb.errors.Error, OSError) as error:
         raise InputError(
             f"{name}: W&B has no such artifact, refuses, or cannot be reached ({reason(error)[:200]}); check the name,"
             " and log in with `wandb login` or $WANDB_API_KEY"
