@@ -68,7 +68,7 @@ class Majority(Fitted, ClassificationTask):
         return PriorNetwork()
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         labels = data.spec.labels
         numbers = label_numbers(data.split("train").rows, labels)
         self.network.fitted = {"counts": torch.from_numpy(np.bincount(numbers, minlength=len(labels)))}

@@ -131,7 +131,7 @@ class PairReference(Fitted, MatchingTask):
         return self.network_type(spec.num_outputs)
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         split = data.split("train")
         self.network.fit(split.pairs.second.texts[:])
         if data.spec.goal == "classification":

@@ -140,7 +140,7 @@ class WordAverages(Fitted, ClassificationTask):
         return AverageNetwork(self.expand)
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         from sklearn.svm import LinearSVC
 
         assert isinstance(data, TextRowsDataModule)

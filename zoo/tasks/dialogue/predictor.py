@@ -96,7 +96,6 @@ class DialoguePredictor(Predictor[AnswersQuestions, DialogueDataModule]):
         """Answers to the questions of the first dialogues (None: of all), each with the right one if it is known."""
         start = 0
         dataset = self.data.dataset(split, self.model.batch_contents("predict"))
-        assert isinstance(dataset, DialogueDataset)
         for batch, output in self.outputs(dataset, batch_size, dialogues):
             readouts = {name: value.float().cpu() for name, value in output.choices().items()}
             for row in range(len(batch.row)):

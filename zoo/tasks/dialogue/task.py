@@ -12,7 +12,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from callbacks.chart import Chart
-from datamodules.base import AnyDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.dialogue import DialogueDataModule
 from zoo.tasks.base import Task, check_choice, check_not_negative
@@ -28,7 +27,7 @@ Loss: TypeAlias = Literal["joint", "each"]
 _LEAST = 1e-30
 
 
-class DialogueTask(Task):
+class DialogueTask(Task[DialogueDataModule]):
     """Base of the models that answer a question with one word."""
 
     task = "dialogue"
@@ -58,7 +57,7 @@ class DialogueTask(Task):
         self.readout: Readout = self.readouts[0]
 
     @override
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: DialogueDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         if self.loss != "each" and len(self.readouts) == 1:
             yield "model.loss", f"a {type(self).__name__} has one read-out"
@@ -108,15 +107,13 @@ class DialogueTask(Task):
         torch.set_flush_denormal(False)
 
     @override
-    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
-        assert isinstance(data, DialogueDataModule)
+    def charts(self, data: DialogueDataModule, rows: int) -> Iterator[Chart]:
         split = data.split("validation")
         answers = DialoguePredictor(self, data).predict_split(split)
         yield attention_chart(list(islice(answers, rows)), split.dialogues)
 
     @override
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
-        assert isinstance(data, DialogueDataModule)
+    def shown_predictions(self, data: DialogueDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
         split, lines = data.split("validation"), list[list[object]]()
         for prediction, answer in DialoguePredictor(self, data).predict_split(split, dialogues=rows):
             turns = "\n".join(f"{turn.attention:.3f} {turn.text}" for turn in prediction.turns)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
@@ -21,7 +20,7 @@ from zoo.tasks.matching.predictor import MatchingPredictor
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
 
-class MatchingTask(Task):
+class MatchingTask(Task[MatchingDataModule]):
     """Base of the models that score pairs."""
 
     task = "matching"
@@ -65,7 +64,7 @@ class MatchingTask(Task):
         return self.loss_for(spec.goal) == "cross_entropy"
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: MatchingDataModule) -> None:
         super().check_data(data)
         goal = data.options.chosen_goal
         loss = self.loss_for(goal)
@@ -118,8 +117,7 @@ class MatchingTask(Task):
         return score.sigmoid() if self.loss == "cross_entropy" else None
 
     @override
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
-        assert isinstance(data, MatchingDataModule)
+    def shown_predictions(self, data: MatchingDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
         split, lines = data.split("validation"), list[list[object]]()
         for row, prediction in MatchingPredictor(self, data).predict_split(split, rows).items():
             words = "\n".join(
