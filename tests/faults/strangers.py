@@ -258,7 +258,7 @@ def _puts() -> Iterator[tuple[str, Any]]:
     for path in ("PRIVATE/memory", "../private/memory", "memory/../../private/memory", "/dev/zero", "PRIVATE/pipe",
                  "", ".", "~", "new/folder", "PRIVATE/new", "index:../x", "index:", "mem\0ory", 7, None):  # fmt: skip
         yield memory, {"path": path, "rows": None, "version": 1, "ranking": None}
-    for rows in (["PRIVATE", "0"], ["/dev", "zero"], ["PRIVATE/memory/rows-1", "0"], ["x"], "x", {}):
+    for rows in (["PRIVATE", "0"], ["/dev", "zero"], ["PRIVATE/memory/version-1", "0"], ["x"], "x", {}):
         yield memory, {"path": "memory", "rows": rows, "version": 1, "ranking": {}}
         yield memory, {"path": "PRIVATE/new", "rows": rows, "version": 1, "ranking": {}}
     for option in ("train_file", "validation_file", "test_file", "memory", "class_names", "word_vectors"):
@@ -337,22 +337,26 @@ def _put(place: str, value: Any) -> Callable[[World], None]:
     return change
 
 
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
 def _links() -> Iterator[tuple[str, Callable[[World], None]]]:
     """Links, pipes and names in the files of a memory."""
     parts = {
         "the memory": lambda world: world.memory,
-        "its rows": lambda world: world.memory / "rows-1",
-        "its index": lambda world: world.part("index-*"),
-        "a file of its rows": lambda world: world.memory / "rows-1" / "rows.arrow",
+        "its rows": lambda world: world.memory / "version-1",
+        "its index": lambda world: world.part("version-1/index-*"),
+        "a file of its rows": lambda world: world.memory / "version-1" / "rows-1-0.arrow",
         "its pointer": lambda world: world.memory / "memory.json",
-        "the manifest of its rows": lambda world: world.memory / "rows-1" / MANIFEST,
-        "the manifest of its index": lambda world: world.part("index-*") / MANIFEST,
+        "the manifest of its rows": lambda world: world.memory / "version-1" / MANIFEST,
+        "the manifest of its index": lambda world: world.part("version-1/index-*") / MANIFEST,
         "its lock": lambda world: world.memory.with_name(f".{world.memory.name}.lock"),
-        "the lock of its index": lambda world: world.memory / f".{world.part('index-*').name}.lock",
-        "the next rows": lambda world: world.memory / "rows-2",
-        "the unfinished rows": lambda world: world.memory / ".rows-2.partial",
+        "the lock of its index": lambda world: _lock_of(world.part("version-1/index-*")),
+        "the next rows": lambda world: world.memory / "version-2",
+        "the unfinished rows": lambda world: world.memory / ".version-2.partial",
         "a new file": lambda world: world.memory / "id_rsa",
-        "its encodings": lambda world: world.memory / "encodings-0123456789abcdef",
+        "its encodings": lambda world: world.memory / "vectors-0123456789abcdef",
         "the unfinished pointer": lambda world: partial_file(world.memory / "memory.json"),
     }  # fmt: skip
     for name, part in parts.items():
@@ -400,12 +404,12 @@ def _make_pipe(path: Path) -> None:
 
 
 def _name_file(world: World, name: str) -> None:
-    with world.manifest(world.memory / "rows-1") as manifest:
+    with world.manifest(world.memory / "version-1") as manifest:
         manifest["files"][name] = {"bytes": len(SECRET), "xxh3": ""}
 
 
 def _put_fact(world: World, key: str, value: Any) -> None:
-    with world.manifest(world.memory / "rows-1") as manifest:
+    with world.manifest(world.memory / "version-1") as manifest:
         manifest[key] = value
 
 

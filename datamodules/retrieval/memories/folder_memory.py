@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ from datamodules.core.origin import sign
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import SCHEMA, Rows, Texts
 from datamodules.retrieval.base import Collection, Retriever
-from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories import row_versions
+from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.folding import fold_hashes, text_hashes
 from datamodules.retrieval.memories.changes import (
     check_ids,
     check_kept_labels,
@@ -34,9 +33,15 @@ from datamodules.retrieval.memories.changes import (
     name_some,
     select_new,
 )
-from datamodules.retrieval.memories.compaction import rewrite
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
-from datamodules.retrieval.memories.row_versions import ENCODINGS, POINTER, read_pointer, write_pointer
+from datamodules.retrieval.memories.versions import (
+    POINTER,
+    Version,
+    folder_of,
+    in_order,
+    read_pointer,
+    write_pointer,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +49,8 @@ log = logging.getLogger(__name__)
 class FolderMemory(Memory):
     """A memory whose rows are in a local folder; their index is in the same folder or in Elasticsearch.
 
-    A version never changes: a change of the memory makes a new one, which ranks like a memory that was built of its
-    rows. See `row_versions` for the files.
+    `build` makes one of a table, and a model searches it. Each change makes a new version (see `Version`), which ranks
+    like a memory that was built of its rows; a version never changes.
     """
 
     def __init__(
@@ -71,11 +76,10 @@ class FolderMemory(Memory):
         self._open(state, version)
 
     def _open(self, state: PlainDict, version: int) -> None:
-        self._stored = row_versions.load(self.folder, state, version, contents=True)
-        self._state = state
-        self.rows, self.version = self._stored.rows, version
-        self.fingerprint = _fingerprint(self._stored.fingerprint, self.retriever)
-        index_folder = _index_folder(self.folder, self.fingerprint)
+        self._state, self._opened = state, Version.open(self.folder, version, contents=True)
+        self.rows, self.version = self._opened.rows, version
+        self.fingerprint = _fingerprint(self._opened.fingerprint, self.retriever)
+        index_folder = _index_folder(self.folder, version, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
         except DamagedError as damage:
@@ -93,26 +97,24 @@ class FolderMemory(Memory):
         with storage.lock(folder):
             if folder.exists():
                 storage.check_inside(folder)
-            pointer = _built_pointer(folder, rows.fingerprint)
-            if pointer is None:
-                part = row_versions.rows_folder(folder, 1, 0)
-                order = np.arange(len(rows))
-                row_versions.write(part, rows, rows, order, len(rows), RowLookup.of(fold_hashes(rows.texts)))
-                pointer = {"version": 1, "first": 1, "generation": 0, "began_with": rows.fingerprint}
+            state = _built_state(folder, rows.fingerprint)
+            if state is None:
+                Version.write(folder, 1, rows, RowLookup.of(fold_hashes(rows.texts)))
                 (folder / POINTER).unlink(missing_ok=True)  # damaged
-            elif (folder / POINTER).exists():
+                state = {"version": 1, "first": 1, "began_with": rows.fingerprint}
+            elif "ranking" in state:
                 log_other_ranking(folder, retriever, folder)
-            for version in sorted({1, int(pointer["version"])}):
-                stored = row_versions.load(folder, pointer, version)
-                fingerprint = _fingerprint(stored.fingerprint, retriever)
-                index_folder = _index_folder(folder, fingerprint)
+            for number in sorted({1, int(state["version"])}):
+                version = Version.open(folder, number)
+                fingerprint = _fingerprint(version.fingerprint, retriever)
+                index_folder = _index_folder(folder, number, fingerprint)
                 # A whole index is not built again: another process may have opened it.
                 if not storage.is_whole(index_folder, fingerprint):
-                    retriever.index(_collection(stored.rows, fingerprint), index_folder, progress)
+                    retriever.index(_collection(version.rows, fingerprint), index_folder, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
             signature = sign({"retriever": described["retriever"]})
-            write_pointer(folder, {**pointer, **described, "signature": signature})
+            write_pointer(folder, {**state, **described, "signature": signature})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path, pointer: Path | None = None) -> FolderMemory:
@@ -126,7 +128,7 @@ class FolderMemory(Memory):
                 shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
                     hidden = shutil.ignore_patterns(".*", POINTER)
-                    shutil.copytree(self.folder, partial, copy_function=_link, ignore=hidden)
+                    shutil.copytree(self.folder, partial, copy_function=storage.link, ignore=hidden)
                     write_pointer(partial, read_pointer(self.folder, self.pointer), pointer)
                     for path in (partial, *partial.rglob("*")):
                         storage.sync(path)
@@ -153,7 +155,7 @@ class FolderMemory(Memory):
         with self._changing():
             hashes = fold_hashes(rows.texts)
             may_be_added = check_labels(rows, bool(self.labels()), labels, unknown_labels)
-            chosen = select_new(self.rows, self._stored.lookup, rows, hashes, may_be_added)
+            chosen = select_new(self.rows, self._opened.lookup, rows, hashes, may_be_added)
             added, version = len(chosen.positions), self.version + bool(chosen.positions)
             addition = Addition(
                 version,
@@ -170,9 +172,7 @@ class FolderMemory(Memory):
                 ids = [f"{version}:{position}" for position in chosen.positions]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             check_ids(Rows(Rows.concat([self.rows, new]).table, rows.source))
-            written = len(self._stored.written)
-            order = np.concatenate([self._stored.order, np.arange(written, written + added)])
-            self._write_version(new, order, progress)
+            self._write_version(new, np.arange(len(self) + added), progress)
         return addition
 
     @override
@@ -185,7 +185,7 @@ class FolderMemory(Memory):
             if len(kept) == 0:
                 raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
             check_kept_labels(self.rows, removed, SCHEMA.empty_table(), allow_empty_class)
-            self._write_version(Rows(SCHEMA.empty_table(), ""), self._stored.order[kept], progress)
+            self._write_version(Rows(SCHEMA.empty_table(), ""), kept, progress)
         return Change(self.version, len(self), len(removed))
 
     @override
@@ -209,8 +209,8 @@ class FolderMemory(Memory):
                 return Change(self.version, len(self), 0)
             new = rows.select(changed)
             check_kept_labels(self.rows, places[changed], new.table, allow_empty_class)
-            order = self._stored.order.copy()
-            order[places[changed]] = len(self._stored.written) + np.arange(len(changed))
+            order = np.arange(len(self))
+            order[places[changed]] = len(self) + np.arange(len(changed))
             self._write_version(new, order, progress)
         return Change(self.version, len(self), len(changed))
 
@@ -231,16 +231,24 @@ class FolderMemory(Memory):
     def compact(self, keep: int = 1) -> int:
         if keep < 1:
             raise InputError(f"keep={keep}: keep at least 1 version")
-        with self._changing() as state:
-            first = max(state["first"], state["version"] - keep + 1)
-            if first > state["first"]:
-                rewrite(self.folder, state, first)
-                after = {**state, "first": first, "generation": state["generation"] + 1}
-                write_pointer(self.folder, after, self.pointer)
-                self._open(after, self.version)
-                self._clear_leftovers(after)
-            self._delete_other_indexes()
-        return int(first - state["first"])
+        with self._changing() as before:
+            first = max(before["first"], self.version - keep + 1)
+            if first > before["first"]:
+                self._switch({**before, "first": first})
+                self._clear_leftovers()
+            versions = [Version.open(self.folder, number) for number in range(first, self.version + 1)]
+            for version in versions:  # indexes of other rankings may contain removed texts, too
+                own = _index_folder(
+                    self.folder, version.number, _fingerprint(version.fingerprint, self.retriever)
+                )
+                for index in version.folder.glob("index-*"):
+                    if not index.name.startswith(own.name):
+                        storage.delete(index)
+            stores = list(self.folder.glob("vectors-*"))
+            hashes = [text_hashes(version.rows.texts) for version in versions if stores]
+            for store in stores:
+                VectorStore(self.folder, store.name.removeprefix("vectors-")).keep(np.concatenate(hashes))
+        return int(first - before["first"])
 
     @contextmanager
     def _changing(self) -> Iterator[PlainDict]:
@@ -252,117 +260,82 @@ class FolderMemory(Memory):
             state = read_pointer(self.folder, self.pointer)
             if self._state != state or self.version != state["version"]:
                 self._open(state, state["version"])
-            self._clear_leftovers(state)
+            self._clear_leftovers()
             yield state
 
-    def _write_version(self, new: Rows, order: NDArray[np.int64], progress: bool) -> None:
-        """Write and open the next version, whose rows have these positions among the written ones and the new ones."""
-        stored, version = self._stored, self.version + 1
-        written = Rows(Rows.concat([stored.written, new]).table, str(self.folder))
-        rows = row_versions.in_order(written, order)
-        place = np.full(len(written), -1)
-        place[stored.order] = np.arange(len(stored.order))
-        known = place[order]
-        if len(new) == 0:
-            lookup = stored.lookup.keep(known)
-        else:
-            hashes = np.empty(len(order), np.uint64)
-            hashes[known >= 0] = stored.lookup.keys_by_row()[known[known >= 0]]
-            hashes[known < 0] = fold_hashes(new.texts)[order[known < 0] - len(stored.written)]
-            lookup = RowLookup.of(hashes)
-        part = row_versions.rows_folder(self.folder, version, self._state["generation"])
-        row_versions.write(part, new, rows, order, len(written), lookup)
-        fingerprint = _fingerprint(rows.fingerprint, self.retriever)
-        index_folder = _index_folder(self.folder, fingerprint)
-        if not storage.is_whole(index_folder, fingerprint):
-            try:
-                self.retriever.update(_collection(rows, fingerprint), known, index_folder, progress)
-            except BaseException:
-                with suppress(
-                    InputError
-                ):  # the server may be unreachable; the first error is the one to report
-                    self._open(self._state, self.version)
-                raise
-        state = {**self._state, "version": version}
+    def _switch(self, state: PlainDict) -> None:
         write_pointer(self.folder, state, self.pointer)
-        self._open(state, version)
+        self._state = state
 
-    def _clear_leftovers(self, state: PlainDict) -> None:
-        """Delete the files of a killed change, which are no part of the memory, and those of deleted versions."""
-        for partial in self.folder.glob(".*.partial"):
-            shutil.rmtree(partial)
-        parts = row_versions.folders(self.folder, state)
-        names = {part.name for part in parts.values()}
-        for encodings in self.folder.glob(f"{ENCODINGS}*/rows-*"):
-            if encodings.name not in names:
-                shutil.rmtree(encodings)
-        leftover = [part for part in self.folder.glob("rows-*") if part.name not in names]
-        if not leftover:
-            return
-        kept = {str(storage.check_folder(part)["fingerprint"]) for part in parts.values()}
-        unfinished = row_versions.rows_folder(self.folder, state["version"] + 1, state["generation"])
-        for part in leftover:
-            rows_fingerprint = str(storage.check_folder(part)["fingerprint"])
-            if rows_fingerprint not in kept:
-                fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-                index_folder = _index_folder(self.folder, fingerprint)
-                if part == unfinished or rows_fingerprint == state["began_with"]:
-                    # A server completes its index when a killed change is made again, and other memories may begin
-                    # with the same rows: they share the index.
-                    _delete_folders(index_folder)
-                else:
-                    self.retriever.delete(index_folder, fingerprint)
-            shutil.rmtree(part)
+    def _write_version(self, new: Rows, order: NDArray[np.int64], progress: bool) -> None:
+        """Write and open the next version, whose rows have these positions among the current and the new ones."""
+        before, number = self._opened, self.version + 1
+        rows = in_order(Rows(Rows.concat([self.rows, new]).table, str(self.folder)), order)
+        known = np.where(order < len(self), order, -1)
+        if len(new) == 0:
+            lookup = before.lookup.keep(known)
+        else:
+            hashes = np.concatenate([before.lookup.keys_by_row(), fold_hashes(new.texts)])
+            lookup = RowLookup.of(hashes[order])
+        Version.write(self.folder, number, rows, lookup, before, known)
+        fingerprint = _fingerprint(rows.fingerprint, self.retriever)
+        index_folder = _index_folder(self.folder, number, fingerprint)
+        try:
+            self.retriever.update(_collection(rows, fingerprint), known, index_folder, progress)
+        except BaseException:
+            with suppress(InputError):  # the server may be unreachable; the first error is the one to report
+                self._open(self._state, self.version)
+            raise
+        self._switch({**self._state, "version": number})
+        self._open(self._state, number)
 
-    def _delete_other_indexes(self) -> None:
-        """Delete the local indexes of other rankings, which may contain removed texts."""
-        parts = row_versions.folders(self.folder, self._state).values()
-        fingerprints = [str(storage.check_folder(part)["fingerprint"]) for part in parts]
-        own = tuple(
-            _index_folder(self.folder, _fingerprint(each, self.retriever)).name for each in fingerprints
-        )
-        for index in self.folder.glob("index-*"):
-            if not index.name.startswith(own):
-                shutil.rmtree(index)
+    def _clear_leftovers(self) -> None:
+        """Delete folders that are no part of the memory: of killed changes, and of deleted versions."""
+        for hidden in [*self.folder.glob(".*.partial"), *self.folder.glob(".*.deleted")]:
+            storage.delete(hidden)
+        kept = {folder_of(self.folder, number) for number in self._numbers(self._state["version"])}
+        leftovers = set(self.folder.glob("version-*")) - kept
+        # Other memories may begin with the same rows: they share an index on a server.
+        shared = {self._state["began_with"], *(_rows_fingerprint(folder) for folder in kept if leftovers)}
+        for folder in leftovers:
+            rows = _rows_fingerprint(folder)
+            # A server completes the index of a killed change when the change is made again.
+            if (
+                rows is not None
+                and rows not in shared
+                and folder != folder_of(self.folder, self._state["version"] + 1)
+            ):
+                fingerprint = _fingerprint(rows, self.retriever)
+                self.retriever.delete(folder / _index_name(fingerprint), fingerprint)
+            storage.delete(folder)
 
     # --- contents ---
 
+    def _numbers(self, last: int) -> range:
+        """Return the numbers of the kept versions up to a given one."""
+        return range(self._state["first"], last + 1)
+
     def versions(self) -> list[tuple[int, int]]:
         """Return number and size (in rows) of all kept versions up to the open one, oldest first."""
-        parts = row_versions.folders(self.folder, self._state, self.version)
-        return [(number, int(storage.check_folder(part)["rows"])) for number, part in parts.items()]
+        sizes = [Version.size(self.folder, number) for number in self._numbers(self.version)]
+        return list(zip(self._numbers(self.version), sizes, strict=True))
 
     def rows_since(self, version: int) -> NDArray[np.int64]:
         """Return the rows that were added or corrected after a version, ascending."""
-        written = row_versions.versions_of_rows(self.folder, self._state, self._stored)
-        return np.flatnonzero(written > version)
+        return np.flatnonzero(self._opened.written_in > version)
 
     def removed_ids(self) -> set[str]:
         """Return the ids of the rows that the open version lacks and an earlier kept one has."""
-        return set(self.written.ids) - set(self.rows.ids)
-
-    def parts(self) -> list[tuple[Path, int]]:
-        """Return each folder with rows of the open version, and the number of rows that are written there."""
-        folders = row_versions.folders(self.folder, self._state, self.version).values()
-        return [(part, row_versions.written_in(part)) for part in folders]
-
-    @property
-    def written(self) -> Rows:
-        """All rows that the folders of `parts` have, one after the other."""
-        return self._stored.written
-
-    @property
-    def order(self) -> NDArray[np.int64]:
-        """The position of each row in `written`, int64 [n]."""
-        return self._stored.order
+        earlier = (Version.open(self.folder, number).rows.ids for number in self._numbers(self.version - 1))
+        return set().union(*earlier) - set(self.rows.ids)
 
     def corrections(self, rows: Rows) -> dict[str, str]:
         """Return id and new label of each row whose text is that of a row with another label; see `relabel`."""
-        return corrections(self.rows, self._stored.lookup, rows)
+        return corrections(self.rows, self._opened.lookup, rows)
 
     def conflicts(self) -> list[list[int]]:
         """Return the rows of each text that has several labels, duplicates included."""
-        return conflicts(self.rows, self._stored.lookup)
+        return conflicts(self.rows, self._opened.lookup)
 
     @override
     def labels(self) -> list[str]:
@@ -376,7 +349,7 @@ class FolderMemory(Memory):
         self, texts: Sequence[str], own_ids: Sequence[str] | None = None
     ) -> list[NDArray[np.int32]]:
         """Return the rows that are duplicates of each text or, with own ids, of its own row; see `Memory.search`."""
-        lookup = self._stored.lookup
+        lookup = self._opened.lookup
         exclude = lookup.all_rows(fold_hashes(texts))
         if own_ids is not None:
             own_rows = self._rows_or_none(own_ids)
@@ -392,7 +365,7 @@ class FolderMemory(Memory):
         self, texts: Rows, same_table: bool, neighbors: Neighbors
     ) -> NDArray[np.bool_]:
         # Exact: the hashes of all rows are compared, not only those of the neighbors.
-        held: NDArray[np.bool_] = self._stored.lookup.first_rows(fold_hashes(texts.texts)) >= 0
+        held: NDArray[np.bool_] = self._opened.lookup.first_rows(fold_hashes(texts.texts)) >= 0
         return held | (self._rows_or_none(texts.ids) >= 0) if same_table else held
 
     def _rows_or_none(self, ids: Sequence[str]) -> NDArray[np.int32]:
@@ -468,38 +441,37 @@ def _collection(rows: Rows, fingerprint: str) -> Collection:
     return Collection(rows.texts, fingerprint, ids, labels)
 
 
-def _built_pointer(folder: Path, fingerprint: str) -> PlainDict | None:
-    """Return the pointer of a memory that began with these rows; None if its first rows must be written."""
-    first = row_versions.rows_folder(folder, 1, 0)
-    if not first.exists():
-        if any(folder.glob("rows-*")):
+def _built_state(folder: Path, fingerprint: str) -> PlainDict | None:
+    """Return the state of a memory that began with these rows; None if its first version must be written."""
+    state: PlainDict = {"version": 1, "first": 1, "began_with": fingerprint}
+    has_pointer = (folder / POINTER).exists()
+    try:
+        if has_pointer:
+            state = read_pointer(folder)
+        if state["first"] > 1:
             raise InputError(
                 f"{folder}: its first version was deleted by `zoo memory compact`; build it in another folder"
             )
-        return None
-    unwritten = {"version": 1, "first": 1, "generation": 0, "began_with": fingerprint}
-    advice = row_versions.lost_rows(first, 1, unwritten)
-    try:
-        storage.check_folder(first, fingerprint, contents=True, advice=advice)
-        return read_pointer(folder) if (folder / POINTER).exists() else unwritten
+        if has_pointer or folder_of(folder, 1).exists():
+            Version.open(folder, 1, contents=True, fingerprint=fingerprint)
+            return state
     except DamagedError:
-        if row_versions.rows_folder(folder, 2, 0).exists():
+        if folder_of(folder, 2).exists():
             raise
+    return None
+
+
+def _rows_fingerprint(version: Path) -> str | None:
+    """Return the fingerprint of a version's rows; None if its folder is not whole."""
+    try:
+        return str(storage.check_folder(version)["fingerprint"])
+    except DamagedError:
         return None
 
 
-def _index_folder(folder: Path, fingerprint: str) -> Path:
-    return folder / f"index-{fingerprint[:16]}"
+def _index_name(fingerprint: str) -> str:
+    return f"index-{fingerprint[:16]}"
 
 
-def _delete_folders(index_folder: Path) -> None:
-    # The indexes of a fused retriever have names that begin with the given name.
-    for folder in index_folder.parent.glob(f"{index_folder.name}*"):
-        shutil.rmtree(folder)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or a file system without links
-        shutil.copy2(source, target)
+def _index_folder(memory: Path, version: int, fingerprint: str) -> Path:
+    return folder_of(memory, version) / _index_name(fingerprint)

@@ -192,7 +192,7 @@ def test_a_large_memory_is_named_by_place_and_version(
     result = zoo_command("memory", "remove", run, "--ids=0", f"--push={NAME}")
     assert result.code == 0, result.err
     whole, large = online.logged
-    assert "memory/rows-1/rows.arrow" in whole.manifest.entries
+    assert "memory/version-1/rows-1-0.arrow" in whole.manifest.entries
     assert not [path for path in large.manifest.entries if path.startswith("memory")]
     assert large.metadata["memory"] == {"path": str(Path("rows").absolute()), "version": 3}
     folder = export(run, "large", 1000)

@@ -18,7 +18,7 @@ from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import folder_memory
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.row_versions import POINTER, contents_of_memory
+from datamodules.retrieval.memories.versions import POINTER, contents_of_memory
 from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import LABELS, in_processes, rows
 
@@ -200,10 +200,10 @@ def test_another_ranking_is_refused(tmp_path: Path) -> None:
         FolderMemory(tmp_path / "m", EmbeddedRetriever(k1=2.0))
 
 
-@pytest.mark.parametrize("name", ["rows.arrow", "hashes.npy", "hash_rows.npy"])
+@pytest.mark.parametrize("name", ["rows-1-0.arrow", "hashes.npy", "hash_rows.npy"])
 def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
     build(tmp_path / "m")
-    path = tmp_path / "m" / "rows-1" / name
+    path = tmp_path / "m" / "version-1" / name
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(InputError, match="damaged") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
@@ -229,13 +229,13 @@ def test_memories_in_the_same_folder_are_identified(tmp_path: Path) -> None:
     memory.add(Rows.from_lists(["a new zebra"], LABELS[:1]), progress=False)
     contents.append(contents_of_memory(str(tmp_path / "m")))
     assert len(set(map(str, contents))) == 3
-    assert set(contents[-1]) == {"memory.json", "rows-1/manifest.json", "rows-2/manifest.json"}
+    assert set(contents[-1]) == {"memory.json", "version-1/manifest.json", "version-2/manifest.json"}
 
 
 def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The rows are stored nowhere else: only a build from the same rows restores them."""
     build(tmp_path / "m")
-    path = tmp_path / "m" / "rows-1" / "rows.arrow"
+    path = tmp_path / "m" / "version-1" / "rows-1-0.arrow"
     whole = flip_a_bit(path)
     with pytest.raises(InputError, match="checksum") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
@@ -248,7 +248,7 @@ def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize("name", ["posting_scores.npy", "manifest.json"])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     before = build(tmp_path / "m").search(["lion", "a cat"], 3)
-    (path,) = (tmp_path / "m").glob(f"index-*/{name}")
+    (path,) = (tmp_path / "m").glob(f"version-1/index-*/{name}")
     whole = flip_a_bit(path)
     memory = open_memory(str(tmp_path / "m"), EmbeddedRetriever())
     assert "the index is rebuilt" in caplog.text

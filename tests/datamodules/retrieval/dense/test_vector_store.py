@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from datamodules.core.arrays import RowLookup
 from datamodules.core.storage import cache_folder
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.dense import text_vectors, vector_cache
+from datamodules.retrieval.dense import text_vectors
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.text_vectors import TextVectors
@@ -124,7 +124,7 @@ def test_without_a_place_for_the_cache(
 
 
 def test_few_texts_are_not_stored(tmp_path: Path, tiny_encoder: str) -> None:
-    built(tiny_encoder, TEXTS[: vector_cache.FEWEST - 1], tmp_path / "first")
+    built(tiny_encoder, TEXTS[: text_vectors.FEWEST - 1], tmp_path / "first")
     assert not [*cache_folder(None).glob("vectors-*")]
 
 
