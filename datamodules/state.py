@@ -53,29 +53,17 @@ class DataState:
         return cls(**{**described, "memory": MemoryLocation.from_dict(described["memory"])})
 
 
-def check_resumed(now: DataState, before: DataState, options: type[DataOptions]) -> None:
-    """Raise an `InputError` that names the options that differ from those `before` the run is resumed."""
-    differences = [
-        f"data.{name}={value}, not {before.options[name]}"
-        for name, value in now.options.items()
-        if name not in (*options.unprepared, *options.files) and before.options[name] != value
-    ]
-    # Files may have moved, but must have the same contents.
-    differences += [
-        f"data.{name}={now.options[name]} has other contents than then"
+def check_resumed(now: DataState, before: DataState) -> None:
+    """Raise an `InputError` that names the files with other contents than `before` the run is resumed."""
+    changed = [
+        f"data.{name}={now.options[name]}"
         for name, contents in before.files.items()
         if not name.startswith("test_") and contents != now.files[name]
     ]
-    memories = (now.memory, before.memory)
-    is_made_of_rows = any(memory is not None and memory.rows is not None for memory in memories)
-    # The name of a memory's folder in the cache depends on its rows and its ranking.
-    folders = {None if memory is None else Path(memory.path).name for memory in memories}
-    if not differences and is_made_of_rows and len(folders) > 1:
-        differences.append("data.retriever has another ranking")
-    if differences:
+    if changed:
         raise InputError(
-            f"the resumed run had other data options: {'; '.join(differences)}. Use the same ones, or start a new run"
-            " with --model.init_from"
+            f"{'; '.join(changed)}: other contents than when the run was started; restore them, or start a new run from"
+            " its weights with --model.init_from"
         )
 
 

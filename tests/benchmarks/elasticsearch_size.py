@@ -1,6 +1,6 @@
 """Costs of an Elasticsearch index by its size: bytes per document, loading, queries per second.
 
-Texts are draws of 200,000 words with Zipf's distribution (as in `retrieval.py`), ten a document and eight a query. For
+Texts are draws of 200,000 words with Zipf's distribution, ten a document and eight a query. For
 each size and number of shards: bytes on the disk a document after the merge, documents a second while loading and CPU
 seconds of the client for a million, queries a second and CPU milliseconds of the server for one (top 20, `_msearch` of
 128 from two threads). A server with a heap of 1 GB is started.
@@ -10,7 +10,6 @@ seconds of the client for a million, queries a second and CPU milliseconds of th
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from elasticsearch import Elasticsearch
 
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
-from tests.benchmarks.retrieval import draw
+from tests.benchmarks.timing import parser, zipf_texts
 from tests.elasticsearch import server
 
 QUERIES, K = 2000, 20
@@ -55,11 +54,11 @@ def measure(url: str, texts: list[str], queries: list[str], shards: int) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--documents", type=int, nargs="+", default=[250_000, 1_000_000])
-    parser.add_argument("--shards", type=int, nargs="+", default=[1, 3])
-    options = parser.parse_args()
-    texts, queries = draw(max(options.documents), 10, 0), draw(QUERIES, 8, 1)
+    arguments = parser(__doc__)
+    arguments.add_argument("--documents", type=int, nargs="+", default=[250_000, 1_000_000])
+    arguments.add_argument("--shards", type=int, nargs="+", default=[1, 3])
+    options = arguments.parse_args()
+    texts, queries = zipf_texts(max(options.documents), 10, 0), zipf_texts(QUERIES, 8, 1)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # the server may run as another user
         url = server.start(Path(folder) / "server").url

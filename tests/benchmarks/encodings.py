@@ -1,11 +1,12 @@
-"""Testing and predicting with memories, compared with encoding the texts alone.
+"""What encoding once saves: heads that train on cached encodings, and predictions with memories.
 
-K = 20 memories of each text; texts of AG News if --data_dir is given, else seeded draws with Zipf's distribution; one
-thread. A transformer is measured if one is named. Printed: CPU seconds as ratios to encoding the texts alone
-(their tokens included), all measured in turns after the memory has been encoded once; and the CPU milliseconds of one
-text that comes alone.
+`heads`: an epoch of a head (K = 20 memories, sharp attention, text dropout) on the frozen encodings of a KNNBiLSTM,
+against an epoch of the same model trained together with its encoder, of which a part of the batches stands for all.
+`predictions`: testing and predicting with K = 20 memories by `MemoryEnsemble` and KNNBiLSTM, as ratios to encoding the
+texts alone (their tokens included); and the CPU milliseconds of one text that comes alone. All are CPU seconds of one
+thread. Rows are AG News's if --data_dir is given, else seeded draws with Zipf's distribution.
 
-    python -m tests.benchmarks.encodings [--data_dir DATA] [--transformer NAME] [--rows 3000] [--texts 2000]
+    python -m tests.benchmarks.encodings [heads predictions] [--data_dir DATA] [--transformer NAME]
 """
 
 from __future__ import annotations
@@ -17,125 +18,150 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 
 from datamodules import ClassificationDataModule
-from tests.benchmarks.head_training import made_up
+from tests.benchmarks.timing import alternate, cpu_seconds, parser, zipf_texts
 from zoo import KNNBiLSTM, MemoryEnsemble, load
 
-MODELS: dict[str, Callable[..., Any]] = {
-    "MemoryEnsemble": lambda **options: MemoryEnsemble(characters=False, few_rows=0, **options),
-    "KNNBiLSTM": lambda **options: KNNBiLSTM(
-        features="M7", attention="softmax", characters=False, dropout=0.3, **options
-    ),
-}
+EPOCHS, PART = 5, 0.25
 
 
-def tables(given: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Options of the data, with a test; and the test's texts."""
-    options: dict[str, Any] = {"validation_split": 50, "rows_per_class": given.rows // 4}
+class EpochTimes(pl.Callback):
+    """CPU seconds of each epoch, its validation included."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.seconds.append(-time.process_time())
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.seconds[-1] += time.process_time()
+
+
+def write_table(file: Path, rows: int, seed: int) -> str:
+    """A table of texts whose words are independent of their labels."""
+    with file.open("w", newline="") as table:
+        texts = zipf_texts(rows, 40, seed, 30_000)
+        csv.writer(table).writerows([("text", "label"), *((text, row % 4) for row, text in enumerate(texts))])
+    return str(file)
+
+
+def data_options(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """3,000 training rows, and 2,000 rows each for validation and test."""
+    shared = {"cache_dir": str(folder / "cache"), "num_memories": 20, "validation_split": 500}
     if given.data_dir is None:
-        options |= {"train_file": str(made_up(folder / "train.csv", given.rows + 200))}
-        made_up(folder / "test.csv", given.texts)
-    else:
-        options |= {
-            "train_file": f"{given.data_dir}/ag_news/train_pool.csv.gz",
-            "text_column": ["title", "text"],
-            "label_column": "class",
-            "test_split": given.texts // 4,
-        }
-        rows = ClassificationDataModule(**options).read_tables(["test"])["test"]
-        with (folder / "test.csv").open("w", newline="") as table:
-            csv.writer(table).writerows([("text", "label"), *zip(rows.texts, rows.labels or [], strict=True)])
-    with (folder / "test.csv").open(newline="") as table:
-        texts = [row["text"] for row in csv.DictReader(table)]
-    if given.data_dir is None:
-        options["test_file"] = str(folder / "test.csv")
-    return options, texts
-
-
-def cpu(work: Callable[[], Any]) -> float:
-    """CPU seconds."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+        train = write_table(folder / "train.csv", 5000, 0)
+        return {**shared, "train_file": train, "test_file": write_table(folder / "test.csv", 2000, 1)}
+    return {
+        **shared,
+        "train_file": f"{given.data_dir}/ag_news/train_pool.csv.gz",
+        "text_column": ["title", "text"],
+        "label_column": "class",
+        "rows_per_class": 750,
+        "test_split": 500,
+    }
 
 
 def new_trainer(**options: Any) -> pl.Trainer:
     """A trainer that is quiet and keeps nothing."""
-    return pl.Trainer(
-        accelerator="cpu",
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **options,
-    )
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    given = {**dict.fromkeys(quiet, False), **options}
+    return pl.Trainer(accelerator="cpu", num_sanity_val_steps=0, **given)
 
 
-def measure(
-    name: str, transformer: str | None, options: dict[str, Any], texts: list[str], given: Any
-) -> None:
-    """Train a little, then print the ratios of one model."""
-    pl.seed_everything(0, verbose=False)
-    read = {} if transformer is None else {"tokenizer": transformer}
-    data = ClassificationDataModule(**options, **read, num_memories=20, characters=False, max_length=128)
-    frozen = {"freeze_encoder": True} if name == "KNNBiLSTM" else {}
-    model = MODELS[name](**({} if transformer is None else {"transformer": transformer, **frozen}))
+def heads(given: argparse.Namespace, data: dict[str, Any], folder: Path) -> None:
+    """An epoch of a head and of the joint model, for M5 and M7."""
+
+    def fit(features: Any, part: float, epochs: int, start: Path | None = None) -> tuple[float, pl.Trainer]:
+        pl.seed_everything(0, verbose=False)
+        model = KNNBiLSTM(
+            features=features, attention="softmax", text_dropout=0.5, dropout=0.3, word_size=100,
+            init_from=None if start is None else str(start), freeze_encoder=start is not None,
+            optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        )  # fmt: skip
+        times = EpochTimes()
+        trainer = new_trainer(
+            max_epochs=epochs, limit_train_batches=part, limit_val_batches=max(part, PART), callbacks=[times]
+        )
+        trainer.fit(model, ClassificationDataModule(**data))
+        return statistics.median(times.seconds) / part, trainer
+
+    _, trainer = fit("M1", 0.05, 1)  # retrieves, tokenizes, compiles
+    start = folder / "start.ckpt"
+    trainer.save_checkpoint(start)
+    for features in ("M5", "M7"):
+        head, joint = fit(features, 1.0, EPOCHS, start)[0], fit(features, PART, 1)[0]
+        print(
+            f"{features}: head {head:.2f}, joint {joint:.1f} CPU s an epoch: {joint / head:.0f} x", flush=True
+        )
+
+
+def predictions(given: argparse.Namespace, data: dict[str, Any], folder: Path) -> None:
+    """Test and predict after a little training, by both models with each encoder."""
+    tables = ClassificationDataModule(**data).read_tables(["test"])
+    texts = list(tables["test"].texts)
+    for transformer in [None, *([given.transformer] if given.transformer else [])]:
+        encoder = {} if transformer is None else {"transformer": transformer}
+        frozen = {} if transformer is None else {"freeze_encoder": True}
+        models: list[Any] = [
+            MemoryEnsemble(characters=False, few_rows=0, **encoder),
+            KNNBiLSTM(features="M7", attention="softmax", characters=False, **encoder, **frozen),
+        ]
+        tokens = {} if transformer is None else {"tokenizer": transformer}
+        for model in models:
+            measure(
+                model,
+                ClassificationDataModule(**data, **tokens, characters=False, max_length=128),
+                texts,
+                folder,
+            )
+
+
+def measure(model: Any, data: ClassificationDataModule, texts: list[str], folder: Path) -> None:
+    """Print the ratios of one model."""
     trainer = new_trainer(max_epochs=1, limit_train_batches=0.2, limit_val_batches=1)
     trainer.fit(model, data)
-    checkpoint = Path(given.folder, f"{name}.ckpt")
-    trainer.save_checkpoint(checkpoint)
-
-    def test() -> None:
-        new_trainer().test(model, data, verbose=False)
-
-    predictor = load(checkpoint)
+    trainer.save_checkpoint(folder / "model.ckpt")
+    predictor = load(folder / "model.ckpt")
     predictor.predict(texts)  # encodes the memory, compiles
-    test()
-    times: dict[str, list[float]] = {"encode": [], "predict": [], "test": [], "one": []}
-    for _ in range(given.rounds):
-        times["encode"].append(cpu(lambda: predictor.encode(texts)))
-        times["predict"].append(cpu(lambda: predictor.predict(texts)))
-        times["test"].append(cpu(test))
-        times["one"].append(cpu(lambda: [predictor.predict(text) for text in texts[:20]]) / 20)
-    median = {key: statistics.median(values) for key, values in times.items()}
-    encode = median["encode"]
+    seconds = alternate(
+        {
+            "encode": lambda: predictor.encode(texts),
+            "predict": lambda: predictor.predict(texts),
+            "test": lambda: new_trainer().test(model, data, verbose=False),
+        },
+        rounds=3,
+        warm_up=1,
+    )
+    one = np.median([cpu_seconds(lambda text=text: predictor.predict(text)) for text in texts[:20]])
+    each = {name: f"{1000 * taken / len(texts):.2f}" for name, taken in seconds.items()}
     print(
-        f"{name:15} {'BiLSTM' if transformer is None else 'transformer':11} test / encode"
-        f" {median['test'] / encode:.2f}, predict / encode {median['predict'] / encode:.2f}; encode"
-        f" {1000 * encode / len(texts):.2f}, predict {1000 * median['predict'] / len(texts):.2f} CPU ms a text of"
-        f" {len(texts):,}, {1000 * median['one']:.1f} of a single one",
+        f"{type(model).__name__:15} test / encode {seconds['test'] / seconds['encode']:.2f}, predict / encode"
+        f" {seconds['predict'] / seconds['encode']:.2f}; CPU ms a text: {each}, {1000 * one:.1f} of a single one",
         flush=True,
     )
 
 
 def main() -> None:
-    """Measure each model with each encoder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data_dir", help="holds ag_news")
-    parser.add_argument("--transformer", help="Hub name or folder")
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--rows", type=int, default=3000, help="in the memory")
-    parser.add_argument("--texts", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("parts", nargs="*", default=["heads", "predictions"])
+    arguments.add_argument("--data_dir", help="holds ag_news")
+    arguments.add_argument("--transformer", help="Hub name or folder")
+    given = arguments.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        given.folder = folder
-        options, texts = tables(given, Path(folder))
-        options |= {"cache_dir": folder}
-        for name in given.models:
-            for transformer in [None, *([given.transformer] if given.transformer else [])]:
-                measure(name, transformer, options, texts, given)
+    with tempfile.TemporaryDirectory() as name:
+        data = data_options(given, Path(name))
+        for part in given.parts:
+            {"heads": heads, "predictions": predictions}[part](given, data, Path(name))
 
 
 if __name__ == "__main__":

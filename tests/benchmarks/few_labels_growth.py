@@ -38,10 +38,11 @@ def pairs_of(table: Path) -> list[tuple[str, str]]:
     return list(zip(rows.texts[:], rows.labels or [], strict=True))
 
 
-def write(table: Path, pairs: list[tuple[str, str]]) -> None:
+def write(table: Path, pairs: list[tuple[str, str]]) -> Path:
     """Write texts and labels."""
     with table.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *pairs])
+    return table
 
 
 def run(folder: Path, commands: list[list[str]]) -> float:

@@ -18,7 +18,6 @@ import json
 import logging
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ import numpy as np
 import torch
 
 import zoo
-from tests.benchmarks.hmn_step import draw
+from tests.benchmarks.timing import cpu_seconds
+from tests.benchmarks.training_steps import draw_dialogues
 from tests.dialogues import write_published
 from zoo.cli import main as zoo_command
 from zoo.registry import MODELS
@@ -55,7 +55,7 @@ class Tables:
         self.random, self.folder = np.random.default_rng(0), folder
         self.texts = [self.text() for _ in range(3 * MANY)]
         self.new_texts = [self.text() for _ in range(MANY)]  # not in any memory
-        self.dialogues = draw(MANY // 6 + 1)
+        self.dialogues = draw_dialogues(MANY // 6 + 1)
         # A text's first word determines half of its class, so that no member of an ensemble is skipped.
         labels = [f"class {text.split()[0][-1]}{number % 2}" for number, text in enumerate(self.texts)]
         self.table("texts.csv", ["text", "label"], zip(self.texts, labels, strict=True))
@@ -112,12 +112,6 @@ class Tables:
             pairs = list(zip(texts, reversed(texts), strict=True))
             return lambda: model.predict(pairs[:1]), lambda: model.predict(pairs)
         return lambda: model.predict(texts[0]), lambda: model.predict(texts)
-
-
-def cpu_seconds(call: Callable[[], Any]) -> float:
-    start = time.process_time()
-    call()
-    return time.process_time() - start
 
 
 def measure(name: str, options: list[str], tables: Tables, folder: Path) -> tuple[float, float]:

@@ -1,18 +1,14 @@
-"""Training rows a CPU second of every matching model, as ratios to MatchZoo-py's.
+"""Training rows a CPU second of every matching model, as ratios to MatchZoo-py's, which takes turns with it.
 
-A row is a pair of texts. A training loop is timed: putting a batch together, forward, hinge loss,
-backward, Adam. A batch has 64 lists of a positive and `--negatives` negatives; first texts have 4 to 10 words and
-second texts 8 to 40, drawn from 30,000 words with Zipf's distribution; the table of 30,000 x 300 word vectors is
-trained. One thread.
+A row is a pair of texts. A training loop is timed: putting a batch together, forward, hinge loss, backward, Adam. A
+batch has 64 lists of a positive and `--negatives` negatives; first texts have 4 to 10 words and second texts 8 to 40,
+drawn from 30,000 words with Zipf's distribution; the table of 30,000 x 300 word vectors is trained. One thread.
 
-Adam moves 9 million numbers a step, which in PyTorch's usual version takes longer than the rest of a step. Each
-model is measured with it, with `fused=True` (the same update in one pass), with the table updated by rows
-(`zoo.layers.row_adam`, as `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have
-plain Adam.
-
-Where `matchzoo` can be imported, its models run on the same texts in turns with these. Elsewhere the ratios are to
-`MATCHZOO_ROWS`, noted on another machine: a hint, no more. MatchZoo-py 1.1.1 needs names that newer versions of
-Python and NumPy removed; install it in its own environment:
+Adam moves 9 million numbers a step, which in PyTorch's usual version takes longer than the rest of a step. Each model
+is measured with it, with `fused=True` (the same update in one pass), with the table updated by rows
+(`zoo.layers.row_adam`, as `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have plain
+Adam. MatchZoo-py 1.1.1 needs names that newer versions of Python and NumPy removed; install it in its own environment
+(without it, only our rows are printed):
 
     python3 -m venv matchzoo && matchzoo/bin/pip install --editable . && matchzoo/bin/pip install --no-deps \\
         matchzoo-py==1.1.1 hyperopt tabulate networkx h5py pytorch-transformers future boto3 botocore jmespath \\
@@ -22,7 +18,6 @@ Python and NumPy removed; install it in its own environment:
 
 from __future__ import annotations
 
-import argparse
 import collections
 import collections.abc
 import importlib
@@ -30,7 +25,6 @@ import importlib.util
 import itertools
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,11 +33,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from datamodules.batch import MatchingBatch
 from datamodules.matching import MatchingDataModule
+from tests.benchmarks.timing import alternate, parser, zipf
 from zoo.layers.row_adam import RowTable, update_by_rows
 from zoo.registry import model_class
-from zoo.tasks.matching.task import MatchingTask
 
 LISTS, VOCABULARY, FIRST, SECOND, QUESTIONS, CANDIDATES = 64, 30_000, 10, 40, 640, 6
 
@@ -59,19 +52,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         name: (name, {"loss": "hinge"}) for name in ("MatchPyramid", "ARCI", "ARCII", "ANMM", "DSSM", "CDSSM")
     },
 }
-#: MatchZoo-py's training rows a CPU second, noted elsewhere: one thread, two rows a list, a trained table of 30,000 x
-#: 300; its loading of data may not have been timed. Its MV-LSTM is compared with all of these.
-MATCHZOO_ROWS = {
-    **dict.fromkeys(MODELS, 256),
-    "MV-LSTM k=10": 277,
-    "MatchPyramid": 292,
-    "ARCI": 389,
-    "ARCII": 386,
-    "ANMM": 310,
-    "DSSM": 104,
-    "CDSSM": 76,
-}
-#: Their names, and options other than their defaults.
+#: MatchZoo's names of the same models, and options other than their defaults.
 MATCHZOO_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "MV-LSTM k=10": ("MVLSTM", {"hidden_size": 50, "top_k": 10}),
     "MV-LSTM k=100": ("MVLSTM", {"hidden_size": 50, "top_k": 100}),
@@ -81,8 +62,8 @@ MATCHZOO_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ANMM": ("aNMM", {}),
 }
 
-#: Takes a batch, trains on it, and returns its number of rows.
-Step = Callable[[], int]
+#: Takes a batch and trains on it.
+Step = Callable[[], None]
 
 
 class Texts(NamedTuple):
@@ -94,13 +75,10 @@ class Texts(NamedTuple):
 
 def draw_texts(random: np.random.Generator) -> Texts:
     """Texts with Zipf's distribution of words."""
-    weights = 1 / np.arange(1, VOCABULARY)
-    weights /= weights.sum()
 
     def draw(shortest: int, longest: int) -> list[int]:
-        length = random.integers(shortest, longest + 1)
-        words: list[int] = random.choice(np.arange(1, VOCABULARY), size=length, p=weights).tolist()
-        return words
+        drawn: list[int] = zipf(random, random.integers(shortest, longest + 1), VOCABULARY - 1).tolist()
+        return drawn
 
     questions = [draw(4, FIRST) for _ in range(QUESTIONS)]
     return Texts(questions, [[draw(8, SECOND) for _ in range(CANDIDATES)] for _ in range(QUESTIONS)])
@@ -143,8 +121,7 @@ def zoo_step(
 ) -> Step | None:
     """A training step of a registered model, None for one without the tables that are to be updated by rows."""
     model_name, options = MODELS[name]
-    model = model_class(model_name)(**options)
-    assert isinstance(model, MatchingTask)
+    model: Any = model_class(model_name)(**options)
     spec = model.spec = data.spec._replace(num_words=VOCABULARY)
     # Given vectors are fixed, drawn ones are trained.
     network = model.build_network(spec, None if train_words else torch.randn(VOCABULARY, 300), None)
@@ -153,10 +130,9 @@ def zoo_step(
     train = _updates(network, update)
     batches = _again_and_again(data.train_dataloader())
 
-    def step() -> int:
-        batch: MatchingBatch = next(batches)
+    def step() -> None:
+        batch = next(batches)
         train(model.loss_terms(network(batch), batch).mean())
-        return len(batch.first)
 
     return step
 
@@ -202,10 +178,9 @@ def matchzoo_step(name: str, texts: Texts, negatives: int) -> Step:
     model.build()
     train = _updates(model, "plain")
 
-    def step() -> int:
+    def step() -> None:
         inputs, target = next(batches)
         train(loss(model(inputs), target))
-        return len(target)
 
     return step
 
@@ -232,31 +207,17 @@ def _again_and_again(loader: Any) -> Iterator[Any]:
     return itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
 
 
-def measure(contenders: dict[str, Step], steps: int) -> dict[str, float]:
-    """Rows a CPU second of each, in turns; two rounds warm up."""
-    seconds, rows = dict.fromkeys(contenders, 0.0), dict.fromkeys(contenders, 0)
-    for number in range(-2, steps):
-        for name, step in contenders.items():
-            before = time.process_time()
-            done = step()
-            if number >= 0:
-                seconds[name] += time.process_time() - before
-                rows[name] += done
-    return {name: rows[name] / seconds[name] for name in contenders}
-
-
 def main() -> None:
     """Measure model after model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--negatives", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--profile", action="store_true", help="where the time of a fused step goes, too")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    arguments.add_argument("--negatives", type=int, default=1)
+    arguments.add_argument("--steps", type=int, default=10)
+    options = arguments.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     texts = draw_texts(np.random.default_rng(0))
-    has_matchzoo = importlib.util.find_spec("matchzoo") is not None
+    rows = LISTS * (1 + options.negatives)
     print(f"training rows a CPU second, {1 + options.negatives} rows a list; in brackets / MatchZoo-py")
     with tempfile.TemporaryDirectory() as folder:
         data = make_data(texts, Path(folder), options.negatives)
@@ -267,33 +228,15 @@ def main() -> None:
                 "by rows": zoo_step(name, data, "by rows"),
                 "fixed table": zoo_step(name, data, "fused", train_words=False),
             }
-            steps_of_zoo = {kind: step for kind, step in tried.items() if step is not None}
-            steps_of_matchzoo = {}
-            if has_matchzoo and name in MATCHZOO_MODELS:
-                steps_of_matchzoo["MatchZoo-py"] = matchzoo_step(name, texts, options.negatives)
-            rows = {
-                "MatchZoo-py": float(MATCHZOO_ROWS[name]),
-                **measure({**steps_of_zoo, **steps_of_matchzoo}, options.steps),
-            }
+            steps = {kind: step for kind, step in tried.items() if step is not None}
+            if importlib.util.find_spec("matchzoo") is not None and name in MATCHZOO_MODELS:
+                steps["MatchZoo-py"] = matchzoo_step(name, texts, options.negatives)
+            seconds = alternate(steps, options.steps, statistic=np.mean)
+            peer = seconds.get("MatchZoo-py", np.nan)
             figures = [
-                f"{kind} {rows[kind]:5.0f} ({rows[kind] / rows['MatchZoo-py']:4.1f} x)"
-                for kind in steps_of_zoo
+                f"{kind} {rows / taken:5.0f} ({peer / taken:4.1f} x)" for kind, taken in seconds.items()
             ]
-            measured = "measured" if steps_of_matchzoo else "as noted"
-            print(
-                f"{name:15s} {'  '.join(figures)}  MatchZoo-py {rows['MatchZoo-py']:.0f} {measured}",
-                flush=True,
-            )
-            if options.profile:
-                profile(steps_of_zoo["fused"], options.steps)
-
-
-def profile(step: Step, steps: int) -> None:
-    """Print the costliest operations of some steps."""
-    with torch.profiler.profile() as profiler:
-        for _ in range(steps):
-            step()
-    print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+            print(f"{name:15s} {'  '.join(figures)}", flush=True)
 
 
 if __name__ == "__main__":

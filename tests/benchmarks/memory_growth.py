@@ -11,7 +11,6 @@ time only.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 import uuid
@@ -24,21 +23,9 @@ from elasticsearch import Elasticsearch
 
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory, Retriever
+from tests.benchmarks.timing import parser, zipf_texts
 
-VOCABULARY = 200_000
 T = TypeVar("T")
-
-
-def make_rows(rows: int, words: int) -> Rows:
-    """Labelled texts; drawn by the inverse of the distribution function."""
-    random = np.random.default_rng(0)
-    ends = np.cumsum(1 / np.arange(1, VOCABULARY + 1))
-    texts = []
-    for start in range(0, rows, 10_000):
-        size = (min(10_000, rows - start), words)
-        drawn = np.searchsorted(ends, random.random(size) * ends[-1])
-        texts += [" ".join(f"w{word}" for word in text) for text in drawn.tolist()]
-    return Rows.from_lists(texts, [f"c{number % 4}" for number in range(rows)])
 
 
 def timed(name: str, work: Callable[[], T]) -> tuple[T, float]:
@@ -52,13 +39,14 @@ def timed(name: str, work: Callable[[], T]) -> tuple[T, float]:
 
 def main() -> None:
     """Build, add, build the grown one from scratch."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--added", type=int, default=10_000)
-    parser.add_argument("--words", type=int, default=40, help="of a text")
-    parser.add_argument("--url", help="of an Elasticsearch server")
-    options = parser.parse_args()
-    rows = make_rows(options.rows + options.added, options.words)
+    arguments = parser(__doc__)
+    arguments.add_argument("--rows", type=int, default=100_000)
+    arguments.add_argument("--added", type=int, default=10_000)
+    arguments.add_argument("--words", type=int, default=40, help="of a text")
+    arguments.add_argument("--url", help="of an Elasticsearch server")
+    options = arguments.parse_args()
+    texts = zipf_texts(options.rows + options.added, options.words, 0)
+    rows = Rows.from_lists(texts, [f"c{number % 4}" for number in range(len(texts))])
     first = rows.select(np.arange(options.rows))
     added = rows.select(np.arange(options.rows, len(rows)))
 

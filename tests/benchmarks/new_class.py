@@ -12,13 +12,12 @@ lose.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from datamodules.corpora.table import read_table
+from tests.benchmarks.few_labels_growth import pairs_of, write
 from zoo.cli import main as zoo_command
 
 CONFIG = "your_own_data/classification"
@@ -28,19 +27,6 @@ def run(*command: object) -> None:
     """Run a `zoo` command."""
     if zoo_command([str(part) for part in command]) != 0:
         raise SystemExit(f"zoo {command[0]} failed")
-
-
-def rows_of(table: Path) -> list[tuple[str, str]]:
-    """Texts and labels."""
-    read = read_table(table)
-    return list(zip(read.texts, read.labels or [], strict=True))
-
-
-def write(path: Path, rows: list[tuple[str, str]]) -> Path:
-    """Write a table."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
-    return path
 
 
 def fit(folder: Path, name: str, rows: list[tuple[str, str]], options: list[str]) -> Path:
@@ -65,14 +51,14 @@ def main() -> None:
     parser.add_argument("--label", default="networkx")
     parser.add_argument("--rows", type=int, default=20)
     given, options = parser.parse_known_args()  # other options are those of both fits
-    rows = rows_of(given.data_dir / "train.csv")
+    rows = pairs_of(given.data_dir / "train.csv")
     known = [row for row in rows if row[1] != given.label]
     of_class = [row for row in rows if row[1] == given.label]
     new, others = of_class[: given.rows], of_class[given.rows :]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        old_test = [row for row in rows_of(given.data_dir / "test.csv") if row[1] != given.label]
-        of_test = [row for row in rows_of(given.data_dir / "test.csv") if row[1] == given.label]
+        old_test = [row for row in pairs_of(given.data_dir / "test.csv") if row[1] != given.label]
+        of_test = [row for row in pairs_of(given.data_dir / "test.csv") if row[1] == given.label]
         old = write(folder / "old.csv", old_test)
         whole = write(folder / "whole.csv", old_test + of_test + others)
         memory = fit(folder, "memory", known, options)

@@ -10,7 +10,7 @@ CPU seconds and time of the preparation, peak memory, and the memory in use afte
 
 from __future__ import annotations
 
-import argparse
+import csv
 import resource
 import subprocess
 import sys
@@ -18,23 +18,18 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
+from tests.benchmarks.timing import parser, zipf_texts
 
-WORDS, VOCABULARY, CLASSES = 40, 200_000, 10
+WORDS = 40
 
 
 def write_table(file: Path, rows: int) -> None:
     """A CSV of texts and labels."""
-    random = np.random.default_rng(0)
-    share = 1 / np.arange(1, VOCABULARY + 1)
-    share /= share.sum()
-    with file.open("w") as out:
-        out.write("text,label\n")
-        for start in range(0, rows, 10_000):
-            n = min(10_000, rows - start)
-            drawn = random.choice(VOCABULARY, size=(n, WORDS), p=share)
-            for row in drawn:
-                out.write(" ".join(f"w{word}" for word in row) + f",c{row[0] % CLASSES}\n")
+    with file.open("w", newline="") as out:
+        texts = zipf_texts(rows, WORDS, 0)
+        csv.writer(out).writerows(
+            [("text", "label"), *((text, f"c{row % 10}") for row, text in enumerate(texts))]
+        )
 
 
 def resident_mb() -> float:
@@ -68,11 +63,11 @@ def measure(file: str, folder: str, memories: int, epochs: int) -> None:
 
 def main() -> None:
     """One process a size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 100_000, 200_000])
-    parser.add_argument("--memories", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=3)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--rows", type=int, nargs="+", default=[50_000, 100_000, 200_000])
+    arguments.add_argument("--memories", type=int, default=5)
+    arguments.add_argument("--epochs", type=int, default=3)
+    options = arguments.parse_args()
     for rows in options.rows:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "train.csv"

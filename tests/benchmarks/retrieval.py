@@ -1,7 +1,7 @@
 """The embedded retriever compared with bm25s (numba back end): queries a CPU second, build time, peak memory.
 
-Run: python tests/benchmarks/retrieval.py [--documents 120000] [--length 40] [--k 20]
-     python tests/benchmarks/retrieval.py --documents 10000000 --length 10 --systems BM25 --gigabytes 16
+Run: python -m tests.benchmarks.retrieval [--documents 120000] [--length 40] [--k 20]
+     python -m tests.benchmarks.retrieval --documents 10000000 --length 10 --systems BM25 --gigabytes 16
 
 Texts are seeded draws of 200,000 words w1, w2, ... with Zipf's distribution (probability of rank r ~ 1 / r); queries
 are drawn in the same way. Both see the same texts and make BM25 with Lucene's formula. Times are CPU seconds of one
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +27,10 @@ import numpy as np
 
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
+from tests.benchmarks.timing import cpu_seconds, parser, zipf_texts
 
-SEED, WORDS = 0, 200_000
+SEED = 0
 SYSTEMS = ("bm25s", "BM25", "LMDirichlet")
-
-
-def draw(n: int, length: int, seed: int) -> list[str]:
-    """n texts of `length` Zipf-distributed words."""
-    rng = np.random.default_rng(seed)
-    cumulative = np.cumsum(1 / np.arange(1, WORDS + 1))
-    names = np.array([f"w{rank}" for rank in range(1, WORDS + 1)], object)
-    texts: list[str] = []
-    for first in range(0, n, 10_000):
-        size = min(10_000, n - first)
-        ranks = np.searchsorted(cumulative, rng.random((size, length)) * cumulative[-1])
-        texts.extend(map(" ".join, names[ranks]))
-    return texts
-
-
-def cpu(work: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result
 
 
 def bm25s_index(texts: list[str]) -> Any:
@@ -61,7 +43,7 @@ def bm25s_index(texts: list[str]) -> Any:
 
 def build(system: str, documents: int, length: int, folder: Path) -> None:
     """In a process of its own: build once small (to compile), then build and print CPU seconds and peak."""
-    small = draw(200, length, SEED + 1)
+    small = zipf_texts(200, length, SEED + 1)
 
     def work(texts: list[str]) -> Any:
         if system == "bm25s":
@@ -71,22 +53,22 @@ def build(system: str, documents: int, length: int, folder: Path) -> None:
         return retriever
 
     work(small)
-    texts = draw(documents, length, SEED)
-    seconds, _ = cpu(lambda: work(texts))
+    texts = zipf_texts(documents, length, SEED)
+    seconds = cpu_seconds(lambda: work(texts))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"seconds": seconds, "megabytes": peak}))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--documents", type=int, default=120_000)
-    parser.add_argument("--length", type=int, default=40, help="words of a document")
-    parser.add_argument("--k", type=int, default=20)
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
-    parser.add_argument("--gigabytes", type=float, help="of memory that a build may use")
-    parser.add_argument("--build", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--documents", type=int, default=120_000)
+    arguments.add_argument("--length", type=int, default=40, help="words of a document")
+    arguments.add_argument("--k", type=int, default=20)
+    arguments.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
+    arguments.add_argument("--gigabytes", type=float, help="of memory that a build may use")
+    arguments.add_argument("--build", help=argparse.SUPPRESS)
+    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
     if options.build:
         if options.gigabytes:
             limit = int(options.gigabytes * 2**30)
@@ -101,7 +83,15 @@ def built_in_its_own_process(
     system: str, options: argparse.Namespace, folder: Path
 ) -> dict[str, float] | None:
     """CPU seconds and peak memory of a build; None where it needs more memory than it may use."""
-    command = [sys.executable, __file__, "--build", system, "--folder", str(folder / system)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.retrieval",
+        "--build",
+        system,
+        "--folder",
+        str(folder / system),
+    ]
     command += ["--documents", str(options.documents), "--length", str(options.length)]
     if options.gigabytes:
         command += ["--gigabytes", str(options.gigabytes)]
@@ -132,16 +122,16 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
         start = time.perf_counter()
         retriever.open(folder / name, "benchmark")
         print(f"open {name}: {1000 * (time.perf_counter() - start):.1f} ms, {size:.0f} MB on the disk")
-        retriever.search(draw(20, 8, SEED + 1), k)
-    reference = bm25s_index(draw(documents, options.length, SEED)) if has_peer else None
+        retriever.search(zipf_texts(20, 8, SEED + 1), k)
+    reference = bm25s_index(zipf_texts(documents, options.length, SEED)) if has_peer else None
     names = ["bm25s without tokenising", "bm25s"] if has_peer else []
     for length in (8, 40):
-        queries = draw(1000 if documents <= 200_000 else 300, length, SEED + 2)
+        queries = zipf_texts(1000 if documents <= 200_000 else 300, length, SEED + 2)
         rounds: list[list[float]] = []
         for _ in range(3):  # the best of three, taken in turns
             peer = [] if reference is None else bm25s_seconds(reference, queries, k)
             searches = [
-                cpu(lambda r=retriever, queries=queries: r.search(queries, k))[0]
+                cpu_seconds(lambda r=retriever, queries=queries: r.search(queries, k))
                 for retriever in retrievers.values()
             ]
             rounds.append([*peer, *searches])
@@ -159,8 +149,9 @@ def bm25s_seconds(reference: Any, queries: Sequence[str], k: int) -> list[float]
     """CPU seconds of bm25s, without and with tokenising."""
     import bm25s
 
-    tokenizing, tokens = cpu(lambda: bm25s.tokenize(queries, stopwords=None, show_progress=False))
-    retrieving, _ = cpu(lambda: reference.retrieve(tokens, k=k, n_threads=1, show_progress=False))
+    tokens = bm25s.tokenize(queries, stopwords=None, show_progress=False)
+    tokenizing = cpu_seconds(lambda: bm25s.tokenize(queries, stopwords=None, show_progress=False))
+    retrieving = cpu_seconds(lambda: reference.retrieve(tokens, k=k, n_threads=1, show_progress=False))
     return [retrieving, retrieving + tokenizing]
 
 

@@ -15,7 +15,7 @@ from pytorch_lightning.loggers import WandbLogger
 
 from callbacks import chart
 from callbacks.csv_metrics import CSVMetrics
-from tests.zoo.conftest import SMALL, Result, sentences
+from tests.zoo.conftest import SMALL, Result, resume, sentences
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
 
@@ -46,7 +46,9 @@ def test_metrics_are_appended_to_the_same_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_wandb_offline")
-def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_offline(
+    fit: Callable[..., Path], zoo_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run and its resumption are one W&B run with a table of predictions and their memories."""
     tables: list[dict[str, Any]] = []
     ids: list[str] = []
@@ -66,7 +68,7 @@ def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
     run = fit("run", *fragment, "--trainer.max_epochs=2")
     assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
     assert [table["key"] for table in tables] == 2 * ["val/predictions", "val/wrong"]
-    fit("run", *fragment, "--trainer.max_epochs=3", "--ckpt_path", run / "checkpoints" / "last.ckpt")
+    resume(zoo_command, run, max_epochs=3)
     assert len(tables) == 6
     assert set(ids) == {(run / "wandb_id").read_text()}
 

@@ -13,7 +13,6 @@
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
 | kills | a command is killed at a random moment and run again |
 | serve | `zoo serve` is killed five times a case while clients add rows, and started again |
-| strangers | a model or memory of a stranger names code, files or servers that are not its own |
 | threads | threads, and a process that one of them forks, use one predictor |
 | servers | answers of Elasticsearch are lost, refused, cut short or strange |
 
@@ -112,8 +111,6 @@ def main() -> int:
             if campaign is None:
                 continue
             cases = given.kills if campaign.is_slow else given.cases
-            if campaign.cases is not None:
-                cases = max(0, min(cases, campaign.cases - given.first))
             outcomes = Counter[str]()
             for seed in range(given.first, given.first + cases):
                 work = Path(folder) / "case"

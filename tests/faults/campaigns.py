@@ -26,7 +26,7 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.text.vectors import read_vectors
 from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
-from tests.faults import honesty, strangers
+from tests.faults import honesty
 from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table
 
 Random = np.random.Generator
@@ -43,8 +43,6 @@ class Campaign(NamedTuple):
     is_slow: bool = False
     #: number of cases that may have another result by chance.
     tolerated: int = 0
-    #: number of different cases, which the seeds count; None = any number.
-    cases: int | None = None
 
 
 def damage(contents: bytes, random: Random) -> bytes:
@@ -243,35 +241,6 @@ def caches(folder: Path, server: str | None) -> Campaign:
         return lambda: batches(whole)
 
     return Campaign(case, expected)
-
-
-# --- models of strangers ---
-
-
-def made_export(folder: Path) -> Path:
-    """Make a run, its export, and the tables of a user, once for all attacks."""
-    folder.mkdir()
-    write_table(folder / "train.csv", sentences(90, seed=1))
-    write_table(folder / "test.csv", sentences(20, seed=2))
-    write_table(folder / "more.csv", sentences(20, seed=4))
-    (folder / "texts.txt").write_text("\n".join(TEXTS))
-    zoo_run(folder, *fit_options(folder))
-    zoo_run(folder, "export", "run", "exported")
-    return folder
-
-
-def attacks(folder: Path, server: str | None) -> Campaign:
-    """A model or memory of a stranger does no harm: see `tests.faults.strangers`."""
-    whole = made_export(folder / "whole")
-    listed = strangers.attacks()
-    strangers.import_commands()
-
-    def case(random: Random, work: Path) -> Callable[[], Any]:
-        # The seed counts the attacks.
-        attack = listed[int(random.bit_generator.seed_seq.entropy)]  # type: ignore[attr-defined]
-        return lambda: strangers.run(attack, whole, work)
-
-    return Campaign(case, cases=len(listed))
 
 
 # --- full disks ---

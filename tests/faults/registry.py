@@ -20,6 +20,5 @@ ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
     "real_disks": disks.real_disks,
     "serve": served.serve,
     "servers": campaigns.servers,
-    "strangers": campaigns.attacks,
     "threads": threads.threads,
 }

@@ -358,9 +358,9 @@ class Dialogue(Adapter):
             "no-time": {**HOPS, "temporal_encoding": False, "sentence_loss": 0.0},
         },
         "HMN": {
+            "sentence-embedding": {**HOPS, "readout": "sentence", "word_memory": "embedding", "k": 1},
             "joint": {**HOPS, "k": 3, "loss": "joint"},
             "word-gru": {**HOPS, "word_size": 24, "readout": "word", "word_memory": "gru", "k": 9},
-            "sentence-embedding": {**HOPS, "readout": "sentence", "word_memory": "embedding", "k": 1},
         },
     }
     by_question = ("question", "dialogue", "readable", "answer", "weight", "row")

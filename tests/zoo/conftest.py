@@ -215,6 +215,13 @@ def fit(zoo_command: Zoo, train_csv: Path) -> Fit:
     return run
 
 
+def resume(zoo_command: Zoo, run: str | Path, max_epochs: int) -> Path:
+    """Resume a run from its last checkpoint, up to a number of epochs, and return its folder."""
+    result = zoo_command("fit", "--ckpt_path", last(Path(run)), f"--trainer.max_epochs={max_epochs}")
+    assert result.code == 0, result.err
+    return Path(run).absolute()
+
+
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a small model, for tests that only read it and its memory."""

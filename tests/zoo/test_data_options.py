@@ -237,7 +237,7 @@ RETRIEVER_CASES: Cases = {
     "ElasticsearchRetriever": dict.fromkeys(
         (
             *("similarity", "analyzer", "k1", "b", "mu"),
-            *("index", "text_field", "label_field", "id_field", "search_field", "inference_id"),
+            *("index", "text_field", "label_field", "id_field", "query"),
         ),
         OF_A_SERVER,
     ),

@@ -49,8 +49,16 @@ CASES = [
 FITTED = {name for name in MODELS if issubclass(model_class(name), Fitted | MemoryEnsemble)}
 LEARNERS = [case for case in CASES if case.values[0].name not in FITTED]
 
-every_model = pytest.mark.parametrize("case", CASES)
-every_learner = pytest.mark.parametrize("case", LEARNERS)
+
+def first_variants(cases: list[Any]) -> list[Any]:
+    """One case of each kind and model: what is the same for all options of a model."""
+    return list({(case.values[0].kind, case.values[0].name): case for case in reversed(cases)}.values())[::-1]
+
+
+every_variant = pytest.mark.parametrize("case", CASES)
+every_learning_variant = pytest.mark.parametrize("case", LEARNERS)
+every_model = pytest.mark.parametrize("case", first_variants(CASES))
+every_learner = pytest.mark.parametrize("case", first_variants(LEARNERS))
 
 
 def test_every_model_is_tested() -> None:
@@ -217,7 +225,7 @@ def test_overfits_one_batch(model: Task, adapter: Adapter) -> None:
         assert adapter.is_learned(model.eval(), batch)
 
 
-@every_learner
+@every_learning_variant
 def test_every_trained_parameter_gets_a_gradient(model: Task, adapter: Adapter) -> None:
     # Each number has another weight: a bias after the last layer has no effect on the order of two pairs.
     results = adapter.results(model, adapter.batch)
@@ -232,7 +240,7 @@ def test_every_trained_parameter_gets_a_gradient(model: Task, adapter: Adapter) 
 # --- independence ---
 
 
-@every_model
+@every_variant
 def test_rows_differ(case: Case, model: Task, adapter: Adapter) -> None:
     """Otherwise the tests below would test nothing."""
     if case.name in ("Majority", "RandomOrder"):
@@ -240,27 +248,27 @@ def test_rows_differ(case: Case, model: Task, adapter: Adapter) -> None:
     assert len(torch.unique(evaluate(adapter, model, adapter.batch), dim=0)) > 1
 
 
-@every_model
+@every_variant
 def test_padding_changes_nothing(model: Task, adapter: Adapter) -> None:
     assert_close(
         evaluate(adapter, model, adapter.padded(adapter.batch)), evaluate(adapter, model, adapter.batch)
     )
 
 
-@every_model
+@every_variant
 def test_masked_values_change_nothing(model: Task, adapter: Adapter) -> None:
     for batch in adapter.hidden(adapter.batch):
         assert torch.equal(evaluate(adapter, model, batch), evaluate(adapter, model, adapter.batch))
 
 
-@every_model
+@every_variant
 def test_other_rows_of_the_batch_change_nothing(model: Task, adapter: Adapter) -> None:
     together = evaluate(adapter, model, adapter.batch)
     for row in range(len(together)):
         assert_close(evaluate(adapter, model, adapter.alone(adapter.batch, row))[0], together[row])
 
 
-@every_model
+@every_variant
 def test_orders_change_nothing(model: Task, adapter: Adapter) -> None:
     """Of rows, of memories, of words in a batch's table."""
     results = evaluate(adapter, model, adapter.batch)
@@ -268,7 +276,7 @@ def test_orders_change_nothing(model: Task, adapter: Adapter) -> None:
         assert_close(evaluate(adapter, model, batch), results[order])
 
 
-@every_model
+@every_variant
 def test_empty_texts_and_memories_are_finite(model: Task, adapter: Adapter) -> None:
     expected = evaluate(adapter, model, adapter.batch)
     for batch, is_unaware in adapter.emptied(adapter.batch):
@@ -286,7 +294,7 @@ def test_empty_texts_and_memories_are_finite(model: Task, adapter: Adapter) -> N
 # --- precision ---
 
 
-@every_learner
+@every_learning_variant
 def test_bfloat16_is_close_to_float32(model: Task, adapter: Adapter) -> None:
     exact = evaluate(adapter, model, adapter.batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):

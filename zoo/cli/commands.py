@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
@@ -24,8 +22,6 @@ class Command(NamedTuple):
     parses: bool = False
     #: option that may come first without its name.
     first: str | None = None
-    #: that option takes all words before the next one.
-    is_list: bool = False
     #: required arguments are given by position.
     is_positional: bool = False
 
@@ -51,18 +47,15 @@ GROUPS = {
         "memory": Command("add, remove, relabel, replace, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
         "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv (then --apply audit.csv)", "zoo.audit.command:audit_memory", first="--model"),
         "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
-        "inspect": Command("gates, keywords, topics", '--ckpt_path MODEL --query "some words" --output FOLDER', "zoo.inspection.command:inspect"),
         "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:list_models", first="--name"),
     },
     "Retrieve": {
         "index": Command("build a memory", "--file FILE --memory FOLDER (or --embeddings FOLDER)", "zoo.search.index:index"),
         "search": Command("the best memories, of some words or a file of queries", '"some words" --memory FOLDER (or --queries FILE --output out.run)', "zoo.search.search:search", first="--query"),
-        "fuse": Command("several TREC runs in one", "ONE.run OTHER.run --output fused.run", "zoo.search.fuse:fuse", first="--runs", is_list=True),
         "encode": Command("embeddings of a table", "--encoder NAME_OR_FOLDER_OR_MODEL --input FILE --output FOLDER", "zoo.search.encode:encode"),
-        "measure": Command("scores of TREC runs", '--judgements QRELS --runs "[ONE.run, OTHER.run]"', "zoo.search.measure:measure"),
     },
     "Compare": {
-        "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison.command:run", parses=True),
+        "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison:run", parses=True),
         "reproduce": Command("a table of a paper, every row for every seed", "NAME --data_dir FOLDER (or --list)", "zoo.reproduce.command:reproduce", first="--name"),
     },
 }
@@ -105,7 +98,7 @@ def run(name: str, options: Sequence[str]) -> None:
     if any("retriever" in signature(function).parameters for function in functions):
         import_retrievers(options)
     if command.first is not None and options and not options[0].startswith("-"):
-        options = [command.first, *options] if not command.is_list else _with_list(command.first, options)
+        options = [command.first, *options]
     options = [f"{option}=true" if option in ("--list", "--plan") else option for option in options]
     auto_cli(
         components,
@@ -114,12 +107,6 @@ def run(name: str, options: Sequence[str]) -> None:
         prog=f"zoo {name}",
         exit_on_error=False,
     )
-
-
-def _with_list(option: str, words: Sequence[str]) -> list[str]:
-    """Return the words as options: those before the first option are the list of `option`."""
-    values = list(takewhile(lambda word: not word.startswith("-"), words))
-    return [option, json.dumps(values), *words[len(values) :]]
 
 
 def _function(target: str) -> Callable[..., None]:

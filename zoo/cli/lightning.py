@@ -38,10 +38,9 @@ from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
-from zoo.comparison.curves import draw_training
 from zoo.ensemble.answer import Answer
 from zoo.saving.checkpoint import explained_by
-from zoo.saving.run_folder import read_run
+from zoo.saving.run_folder import draw_training, read_run
 from zoo.saving.saved_model import SavedModel
 from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
@@ -151,12 +150,7 @@ class ZooCLI(LightningCLI):
         for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
             if (value := self._option("trainer")[name]) is not None and value < 1:
                 raise InputError(f"--trainer.{name} {value}: must be 1 or more")
-        if isinstance(callbacks := self._option("trainer").callbacks, list):
-            # The fragment that a resumed run is given again adds what its configuration has already.
-            callbacks[:] = [each for number, each in enumerate(callbacks) if each not in callbacks[:number]]
-        resumed = self._option("ckpt_path")
-        #: whether this run continues in the folder of the run that it resumes.
-        self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
+        self.resumes = self._option("ckpt_path") is not None
         #: as the user gave it: a run that repeats this one has an id of its own in W&B.
         self.recorded: PlainDict = yaml.safe_load(
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
@@ -231,14 +225,7 @@ class ZooCLI(LightningCLI):
             self._restore(self.saved)
 
     def _check_fit(self, model: Task) -> None:
-        """Refuse a model that does not fit the data or its checkpoint, and take what it starts from into account."""
-        resumed = self._option("ckpt_path")
-        if self.saved is not None and self.saved.checkpoint.model != type(model).__name__:
-            raise InputError(
-                f"--ckpt_path {resumed}: is a {self.saved.checkpoint.model}, but the model is a {type(model).__name__};"
-                " a run is resumed with its own model (omit --model), and another one starts from its weights with"
-                " --model.init_from"
-            )
+        """Refuse a model that does not fit the data, and take what it starts from into account."""
         model.check_data(self.datamodule)
         if model.init_from is None:
             return

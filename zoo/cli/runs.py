@@ -27,8 +27,8 @@ from zoo.saving.saved_model import SavedModel, option_names
 
 log = logging.getLogger("zoo")
 
-#: Parts of a run's configuration that a run which resumes it repeats, besides those of the checkpoint.
-_TRAINING = ("seed_everything", "trainer")
+#: Options that can be given where a run is resumed; all others are the run's.
+_WHEN_RESUMED = ("--ckpt_path", "--trainer.max_epochs", "--help")
 
 #: They log seeds, missing devices and advertisements.
 LIGHTNING_LOGGERS = ("pytorch_lightning", "lightning_fabric")
@@ -45,16 +45,13 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
     if source is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     saved = None if source is None else SavedModel.open(source)
-    if source is not None and command == "fit" and not Path(source).is_file():
-        raise InputError(
-            f"--ckpt_path {source}: a run is resumed from a file, such as checkpoints/last.ckpt; to start a new one"
-            " from this model, write --model.init_from"
-        )
+    if saved is not None and command == "fit":
+        options = _resumed(saved, options)
     strings, servers = user_strings(options), named_servers(options)
-    if saved is not None:
+    if saved is not None and command != "fit":
         base = _config_of(saved, command, given)
     else:
-        base = {} if "--help" in options else configs.recipe(options)
+        base = {} if saved is not None or "--help" in options else configs.recipe(options)
 
     if command == "prepare" and "--shard" in given:
         shard = str(Shard.parse(given["--shard"]))
@@ -77,6 +74,27 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
             ZooCLI(command, saved, servers, options, files or {})
         finally:
             os.environ.pop("ZOO_RUN_DIR", None)
+
+
+def _resumed(saved: SavedModel, options: list[str]) -> list[str]:
+    """Return the options that resume the run of a checkpoint in its folder, as its configuration describes it."""
+    source = saved.source
+    start = f"start a new run from its weights with zoo fit --model.init_from {source}"
+    if not Path(source).is_file():
+        raise InputError(f"--ckpt_path {source}: a run is resumed from its checkpoints/last.ckpt; or {start}")
+    names = (option.partition("=")[0] for option in options if option.startswith("--"))
+    if others := [name for name in names if name not in _WHEN_RESUMED]:
+        raise InputError(
+            f"{', '.join(others)}: a resumed run has its own options, and only --trainer.max_epochs can be given; omit"
+            f" the others, or {start}"
+        )
+    folder = Path(os.path.normpath(Path(source) / ".." / ".."))
+    config = folder / "config.yaml"
+    if not config.is_file():
+        raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
+    if not saved.is_own:
+        raise InputError(f"--ckpt_path {source}: is not a checkpoint of your own runs; {start}")
+    return ["--config", str(config), *options, "--run_dir", str(folder)]
 
 
 def _import_classes(strings: set[str]) -> None:
@@ -110,27 +128,10 @@ def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainD
         _check_names(saved.options, option_names(saved.kind))
         _check_names(options, [field.name for field in fields(data.options_type)])
         retriever = checked_description(state.retriever, saved.stranger)
-    trained = _training_of(saved) if command == "fit" else {}
     return {
-        **{name: trained[name] for name in _TRAINING if name in trained},
-        "model": {
-            "class_path": saved.kind.__name__,
-            "init_args": {**_optimizer_of(trained), **saved.options},
-        },
+        "model": {"class_path": saved.kind.__name__, "init_args": saved.options},
         "data": {"class_path": data.__name__, "init_args": {**options, "retriever": retriever}},
     }
-
-
-def _training_of(saved: SavedModel) -> PlainDict:
-    """Return the configuration of the run that a checkpoint is in; empty if it is in none, or in a stranger's."""
-    file = saved.path.absolute().parents[1] / "config.yaml"
-    return configs.contents(str(file)) if saved.is_own else {}
-
-
-def _optimizer_of(config: PlainDict) -> PlainDict:
-    """Return the options of a model that its checkpoint lacks."""
-    options = (config.get("model") or {}).get("init_args") or {}
-    return {name: options[name] for name in ("optimizer", "lr_scheduler") if name in options}
 
 
 def _check_names(options: PlainDict, names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Run folders: their settings, and their figures in every epoch."""
+"""Run folders: settings, figures of every epoch, and the picture of the training."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Callbacks that change nothing that is learned: they are not settings.
 _WATCHES = re.compile(r"^callbacks\.|(Monitor|Checkpoint|ProgressBar|Summary)$")
@@ -123,3 +127,35 @@ def _read_metrics(file: Path) -> list[tuple[int, dict[str, float]]]:
     if not rows:
         raise InputError(f"{file.name} has no metrics")
     return [(epoch, rows[epoch, step]) for epoch, step in sorted(rows)]
+
+
+def draw_training(run: Run, metrics: Sequence[str]) -> Figure:
+    """Draw the losses and metrics of the validation rows over the epochs of a run.
+
+    An epoch without a training loss, in which a `MemoryEnsemble` fits its members, is a single point.
+    """
+    from matplotlib.figure import Figure
+
+    losses = run.curve("train/loss_epoch")
+    last = losses[-1][0] if losses else math.inf
+    panels = [metric for metric in ("val/loss", *metrics) if run.curve(metric)] or ["val/loss"]
+    figure = Figure(figsize=(1 + 4.5 * len(panels), 3.5), layout="constrained")
+    for axes, metric in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        if metric == "val/loss":
+            axes.plot(*_points(losses), marker=".", color="0.45", label="training")
+        curve = run.curve(metric)
+        trained = [point for point in curve if point[0] <= last]
+        axes.plot(*_points(trained), marker=".", color="tab:blue", label="validation")
+        if fitted := curve[len(trained) :]:
+            axes.plot(*_points(fitted), "*", color="tab:red", label="validation, all members")
+        if run.monitor is not None:
+            axes.axvline(run.best()[0], color="0.8", zorder=0, label="best epoch")
+        axes.set(xlabel="epoch", ylabel=metric.partition("/")[2])
+        axes.locator_params(axis="x", integer=True)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _points(curve: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    """Epochs and values."""
+    return [epoch for epoch, _ in curve], [value for _, value in curve]

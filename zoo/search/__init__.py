@@ -1,1 +1,1 @@
-"""`zoo index`, `search`, `encode`, `fuse` and `measure`."""
+"""`zoo index`, `search` and `encode`."""

@@ -39,7 +39,6 @@ from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
 from zoo.tasks.predictor import Predictor
-from zoo.training.resuming import check_shapes, check_training, keep_options, keep_patience, settings_of
 from zoo.training.trained_parts import count_parameters, freeze_parts, parameter_groups
 from zoo.training.warm_start import check_frozen, numbered, start_from
 
@@ -118,8 +117,6 @@ class Task(LightningModule):
         self._is_finite: Tensor | bool = True
         self._epoch_loss: Tensor | float = 0.0
         self._epoch_count: Tensor | int = 0
-        #: settings of each parameter group that the options name, before a schedule changes them.
-        self._settings: list[PlainDict] = []
 
     # --- written by each model ---
 
@@ -239,7 +236,23 @@ class Task(LightningModule):
             empty = None if vectors is None else torch.empty_like(vectors)
             self._build(spec, empty, checkpoint.transformer_config)
             self.to(self.device)
-        check_shapes(self, checkpoint)
+        self._check_shapes(checkpoint)
+
+    def _check_shapes(self, checkpoint: Checkpoint) -> None:
+        """Raise an `InputError` that names the options that differ if weights have other names or shapes."""
+        own = {name: value.shape for name, value in self.state_dict().items() if isinstance(value, Tensor)}
+        if own == {name: value.shape for name, value in checkpoint.tensors.items()}:
+            return
+        differences = [
+            f"{name} {checkpoint.options[name]}, not {value}"
+            for name, value in self.hparams.items()
+            if checkpoint.options.get(name, value) != value
+        ]
+        raise InputError(
+            "the checkpoint's weights do not fit the model: the checkpoint was trained with "
+            + ("; ".join(differences) or "other data or another version")
+            + ". Give --ckpt_path the same model options as in training"
+        )
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -264,13 +277,9 @@ class Task(LightningModule):
         with explained_by(source):
             read = Checkpoint.from_contents(checkpoint, source)
             data = self.data
-            fitting = trainer is not None and trainer.state.fn == TrainerFn.FITTING
-            if data is not None and fitting:
-                check_resumed(data.state(), read.data, data.options_type)
+            if data is not None and trainer is not None and trainer.state.fn == TrainerFn.FITTING:
+                check_resumed(data.state(), read.data)
             self._rebuild(read)
-            if fitting:
-                check_training(self, read)
-                keep_patience(self.trainer, checkpoint)
             if data is not None:
                 is_own = is_signed(read.data.places, read.signature)
                 data.use_state(read.data if is_own else replace(read.data, memory=None))
@@ -345,11 +354,6 @@ class Task(LightningModule):
             self._start()  # a resumed run has its own weights by now
 
     @override
-    def on_train_start(self) -> None:
-        if self.trainer.ckpt_path is not None and self._settings:
-            keep_options(self, self._settings)
-
-    @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Random draws of a step depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted
         # one. Without `seed_everything`, nothing is fixed.
@@ -385,9 +389,6 @@ class Task(LightningModule):
         except ValueError as error:
             raise InputError(f"model.optimizer: {error}") from error
         optimizer = self.adapt_optimizer(optimizer)
-        for group in optimizer.param_groups:
-            group["initial_lr"] = group["lr"]  # most schedules, but not all, keep it here
-        self._settings = settings_of(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
         wanted = [group["lr"] for group in optimizer.param_groups]

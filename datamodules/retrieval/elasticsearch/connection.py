@@ -34,8 +34,6 @@ _SEARCH_PROBLEMS = (
     "responses.status,responses.timed_out,responses._shards.failed,responses._shards.failures.reason,"
     "responses.error.type,responses.error.reason,responses.error.root_cause"
 )
-# The end of the reason of a refusal, for settings (400) and for APIs (410).
-_NOT_ON_SERVERLESS = "not available when running in serverless mode"
 _AUTH_ARGS = frozenset({"api_key", "basic_auth", "bearer_auth", "http_auth"})
 _SECRET_ARGS = _AUTH_ARGS | {"headers", "opaque_id", "ssl_context"}
 _NAME_IT = "Name it with --data.retriever.url (of zoo predict, --retriever.url), or in ELASTICSEARCH_HOSTS"
@@ -44,10 +42,6 @@ _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 Request: TypeAlias = Callable[[elasticsearch.Elasticsearch], ApiResponse[Any]]
 ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
-
-
-class NotOnServerlessError(InputError):
-    """Elasticsearch Serverless refuses a setting or an API that is the service's own."""
 
 
 class _TemporaryError(Exception):
@@ -224,8 +218,6 @@ class ServerConnection:
             if _type_and_reason(error.body)[0] in expected:
                 return {}
             message, may_pass = _explain_refusal(error), _is_temporary(error.meta.status)
-            if _NOT_ON_SERVERLESS in str(error.body):
-                raise NotOnServerlessError(str(self.error(message))) from None
         except elasticsearch.TransportError as error:
             message = _explain_silence(error, self.timeout)
             may_pass = not isinstance(error, elasticsearch.SSLError)

@@ -26,7 +26,6 @@ from datamodules.retrieval.base import (
     check_search,
     warn_of_long_query,
 )
-from datamodules.retrieval.elasticsearch.connection import NotOnServerlessError
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
@@ -38,9 +37,8 @@ from datamodules.retrieval.embedded.analysis import Analyzer as TermMaker
 from datamodules.retrieval.folding import fold
 
 _MOST_LABELS = 10_000
-_MOST_INDEXES = 10_000
-#: The types of a field that can be searched by `search_field`.
-_SEARCHABLE = ("semantic_text", "sparse_vector", "text", "match_only_text")
+#: What stands for the text in the strings of a query template.
+_PLACEHOLDER = "{text}"
 
 
 class Document(NamedTuple):
@@ -67,13 +65,11 @@ class ElasticsearchRetriever(ServerRetriever):
         b: weight of the document length, for BM25.
         mu: pseudo-count in words, for LMDirichlet.
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
-        text_field: field of the existing index that is returned, and searched unless there is a `search_field`.
+        text_field: field of the existing index that is returned, and searched unless there is a `query`.
         label_field: its field with the label; None = no labels.
         id_field: its field with the id; None = Elasticsearch's `_id`.
-        search_field: its field that is searched, of the type semantic_text, sparse_vector or text; the query follows
-            from the type in the mapping. None = `text_field`.
-        inference_id: the endpoint that encodes the queries of a sparse_vector field, which must be that of its
-            documents. The mapping of a semantic_text field names its own.
+        query: a query of the existing index in Elasticsearch's query language, with `{text}` in strings for the text,
+            such as `{"semantic": {"field": "meaning", "query": "{text}"}}`. None = a `match` query of `text_field`.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
         server: see `ServerRetriever`.
@@ -90,8 +86,7 @@ class ElasticsearchRetriever(ServerRetriever):
         text_field: str = "text",
         label_field: str | None = None,
         id_field: str | None = None,
-        search_field: str | None = None,
-        inference_id: str = ".elser-2-elasticsearch",
+        query: dict[str, Any] | None = None,
         batch_size: int = 128,
         threads: int = 2,
         **server: Any,
@@ -104,24 +99,20 @@ class ElasticsearchRetriever(ServerRetriever):
         self.text_field = text_field
         self.label_field = label_field
         self.id_field = id_field
-        if search_field is not None and index is None:
-            raise InputError(f"search_field={search_field}: for an existing index only; name it with index")
-        self.search_field = search_field
-        self.inference_id = inference_id
-        self._field_options = {
-            "text_field": text_field,
-            "label_field": label_field,
-            "id_field": id_field,
-            "search_field": search_field,
-        }
+        if query is not None and index is None:
+            raise InputError("query: for an existing index only; name it with index")
+        if query is not None and _filled(query, "") == query:
+            raise InputError(
+                f'query: has no string with {_PLACEHOLDER}; write it in quotes: "{_PLACEHOLDER}"'
+            )
+        self.query = query
+        self._field_options = {"text_field": text_field, "label_field": label_field, "id_field": id_field}
 
     def _forget(self) -> None:
         super()._forget()
         self._warned = False
         # The fields of the existing index, and whether their values can be listed.
         self._fields: dict[str, bool] = {}
-        # The type of the field that is searched.
-        self._searched_type = "text"
 
     def _init_args(self) -> PlainDict:
         return {
@@ -129,7 +120,7 @@ class ElasticsearchRetriever(ServerRetriever):
             **asdict(self.ranking),
             "index": self.existing_index,
             **self._field_options,
-            "inference_id": self.inference_id,
+            "query": self.query,
             "batch_size": self.batch_size,
             "threads": self.server.threads,
         }
@@ -166,13 +157,7 @@ class ElasticsearchRetriever(ServerRetriever):
         def item(query: int) -> bytes:
             # Excluding rows in the query costs the server more than a few more hits.
             size = k if exclude is None else k + len(exclude[query])
-            if size > self._window and self._window < len(self._numbers):
-                # On Elasticsearch Serverless, whose limit is fixed.
-                problem = (
-                    f"returns at most {self._window} hits for a query; with excluded rows, {size} are needed"
-                )
-                raise self._error(self._opened(), problem)
-            return self._item(texts[query], "text", min(size, self._window), SORTED)
+            return self._item(self._match(texts[query], "text"), min(size, self._window), SORTED)
 
         self._fill(hits, range(len(texts)), item, exclude)
         return hits
@@ -185,7 +170,6 @@ class ElasticsearchRetriever(ServerRetriever):
         name = self._existing()
         names = filter(None, (self.text_field, self.label_field, self.id_field))
         fields = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in names)
-        searched = self.search_field or self.text_field
         tail = f'"fields":[{fields}],"_source":false,"track_total_hits":false}}\n'
         best: list[list[Document]] = [[] for _ in texts]
 
@@ -193,7 +177,7 @@ class ElasticsearchRetriever(ServerRetriever):
             # A few more hits from the start, since a text has few duplicates.
             size = min(k + 4 if exclude_duplicates else k, self._window)
             while waiting:
-                items = [self._item(texts[query], searched, size, tail) for query in waiting]
+                items = [self._item(self._query(texts[query]), size, tail) for query in waiting]
                 results = self.server.search(name, items, ("_index", "_id", "_score", "fields"))
                 short = []
                 for query, hits in zip(waiting, results, strict=True):
@@ -215,45 +199,23 @@ class ElasticsearchRetriever(ServerRetriever):
     def describe_index(self) -> PlainDict:
         """Return a description of the existing index that any write to it changes."""
         name = self._existing()
-        try:
-            state = self._state(name)
-        except NotOnServerlessError:
-            state = self._state_on_serverless(name)
-        return {
-            "index": name,
-            **self._field_options,
-            "inference_id": self.inference_id,
-            "state": sha256(json.dumps(state).encode()).hexdigest(),
-        }
-
-    def _state(self, name: str) -> list[Any]:
-        """Return the last write and the number of documents of each shard."""
         stats = self.server.call(
             lambda client: client.indices.stats(index=name, metric="docs", level="shards")
         )
-        return sorted(
+        # The last write and the number of documents of each shard.
+        state = sorted(
             (index["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
             for index in stats["indices"].values()
             for shard, replicas in index["shards"].items()
             for primary in replicas
             if primary["routing"]["primary"]
         )
-
-    def _state_on_serverless(self, name: str) -> list[Any]:
-        """Return statistics of the sequence numbers of each index, which grow with every write."""
-        aggregations = {
-            "indexes": {
-                "terms": {"field": "_index", "size": _MOST_INDEXES},
-                "aggs": {"writes": {"stats": {"field": "_seq_no"}}},
-            }
+        return {
+            "index": name,
+            **self._field_options,
+            "query": self.query,
+            "state": sha256(json.dumps(state).encode()).hexdigest(),
         }
-        answer = self.server.call(lambda client: client.search(index=name, size=0, aggs=aggregations))
-        settings = self.server.call(
-            lambda client: client.indices.get_settings(index=name, flat_settings=True)
-        )
-        buckets = answer["aggregations"]["indexes"]["buckets"]
-        writes = sorted((bucket["key"], sorted(bucket["writes"].items())) for bucket in buckets)
-        return [sorted(index["settings"]["index.uuid"] for index in settings.values()), writes]
 
     @reads_answers
     def distinct_labels(self) -> list[str]:
@@ -297,23 +259,9 @@ class ElasticsearchRetriever(ServerRetriever):
         for option, field in self._field_options.items():
             if field is None or field in self._fields:
                 continue
-            if option in ("text_field", "search_field") or not self._is_in_documents(name, field):
+            if option == "text_field" or not self._is_in_documents(name, field):
                 fields = excerpt(", ".join(sorted(self._fields)) or "none")
                 raise self._error(name, f"has no field {field} ({option}); it has {fields}")
-        if self.search_field is not None:
-            self._searched_type = self._type_of(name, self.search_field)
-
-    def _type_of(self, name: str, field: str) -> str:
-        """Return the type of the field that is searched, which is the same in all indexes that have it."""
-        # The field capabilities describe a semantic_text field as text.
-        answer = self.server.call(lambda client: client.indices.get_mapping(index=name))
-        found = {type_ for index in answer.values() if (type_ := _mapped_type(index["mappings"], field))}
-        if len(found) == 1 and found <= {*_SEARCHABLE}:
-            return found.pop()
-        types = " and ".join(sorted(found)) or "unknown"
-        raise self._error(
-            name, f"has {field} (search_field) of type {types}; it must be {' or '.join(_SEARCHABLE)}"
-        )
 
     def _is_in_documents(self, name: str, field: str) -> bool:
         # Labels and ids can be in the documents without being mapped.
@@ -338,9 +286,8 @@ class ElasticsearchRetriever(ServerRetriever):
         text = " ".join(str(part) for part in fields[self.text_field])
         return Document(document_id, text, label, float(np.float32(hit["_score"])))
 
-    def _item(self, text: str, field: str, size: int, tail: str) -> bytes:
+    def _item(self, query: str, size: int, tail: str) -> bytes:
         """Return the two lines of a query in a multi-search request."""
-        query = self._query(text, field)
         parameters = []
         if self._global_statistics:
             parameters.append('"search_type":"dfs_query_then_fetch"')
@@ -349,13 +296,14 @@ class ElasticsearchRetriever(ServerRetriever):
             parameters.append('"preference":"memory-zoo"')
         return f'{{{",".join(parameters)}}}\n{{"query":{query},"size":{size},{tail}'.encode()
 
-    def _query(self, text: str, field: str) -> str:
-        """Return the query of a text, by the type of the field."""
-        if self._searched_type == "semantic_text":
-            return f'{{"semantic":{{"field":{as_json(field)},"query":{as_json(text)}}}}}'
-        if self._searched_type == "sparse_vector":
-            encoded = f'"inference_id":{as_json(self.inference_id)},"query":{as_json(text)}'
-            return f'{{"sparse_vector":{{"field":{as_json(field)},{encoded}}}}}'
+    def _query(self, text: str) -> str:
+        """Return the query of the existing index for a text."""
+        if self.query is None:
+            return self._match(text, self.text_field)
+        return json.dumps(_filled(self.query, whole_characters(text)))
+
+    def _match(self, text: str, field: str) -> str:
+        """Return the query for documents with terms of a text."""
         # A term takes a character and, in ASCII, another one that separates it from the next.
         is_long = len(text) > (2 * MAX_QUERY_TERMS if text.isascii() else MAX_QUERY_TERMS)
         query = self._long_query(text, field) if is_long else None
@@ -384,14 +332,13 @@ class ElasticsearchRetriever(ServerRetriever):
         return f'{{"bool":{{"should":[{clauses}]}}}}'
 
 
-def _mapped_type(mapping: PlainDict, path: str) -> str | None:
-    """Return the type of a field in a mapping; None if it has no such field."""
-    for name, field in {**mapping.get("properties", {}), **mapping.get("fields", {})}.items():
-        if name == path:
-            return str(field.get("type", "object"))
-        if path.startswith(f"{name}.") and (found := _mapped_type(field, path[len(name) + 1 :])):
-            return found
-    return None
+def _filled(template: Any, text: str) -> Any:
+    """Return a query template with the text in place of the placeholder, in string values only."""
+    if isinstance(template, dict):
+        return {name: _filled(value, text) for name, value in template.items()}
+    if isinstance(template, list):
+        return [_filled(value, text) for value in template]
+    return template.replace(_PLACEHOLDER, text) if isinstance(template, str) else template
 
 
 def _value(fields: PlainDict, name: str) -> str | None:

@@ -19,11 +19,7 @@ from typing_extensions import override
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
-from datamodules.retrieval.elasticsearch.connection import (
-    NotOnServerlessError,
-    ServerConnection,
-    without_secrets,
-)
+from datamodules.retrieval.elasticsearch.connection import ServerConnection, without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +69,8 @@ class ServerRetriever(Retriever):
     Args:
         url: one server or several of a cluster, with scheme, host and port.
         index_prefix: own indexes are called `<prefix>-<16 digits>`.
-        shards: of an own index; the ranking is the same for any number. Elasticsearch Serverless sets its own.
-        replicas: of an own index. Elasticsearch Serverless sets its own.
+        shards: of an own index; the ranking is the same for any number.
+        replicas: of an own index.
         timeout: the longest duration of a request, in seconds.
         client_args: further arguments of `elasticsearch.Elasticsearch`.
         batch_size: queries in one request.
@@ -149,8 +145,7 @@ class ServerRetriever(Retriever):
         old = self._meta(source)
         numbers = _numbers_after(_numbers(old), known)
         gone = [] if numbers is None else np.setdiff1d(np.arange(numbers[-1] + 1), numbers).tolist()
-        # Serverless clones no index and merges no segments, in which deleted documents would still be counted.
-        if numbers is None or len(gone) > _MOST_GONE or old.get("serverless"):
+        if numbers is None or len(gone) > _MOST_GONE:
             self.index(collection, folder, progress)
             return
         self._clone(source, name)
@@ -233,24 +228,14 @@ class ServerRetriever(Retriever):
             "complete": False,
         }
         settings, mappings = self._mapping()
-        settings["refresh_interval"] = -1
+        settings |= {"refresh_interval": -1, "number_of_shards": self.shards, "number_of_replicas": 0}
         # The row number is used for sorting only, so it is stored by column only.
         mappings["properties"]["row"] = {"type": "integer", "index": False}
         mappings |= {"dynamic": False, "_meta": {"memory_zoo": meta}}
-
-        def create(**managed: int) -> None:
-            self.server.call(
-                lambda client: client.indices.create(
-                    index=name, settings={**settings, **managed}, mappings=mappings
-                ),
-                expected=_EXISTS,
-            )
-
-        try:
-            create(number_of_shards=self.shards, number_of_replicas=0)
-        except NotOnServerlessError:
-            meta["serverless"] = True  # part of the mappings
-            create()
+        self.server.call(
+            lambda client: client.indices.create(index=name, settings=settings, mappings=mappings),
+            expected=_EXISTS,
+        )
 
     def _clone(self, source: str, name: str) -> None:
         """Copy an own index, with its notes, unless the copy exists."""
@@ -271,19 +256,20 @@ class ServerRetriever(Retriever):
         # A write to a missing index creates an index with a mapping of the server's.
         if self._meta(name).get("fingerprint") != meta["fingerprint"]:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
-        settings: PlainDict = {"refresh_interval": None}
         self.server.call(lambda client: client.indices.refresh(index=name))
         self._repair(name, collection)
-        if not meta.get("serverless"):
-            log.info("index %s is loaded; the server merges its segments", name)
-            seconds = max(self.server.timeout, _MERGE_SECONDS)
-            self.server.call(
-                lambda client: client.options(request_timeout=seconds).indices.forcemerge(
-                    index=name, max_num_segments=1
-                )
+        log.info("index %s is loaded; the server merges its segments", name)
+        seconds = max(self.server.timeout, _MERGE_SECONDS)
+        self.server.call(
+            lambda client: client.options(request_timeout=seconds).indices.forcemerge(
+                index=name, max_num_segments=1
             )
-            settings["number_of_replicas"] = self.replicas
-            settings["max_result_window"] = max(_DEFAULT_WINDOW, meta["count"])
+        )
+        settings = {
+            "refresh_interval": None,
+            "number_of_replicas": self.replicas,
+            "max_result_window": max(_DEFAULT_WINDOW, meta["count"]),
+        }
         self.server.call(lambda client: client.indices.put_settings(index=name, settings=settings))
         self.server.call(lambda client: client.indices.refresh(index=name))
         self._check_count(name, meta)
@@ -342,8 +328,7 @@ class ServerRetriever(Retriever):
             lambda client: client.indices.get_settings(index=name, flat_settings=True, include_defaults=True)
         )
         settings = [{**index.get("defaults", {}), **index["settings"]} for index in answer.values()]
-        # An index that does not show its number of shards may have several.
-        self._global_statistics = sum(int(each.get("index.number_of_shards", 2)) for each in settings) > 1
+        self._global_statistics = sum(int(each["index.number_of_shards"]) for each in settings) > 1
         self._window = min(int(each.get("index.max_result_window", _DEFAULT_WINDOW)) for each in settings)
         self._name = name
 

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 import zoo
-from tests.zoo.conftest import SMALL, Fit, Zoo, best, fit_options, last, refusal
+from tests.zoo.conftest import SMALL, Fit, Zoo, best, fit_options, last, refusal, resume
 from zoo.saving.export import export
 
 
@@ -114,13 +114,13 @@ def test_a_second_run_moves_the_first_one_aside(fit: Fit) -> None:
     assert best(Path("run.2")).exists()
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(fit: Fit) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(fit: Fit, zoo_command: Zoo) -> None:
     options = ("--model.dropout=0.4", "--trainer.precision=32-true")
     whole = fit("whole", "--trainer.max_epochs=3", *options)
     half = fit("half", "--trainer.max_epochs=2", *options)
     before = read_metrics(half)
     assert not has_same_weights(last(whole), last(half))
-    resumed = fit("half", "--trainer.max_epochs=3", "--ckpt_path", last(half), *options)
+    resumed = resume(zoo_command, half, max_epochs=3)
 
     assert has_same_weights(last(whole), last(resumed))
     states = [
@@ -134,14 +134,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(fit: Fit) -> None:
         values, expected = ([row[name] for row in rows if row[name]] for rows in (after, read_metrics(whole)))
         assert values == expected
     # The configuration still starts the run from its beginning.
-    assert yaml.safe_load((resumed / "config.yaml").read_text())["ckpt_path"] is None
+    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in (resumed, whole)]
+    assert {**configs[0], "run_dir": None} == {**configs[1], "run_dir": None}
 
 
-def test_resuming_a_finished_run_keeps_its_files(fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
+def test_resuming_a_finished_run_keeps_its_files(fit: Fit, zoo_command: Zoo) -> None:
     run = fit("run")
     names = ("summary.json", "metrics.csv", "checkpoints/last.ckpt")
     before = {name: (run / name).read_bytes() for name in names}
-    result = zoo_command(*fit_options(train_csv, "--ckpt_path", last(run)))
+    result = zoo_command("fit", "--ckpt_path", last(run))
     assert result.code == 0, result.err
     assert "checkpoints/last.ckpt: finished, nothing to train" in result.out
     assert "--trainer.max_epochs" in result.out
@@ -284,22 +285,35 @@ def test_an_impossible_trainer(zoo_command: Zoo, train_csv: Path) -> None:
     refusal(zoo_command(*fit_options(train_csv, "--trainer.devices=0")), "--trainer", "devices")
 
 
-def test_resuming_with_other_model_options_is_refused(
-    trained_run: Path, zoo_command: Zoo, train_csv: Path
-) -> None:
-    options = ["--run_dir=other", "--trainer.max_epochs=2", "--model.hidden_size=7"]
-    result = zoo_command(*fit_options(train_csv, "--ckpt_path", last(trained_run), *options))
-    refusal(result, "--ckpt_path", "hidden_size 6, not 7")
+@pytest.mark.parametrize(
+    "option",
+    ["--model.optimizer.lr=0.1", "--data.train_file=mine.csv", "--config=trainer/bf16", "--run_dir=other"],
+)
+def test_a_run_is_resumed_with_its_own_options(option: str, trained_run: Path, zoo_command: Zoo) -> None:
+    before = {path: path.read_bytes() for path in trained_run.rglob("*") if path.is_file()}
+    result = zoo_command("fit", "--ckpt_path", last(trained_run), "--trainer.max_epochs=2", option)
+    message = refusal(result, f"zoo fit --model.init_from {last(trained_run)}")
+    assert message.startswith(f"{option.partition('=')[0]}: a resumed run has its own options")
+    assert {path: path.read_bytes() for path in trained_run.rglob("*") if path.is_file()} == before
+
+
+def test_a_checkpoint_without_its_run_is_not_resumed(trained_run: Path, zoo_command: Zoo) -> None:
+    shutil.copy(last(trained_run), "last.ckpt")
+    refusal(
+        zoo_command("fit", "--ckpt_path=last.ckpt"),
+        "config.yaml: no such file",
+        "--model.init_from last.ckpt",
+    )
 
 
 @pytest.mark.parametrize("is_exported", [False, True])
 def test_a_folder_is_no_checkpoint_to_resume_from(
-    is_exported: bool, trained_run: Path, zoo_command: Zoo, train_csv: Path
+    is_exported: bool, trained_run: Path, zoo_command: Zoo
 ) -> None:
     """A run folder stands for its best checkpoint, which is rarely its last one."""
     folder = trained_run
     if is_exported:
         folder = export(trained_run, "exported")
-    result = zoo_command(*fit_options(train_csv, "--ckpt_path", folder, "--trainer.max_epochs=2"))
+    result = zoo_command("fit", "--ckpt_path", folder, "--trainer.max_epochs=2")
     refusal(result, "checkpoints/last.ckpt", "--model.init_from")
     assert not Path("run").exists()

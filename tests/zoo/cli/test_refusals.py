@@ -116,19 +116,6 @@ def test_optimizers_that_can_not_be_had(
     refused(zoo_command(*base, "--model.features=M1", option), word)
 
 
-def test_a_checkpoint_of_another_model(
-    fit: Callable[..., Path], zoo_command: Command, train_csv: Path
-) -> None:
-    """The class is checked before the options, which differ as well."""
-    last = fit("run", "--model.features=M1") / "checkpoints" / "last.ckpt"
-    options = ["--model=MemNet", "--data.num_memories=0", f"--ckpt_path={last}", "--trainer.max_epochs=2"]
-    line = refused(
-        zoo_command("fit", "--data=ClassificationDataModule", "--data.train_file", train_csv, *options),
-        "is a KNNBiLSTM, but the model is a MemNet",
-    )
-    assert "--model.init_from" in line
-
-
 @pytest.mark.parametrize("callback", ["EarlyStopping", "ModelCheckpoint"])
 def test_a_monitor_that_is_not_there(callback: str, zoo_command: Command, train_csv: Path) -> None:
     config = {"class_path": f"pytorch_lightning.callbacks.{callback}", "init_args": {"monitor": "val/luck"}}

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock
 
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import SMALL, Result, fill_disk
+from tests.zoo.conftest import SMALL, Result, fill_disk, resume
 from zoo.saving.checkpoint import write_contents
 
 ROOT = str(Path(__file__).parents[3])
@@ -108,9 +108,10 @@ def test_two_fits_in_one_folder_do_not_mix(
     run = fit("run")
     before = files_of(run)
     with FileLock(run / ".lock"):  # as another process holds it
-        for options in ([], ["--ckpt_path", run / "checkpoints" / "last.ckpt"]):
-            line = refused_fit(zoo_command, train_csv, "--run_dir=run", *options)
-            assert "--run_dir run: another `zoo fit` is at work there" in line
+        line = refused_fit(zoo_command, train_csv, "--run_dir=run")
+        assert "--run_dir run: another `zoo fit` is at work there" in line
+        line = zoo_command("fit", "--ckpt_path=run/checkpoints/last.ckpt").err
+        assert "--run_dir run: another `zoo fit` is at work there" in line
         assert files_of(run) == before
     fit("run")
     assert files_of(Path("run.1")) == before
@@ -160,7 +161,10 @@ def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path, monkeypatch: pyt
 
 
 def test_checkpoints_are_written_beside_their_place(
-    fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fit: Callable[..., Path],
+    zoo_command: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """The temporary folder may be on another disk; files of a killed process are deleted."""
     replaced: list[tuple[Path, Path]] = []
@@ -173,7 +177,7 @@ def test_checkpoints_are_written_beside_their_place(
     assert kept == {"best.ckpt": run / "checkpoints", "last.ckpt": run / "checkpoints"}
     stale = run / "checkpoints" / ".last.ckpt.12345"
     stale.write_text("half")
-    fit("run", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--trainer.max_epochs=2")
+    resume(zoo_command, run, max_epochs=2)
     assert not stale.exists()
 
 

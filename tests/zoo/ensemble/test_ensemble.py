@@ -16,7 +16,7 @@ import torch
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from tests.zoo.conftest import LABELS, Result, resume, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL, best, distinct_sentences
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
@@ -150,7 +150,7 @@ def test_a_run_resumes_in_the_stage_where_it_was_stopped(
     last = Path("half/checkpoints/last.ckpt")
     # The encoder alone predicts already.
     assert zoo.load(last).predict("apple")[0].label in LABELS
-    resumed = run("half", "--trainer.max_epochs=2", f"--ckpt_path={last}")
+    resumed = resume(zoo_command, "half", max_epochs=2)
     texts = [text for text, _ in sentences(20, seed=9)]
     for actual, reference in zip(
         zoo.load(resumed).predict(texts), zoo.load(whole).predict(texts), strict=True
@@ -263,8 +263,7 @@ def test_a_run_is_not_resumed_without_its_start(run: Run, zoo_command: Zoo) -> N
     run("run", f"--model.init_from={start}")
     start.unlink()
     result = zoo_command(
-        "fit", "--config=run/config.yaml", "--run_dir=run", "--ckpt_path=run/checkpoints/last.ckpt",
-        "--trainer.max_epochs=3",
+        "fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=3"
     )  # fmt: skip
     assert result.code == 2
     assert "model.init_from: start.ckpt: no such" in result.err.replace(f"{Path.cwd()}/", "")

@@ -105,8 +105,7 @@ def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(zoo_command: Comm
     given = [*FIT, "--data.train_file", train, "--seed_everything=3"]
     run(zoo_command, "fit", *given, "--trainer.max_epochs=4", "--run_dir=whole")
     run(zoo_command, "fit", *given, "--trainer.max_epochs=2", "--run_dir=parts")
-    last = Path("parts/checkpoints/last.ckpt").absolute()
-    run(zoo_command, "fit", *given, "--trainer.max_epochs=4", "--run_dir=parts", "--ckpt_path", last)
+    run(zoo_command, "fit", "--trainer.max_epochs=4", "--ckpt_path=parts/checkpoints/last.ckpt")
     whole, parts = (weights(Path(name, "checkpoints", "last.ckpt")) for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 

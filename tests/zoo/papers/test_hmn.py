@@ -18,7 +18,7 @@ from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spelling_of
 from tests.dialogues import MadeUp, made_up, write_jsonl, write_published
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Result, resume
 from zoo.layers.open_words import normal_of
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.task import turns_with_answer
@@ -437,8 +437,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path, zoo_command:
     part.mkdir()
     fitted(whole, zoo_command, "--trainer.max_epochs=3")
     fitted(part, zoo_command, "--trainer.max_epochs=1")
-    last = part / "run" / "checkpoints" / "last.ckpt"
-    fitted(part, zoo_command, "--trainer.max_epochs=3", "--ckpt_path", last)
+    resume(zoo_command, part / "run", max_epochs=3)
     weights = [
         torch.load(folder / "run" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
         for folder in (whole, part)

@@ -376,21 +376,6 @@ def test_no_link_is_followed_for_writing(is_lock: bool, tmp_path: Path) -> None:
     assert secret.read_text() == "private"
 
 
-def test_a_resumed_run_deletes_no_file_elsewhere(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    """Lightning deletes the earlier best checkpoint by its name in the state of a callback."""
-    run = fit("run")
-    file = run / "checkpoints" / "last.ckpt"
-    (tmp_path / "thesis.txt").write_text("private")
-    contents = torch.load(file, weights_only=True)
-    for state in contents["callbacks"].values():
-        if "best_model_path" in state:
-            state["best_model_path"] = f"{run}/checkpoints/../../thesis.txt"
-    torch.save(contents, file)
-    result = zoo_command("fit", "--ckpt_path", file, "--run_dir", run, "--trainer.max_epochs=2")
-    refusal(result, "names files in other folders", "init_from")
-    assert (tmp_path / "thesis.txt").exists()
-
-
 # --- terminal ---
 
 

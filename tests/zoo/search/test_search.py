@@ -1,15 +1,16 @@
-"""`zoo search` of a file of queries, to JSON lines or a TREC run; `zoo fuse` of runs."""
+"""`zoo search` of a file of queries, to JSON lines or a TREC run."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from elasticsearch import Elasticsearch
 
 from datamodules.corpora.trec_runs import Run, read_run
-from datamodules.retrieval import EmbeddedRetriever, FusedRetriever, Retriever, open_memory
+from datamodules.retrieval import Retriever, open_memory
 from tests.zoo.conftest import Result, Zoo, refusal
 from zoo.search import search
 
@@ -22,8 +23,6 @@ TEXTS = [
     "iron iron iron",
     "rain",
 ]
-LEXICAL = EmbeddedRetriever()
-DIRICHLET = EmbeddedRetriever("LMDirichlet")
 
 
 def done(result: Result) -> Result:
@@ -89,29 +88,6 @@ def test_many_queries_on_a_server(zoo_command: Zoo, elasticsearch_url: str, inde
     }
 
 
-@pytest.mark.parametrize("method", ["reciprocal_rank", "score"])
-def test_fused_runs_are_the_run_of_a_fused_retriever(zoo_command: Zoo, method: str) -> None:
-    fused = FusedRetriever([LEXICAL, DIRICHLET], method, [1.0, 2.0])  # type: ignore[arg-type]
-    for name, kind in {"one": LEXICAL, "other": DIRICHLET, "both": fused}.items():
-        table = ["--file=docs.csv", "--id_column=id", "--label_column=null", f"--memory={name}"]
-        done(zoo_command("index", *table, f"--retriever={json.dumps(kind.describe())}"))
-        done(
-            zoo_command(
-                "search", "--queries=queries.csv", f"--memory={name}", "--k=100", f"--output={name}.run"
-            )
-        )
-    words = ["fuse", "one.run", "other.run", "--output=fused.run", f"--method={method}", "--weights=[1, 2]"]
-    assert done(zoo_command(*words, "--depth=100")).out == "fused.run: 4 queries\n"
-    ours, theirs = read_run("fused.run"), read_run("both.run")
-    assert {query: sorted(scores) for query, scores in ours.items()} == {
-        query: sorted(scores) for query, scores in theirs.items()
-    }
-    for query, scores in ours.items():
-        assert scores == pytest.approx(theirs[query], rel=1e-6)
-    best = [line.split()[2] for line in Path("fused.run").read_text().splitlines() if line.startswith("q1 ")]
-    assert best == sorted(best, key=lambda id_: (-ours["q1"][id_], id_))
-
-
 @pytest.mark.parametrize(
     ("options", "names"),
     [
@@ -140,31 +116,12 @@ def test_refused_searches(zoo_command: Zoo, options: list[str], names: list[str]
     assert sorted(Path().iterdir()) == before  # a file is written to its end or not at all
 
 
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        (["one.run", "--output=out.run"], ["1 runs given"]),
-        (["one.run", "two.run", "--output=out.txt"], ["name it out.run"]),
-        (["one.run", "two.run", "--output=two.run"], ["two.run", "which this command reads"]),
-        (["one.run", "two.run", "--output=out.run", "--weights=[1]"], ["--weights: 1 for 2 runs"]),
-        (["one.run", "two.run", "--output=out.run", "--weights=[1, 0]"], ["each must be above 0"]),
-        (["one.run", "other.run", "--output=out.run"], ["other.run: has no query of one.run"]),
-        (
-            ["one.run", "broken.run", "--output=out.run"],
-            ["broken.run, line 1", "'inf' is not a finite number"],
-        ),
-        (["one.run", "gone.run", "--output=out.run"], ["gone.run"]),
-    ],
-)
-def test_refused_fusions(zoo_command: Zoo, options: list[str], names: list[str]) -> None:
-    lines = {
-        "one": "q1 Q0 d1 1 2.0 x",
-        "two": "q1 Q0 d2 1 1.0 x",
-        "other": "q9 Q0 d1 1 2.0 x",
-        "broken": "q1 Q0 d1 1 inf x",
-    }
-    for name, line in lines.items():
-        Path(f"{name}.run").write_text(line + "\n")
-    before = sorted(Path().iterdir())
-    refusal(zoo_command("fuse", *options), *names)
-    assert sorted(Path().iterdir()) == before
+def test_the_code_of_the_page_measures_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[3] / "examples" / "search" / "README.md"
+    code, _ = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    Path("test_judgements.csv").write_text("query_id,doc_id,grade\n1,7,1\n1,8,0\n2,7,1\n")
+    for name in ("words", "vectors", "search"):
+        Path(f"{name}.run").write_text("1 Q0 8 1 2.0 x\n1 Q0 7 2 1.0 x\n")
+    exec(code, {})
+    # A query that the run lacks counts 0.
+    assert capfd.readouterr().out.count("AP: 0.25") == 3

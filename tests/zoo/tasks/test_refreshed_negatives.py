@@ -19,7 +19,7 @@ import torch
 import zoo
 from datamodules import ClickthroughDataModule
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Result, resume
 from tests.zoo.processes import DDP, zoo_process
 from tests.zoo.retrieval_runs import options_of, titles
 from zoo.tasks.retrieval import mining
@@ -215,9 +215,7 @@ def test_a_run_killed_in_a_refresh_resumes_with_the_same_result(zoo_command: Com
         (first,) = refreshes("killed").values()
         assert version_of("killed/checkpoints/last.ckpt") in (None, first.name)
         assert list(Path("killed/negatives").glob(".*.partial"))
-        resumed = run_options("killed", "--ckpt_path=killed/checkpoints/last.ckpt", every=every, epochs=4)
-        result = zoo_command(*resumed)
-        assert result.code == 0, result.err
+        resume(zoo_command, "killed", max_epochs=4)
         assert same_weights("killed/checkpoints/last.ckpt", "whole/checkpoints/last.ckpt")
         assert {folder.name for folder in refreshes("killed").values()} == {
             folder.name for folder in refreshes("whole").values()
@@ -226,29 +224,23 @@ def test_a_run_killed_in_a_refresh_resumes_with_the_same_result(zoo_command: Com
 
 
 def test_a_resumed_run_reads_the_refresh_that_its_checkpoint_names(zoo_command: Command) -> None:
-    """Refreshed before the second epoch only, and resumed before the fourth, here and in another folder."""
+    """Refreshed before the second epoch only, and resumed before the fourth."""
     once = {"every": "every_n_epochs=50"}
     assert zoo_command(*run_options("whole", epochs=4, **once)).code == 0
     assert zoo_command(*run_options("run", epochs=3, **once)).code == 0
     shutil.copytree("run", "gone")
-    resume = "--ckpt_path=run/checkpoints/last.ckpt"
-    (folder,) = refreshes("run").values()
-    result = zoo_command(*run_options("moved", resume, epochs=4, **once))
-    assert result.code == 0, result.err
-    assert same_weights("moved/checkpoints/last.ckpt", "whole/checkpoints/last.ckpt")
-    assert (Path("moved/negatives") / folder.name / "documents.npy").exists()
-    assert zoo_command(*run_options("run", resume, epochs=4, **once)).code == 0
+    resume(zoo_command, "run", max_epochs=4)
     assert same_weights("run/checkpoints/last.ckpt", "whole/checkpoints/last.ckpt")
     # Without the folder, the run would resume with other negatives.
     shutil.rmtree("gone/negatives")
-    result = zoo_command(*run_options("gone", "--ckpt_path=gone/checkpoints/last.ckpt", epochs=4, **once))
+    result = zoo_command("fit", "--ckpt_path=gone/checkpoints/last.ckpt", "--trainer.max_epochs=4")
     assert result.code == 2
     assert "the negatives of the checkpoint's training are missing; restore the folder" in result.err
-    (damaged,) = refreshes("moved").values()
+    (damaged,) = refreshes("run").values()
     contents = bytearray((damaged / "documents.npy").read_bytes())
     contents[-1] ^= 1
     (damaged / "documents.npy").write_bytes(contents)
-    result = zoo_command(*run_options("moved", "--ckpt_path=moved/checkpoints/last.ckpt", epochs=5, **once))
+    result = zoo_command("fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=5")
     assert result.code == 2
     assert "documents.npy: damaged" in result.err
 
@@ -263,9 +255,7 @@ def test_a_resumed_run_uses_the_next_refresh_of_its_checkpoint(zoo_command: Comm
     (state,) = (state for name, state in states.items() if "RefreshedNegatives" in name)
     (folder,) = refreshes("run").values()
     assert state == {"version": None, "next_version": folder.name, "due": 10}
-    resume = "--ckpt_path=run/checkpoints/last.ckpt"
-    result = zoo_command(*run_options("run", later, resume, epochs=4, **options))
-    assert result.code == 0, result.err
+    resume(zoo_command, "run", max_epochs=4)
     assert same_weights("run/checkpoints/last.ckpt", "whole/checkpoints/last.ckpt")
     # The delay changes the result.
     assert zoo_command(*run_options("once", epochs=4, **options)).code == 0

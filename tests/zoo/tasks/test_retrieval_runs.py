@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ir_measures
 import numpy as np
 import pytest
 import torch
@@ -16,10 +17,11 @@ import yaml
 import zoo
 import zoo.reproduce.run as runs_of_a_table
 from datamodules.core.errors import InputError
+from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Result, resume
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import run_table
@@ -178,61 +180,6 @@ def test_predict_writes_records_and_trec_runs(
     line = Path("lstm.run").read_text().splitlines()[0].split()
     best = records[0]["documents"][0]
     assert line == ["q0", "Q0", best["id"], "1", repr(best["score"]), "lstm"]
-    # Measures of the run and of its reverse.
-    reversed_lines = []
-    for row in Path("lstm.run").read_text().splitlines():
-        query, _, document, rank, score, _ = row.split()
-        reversed_lines.append(f"{query} Q0 {document} {rank} {-float(score)} worst")
-    Path("worst.run").write_text("\n".join(reversed_lines) + "\n")
-    result = zoo_command("measure", "--judgements", collection.judgements, "--runs", "[lstm.run, worst.run]")
-    assert result.code == 0, result.err
-    head, first, second, last = result.out.splitlines()
-    assert head.split()[:3] == ["ndcg@1", "ndcg@3", "ndcg@10"]
-    assert float(first.split()[3]) > float(second.split()[3])
-    assert float(second.split()[-1]) < 0.01
-    assert last.startswith("40 queries")
-
-
-def test_measure_refuses_a_file_that_is_no_run(zoo_command: Command, collection: Collection) -> None:
-    Path("bad.run").write_text("q1 Q0 d1 1 high lstm\n")
-    options = ["measure", "--judgements", collection.judgements, "--runs"]
-    for text, message in (
-        ("q1 Q0 d1 1 high lstm\n", "line 1: the score 'high' is not a finite number"),
-        ("q1 d1 0.5\n", "line 1: 3 fields"),
-        ("q1 Q0 d1 1 2 a\nq1 Q0 d1 2 1 a\n", "line 2: query q1 has document d1 already"),
-    ):
-        Path("bad.run").write_text(text)
-        result = zoo_command(*options, "[bad.run]")
-        assert result.code == 2
-        assert message in result.err
-    assert "use one of ndcg@1" in zoo_command(*options, "[bad.run]", "--compare_by=p@1").err
-
-
-def test_grades_must_be_whole_numbers(zoo_command: Command) -> None:
-    Path("qrels").write_text("q1 0 d1 0.5\n")
-    Path("one.run").write_text("q1 Q0 d1 1 2.5 a\n")
-    result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
-    assert result.code == 2
-    assert "qrels, line 1: grades must be whole numbers" in result.err
-
-
-def test_documents_of_equal_scores_are_ordered_by_their_ids(zoo_command: Command) -> None:
-    """From high to low, as in trec_eval, whatever the order of the lines."""
-    Path("qrels").write_text("q1 0 d2 1\n")
-    for lines in (["d1", "d2", "d3"], ["d3", "d2", "d1"]):
-        Path("one.run").write_text("".join(f"q1 Q0 {document} 1 2.5 a\n" for document in lines))
-        result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
-        assert result.out.splitlines()[1].split()[5] == "50.00"
-
-
-def test_a_query_that_a_run_lacks_counts_nothing(zoo_command: Command) -> None:
-    Path("qrels").write_text("q1 0 d1 1\nq2 0 d1 1\nq3 0 d1 0\nq1 0 d7 1\n")
-    Path("one.run").write_text("q1 Q0 d1 1 2.5 a\nq1 Q0 d3 2 1.5 a\n")
-    result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
-    figures = result.out.splitlines()[1].split()
-    # One of two queries with a relevant document has the first document right, and one of its two relevant ones.
-    assert figures[1:3] == ["50.00", "30.66"]
-    assert figures[4:7] == ["25.00", "50.00", "25.00"]
 
 
 def test_the_retrievers_score_is_mixed_in(
@@ -253,18 +200,17 @@ def test_the_retrievers_score_is_mixed_in(
     # Prediction ranks as the test does.
     queries = [json.loads(line) for line in test.queries.read_text().splitlines()]
     ranked = predictor(checkpoint).predict([query["text"] for query in queries], k=50)
-    Path("mixed.run").write_text(
-        "".join(
-            f"{query['_id']} Q0 {one.id} {rank} {one.score!r} mixed\n"
-            for query, documents in zip(queries, ranked, strict=True)
-            for rank, one in enumerate(documents, 1)
-        )
-    )
-    result = zoo_command("measure", "--judgements", test.judgements, "--runs", "[mixed.run]")
-    # The judgements have 40 queries, and the run 17 of them.
-    assert float(result.out.splitlines()[1].split()[3]) == pytest.approx(
-        100 * found["ndcg@10"] * 17 / 40, abs=0.05
-    )
+    run = {
+        query["_id"]: {one.id: one.score for one in documents}
+        for query, documents in zip(queries, ranked, strict=True)
+    }
+    judged = [
+        ir_measures.Qrel(query, document, int(grade))
+        for query, document, grade, _ in judged_pairs(test.judgements)
+        if query in run
+    ]
+    ndcg = ir_measures.nDCG @ 10
+    assert ir_measures.calc_aggregate([ndcg], judged, run)[ndcg] == pytest.approx(found["ndcg@10"], abs=5e-4)
 
 
 def test_mixing_needs_hits(zoo_command: Command, collection: Collection) -> None:
@@ -306,13 +252,15 @@ def test_nesterov_has_the_papers_schedule(fit: Callable[..., Path]) -> None:
     assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(fit: Callable[..., Path]) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    fit: Callable[..., Path], zoo_command: Callable[..., Result]
+) -> None:
     fit("--trainer.max_epochs=3", name="whole")
     fit("--trainer.max_epochs=1", name="half")
-    fit("--trainer.max_epochs=3", "--ckpt_path=half/checkpoints/last.ckpt", name="rest")
+    resume(zoo_command, "half", max_epochs=3)
     whole, rest = (
         torch.load(f"{name}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "rest")
+        for name in ("whole", "half")
     )
     assert all(torch.equal(whole[name], rest[name]) for name in whole)
 

@@ -18,7 +18,7 @@ import zoo
 from datamodules import ClassificationDataModule, MatchingDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.table import read_table
-from tests.zoo.conftest import LABELS, Result, last, pair_rows, sentences, write_pairs, write_table
+from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.registry import model_class
 from zoo.reproduce.table import load_table
@@ -307,21 +307,6 @@ def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any) -> None:
         results.append(weights(model))
     for name in results[0]:
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-4, atol=1e-5)
-
-
-def test_a_run_is_resumed_with_the_same_parts(
-    fit: Callable[..., Path], zoo_command: Callable[..., Result], train_csv: Path
-) -> None:
-    run = fit("run", "--model.learning_rates={encoder: 0.001}")
-    again = fit(
-        run, f"--ckpt_path={last(run)}", "--trainer.max_epochs=2", "--model.learning_rates={encoder: 0.001}"
-    )
-    result = zoo_command(
-        "fit", f"--config={again / 'config.yaml'}", f"--run_dir={again}", f"--ckpt_path={last(run)}",
-        "--trainer.max_epochs=3", "--model.learning_rates=null",
-    )  # fmt: skip
-    assert result.code == 2
-    assert "other model.freeze or model.learning_rates" in result.err
 
 
 # --- adapters ---

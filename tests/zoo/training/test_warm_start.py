@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences
+from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, resume, sentences
 from zoo.saving.saved_model import SavedModel
 
 
@@ -83,12 +83,11 @@ def test_starting_from_a_file_that_is_no_checkpoint_is_one_line(zoo_command: Zoo
     refusal(result, "nowhere.ckpt: no such")
 
 
-def test_a_resumed_run_does_not_need_its_start(fit: Fit, start: Path) -> None:
+def test_a_resumed_run_does_not_need_its_start(fit: Fit, start: Path, zoo_command: Zoo) -> None:
     whole = frozen(fit, start, "--trainer.max_epochs=2")
     half = frozen(fit, start, "--trainer.max_epochs=1", run_dir="half")
-    last = half / "checkpoints" / "last.ckpt"
     start.rename(start.with_name("gone"))
-    fit(half, "--model.features=M5", f"--ckpt_path={last}", "--trainer.max_epochs=2")
+    resume(zoo_command, half, max_epochs=2)
     resumed, expected = (
         SavedModel.open(run / "checkpoints" / "last.ckpt").checkpoint.tensors for run in (half, whole)
     )

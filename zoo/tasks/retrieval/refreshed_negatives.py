@@ -9,7 +9,6 @@ refresh that its run trains with, and the next one: a killed run resumes with th
 
 from __future__ import annotations
 
-import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing_extensions import override
 
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.core.errors import InputError
-from datamodules.core.storage import MANIFEST, build_folder, check_folder, fingerprint_of, is_whole
+from datamodules.core.storage import build_folder, check_folder, fingerprint_of, is_whole
 from datamodules.core.types import PlainDict
 from datamodules.corpora.judgements import Judgements
 from zoo.tasks.encoders import digests_of
@@ -119,8 +118,10 @@ class RefreshedNegatives(Callback):
         if pl_module.vector_size is None:
             raise InputError(f"RefreshedNegatives: a {type(pl_module).__name__} has no text encoder")
         for version in (self.version, self.next_version):
-            if version is not None:
-                self._provide(trainer, version)
+            if version is not None and not (folder := _folder(trainer) / version).exists():
+                raise InputError(
+                    f"{folder}: the negatives of the checkpoint's training are missing; {_ADVICE}"
+                )
         if self.version is not None:
             self._use(trainer, self.version)
 
@@ -190,7 +191,6 @@ class RefreshedNegatives(Callback):
             "num_hits": self.num_hits,
         }
         fingerprint = fingerprint_of(description)
-        # A run that was resumed with other options has another folder: a checkpoint may still name the first.
         name = f"step-{trainer.global_step}-{fingerprint[:8]}"
         folder = _folder(trainer) / name
         if not is_whole(folder, fingerprint):
@@ -214,22 +214,6 @@ class RefreshedNegatives(Callback):
         self.version, self.next_version = self.next_version, None
         assert self.version is not None
         self._use(trainer, self.version)
-
-    def _provide(self, trainer: pl.Trainer, version: str) -> None:
-        """Copy a refresh of the resumed checkpoint into this run's folder, if the checkpoint is another run's."""
-        folder = _folder(trainer) / version
-        source = Path(trainer.ckpt_path or ".").absolute().parent.parent / folder.parent.name / version
-        if trainer.is_global_zero and not folder.exists() and (source / MANIFEST).exists():
-            manifest = check_folder(source, contents=True, advice=_ADVICE)
-
-            def copy(partial: Path) -> None:
-                for file in manifest["files"]:
-                    shutil.copy2(source / file, partial / file)
-
-            build_folder(folder, manifest["fingerprint"], copy)
-        trainer.strategy.barrier("refreshed negatives")
-        if not folder.exists():
-            raise InputError(f"{folder}: the negatives of the checkpoint's training are missing; {_ADVICE}")
 
     def _use(self, trainer: pl.Trainer, version: str) -> None:
         folder = _folder(trainer) / version

@@ -28,8 +28,7 @@ WORDS: dict[str, Any] = {
     "text_field": "text",
     "label_field": None,
     "id_field": None,
-    "search_field": None,
-    "inference_id": ".elser-2-elasticsearch",
+    "query": None,
     "batch_size": 128,
     "threads": 2,
 }

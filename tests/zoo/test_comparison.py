@@ -1,26 +1,21 @@
-"""Comparison of runs."""
+"""`zoo compare`, and the folders that it reads."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
-from base64 import b64decode
 from collections.abc import Callable, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from tests.zoo.conftest import Result
-from zoo.comparison.curves import draw_curves, draw_training
-from zoo.comparison.page import page
-from zoo.comparison.table import Comparison, Setting, compared
-from zoo.saving.run_folder import Run, read_run
+from zoo.comparison import Comparison, compared, draw, table_of
+from zoo.saving.run_folder import Run, draw_training, read_run
 
 Command = Callable[..., Result]
 
@@ -207,7 +202,7 @@ def test_the_best_run_comes_first_whichever_way_is_better(tmp_path: Path, zoo_co
         assert names(result.out) == ["b", "a", "c"]
     # A run's mode for its monitored metric takes precedence over the metric's name.
     runs = [run_of(str(value), "val/cost", [value], mode="min") for value in (3.0, 1.0, math.nan, 2.0)]
-    assert [run.name for run in compared(runs, None)[0].runs] == ["1.0", "2.0", "3.0", "nan"]
+    assert [run.name for run in compared(runs, None)[0].groups[0]] == ["1.0", "2.0", "3.0", "nan"]
 
 
 def test_tasks_and_data_have_tables_of_their_own(tmp_path: Path, zoo_command: Command) -> None:
@@ -225,7 +220,6 @@ def test_tasks_and_data_have_tables_of_their_own(tmp_path: Path, zoo_command: Co
         "## Matching, train_file train.csv",
     ]
     assert names(result.out) == ["c", "a", "e", "f", "b", "d"]
-    assert (tmp_path / "out" / "compare.html").read_text().count("<section>") == 4
 
 
 def test_counts_and_single_classes_are_shown_if_named(tmp_path: Path, zoo_command: Command) -> None:
@@ -241,7 +235,7 @@ def test_options_of_another_model_are_no_differences() -> None:
         run_of("a", "val/map", [1.0], settings={"model": "HMN", "model.hops": "2", "data.cache_dir": "x"}),
         run_of("b", "val/map", [1.0], settings={"model": "MemNN", "data.cache_dir": "y"}),
     ]
-    header, *_ = compared(runs, None)[0].table
+    header, *_ = table_of(compared(runs, None)[0])
     assert header == ["run", "val/map", "best epoch", "model", "seconds"]
 
 
@@ -256,24 +250,35 @@ def seeds(tmp_path: Path) -> Comparison:
     return comparison
 
 
-def test_means_over_seeds(tmp_path: Path) -> None:
-    assert seeds(tmp_path).means == [
-        ["val/accuracy", "seeds", "model.optimizer.lr"],
-        ["0.95", "1", "0.3"],
-        ["0.9 ± 0.1", "3", "0.2"],
-        ["0.6 ± 0.14", "2", "0.1"],
-    ]
-
-
-def test_runs_of_one_setting_are_together(tmp_path: Path) -> None:
+def test_means_over_seeds_precede_their_runs(tmp_path: Path) -> None:
     comparison = seeds(tmp_path)
-    rates = [run.settings["model.optimizer.lr"] for run in comparison.runs]
+    header, *rows = table_of(comparison)
+    assert header == ["run", "val/accuracy", "best epoch", "model.optimizer.lr", "seed_everything", "seconds"]
+    assert [[row[0], row[1], row[3]] for row in rows if row[0].startswith("mean")] == [
+        ["mean of 3 seeds", "0.9 ± 0.1", "0.2"],
+        ["mean of 2 seeds", "0.6 ± 0.14", "0.1"],
+    ]
     # 0.1 with its seeds, the repeated run and the killed one.
-    assert rates == ["0.2"] * 3 + ["0.3"] + ["0.1"] * 4
-    assert [setting.title for setting in comparison.settings] == [
-        "lr 0.2 (3 runs)", str(tmp_path / "0.3-0"), "lr 0.1 (4 runs)",
-    ]  # fmt: skip
-    assert [row[0] for row in comparison.table[1:]] == [run.name for run in comparison.runs]
+    assert [row[3] for row in rows] == ["0.2"] * 4 + ["0.3"] + ["0.1"] * 5
+    assert [len(group) for group in comparison.groups] == [3, 1, 4]
+
+
+def test_the_files_have_a_row_and_a_dot_for_each_run(tmp_path: Path, zoo_command: Command) -> None:
+    runs = [write_run(tmp_path / f"a{seed}", 0.001, [0.5, 0.712345], seed) for seed in (1, 2)]
+    runs.append(write_run(tmp_path / "c", 0.01, [0.6], data="MatchingDataModule"))
+    assert zoo_command("compare", *runs, "--output", tmp_path / "out").code == 0
+    with (tmp_path / "out" / "compare.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["run"] for row in rows] == list(map(str, runs))
+    assert [row["val/accuracy"] for row in rows] == ["0.712345", "0.712345", "0.6"]
+    assert [row["best epoch"] for row in rows] == ["2", "2", "1"]
+    assert (tmp_path / "out" / "compare.png").stat().st_size > 5000
+    first, second = draw(compared([read_run(folder) for folder in runs], None)).axes
+    dots, mean = first.lines
+    assert dots.get_xydata().tolist() == [[0.712345, 0], [0.712345, 0]]
+    assert mean.get_xydata().tolist() == [[0.712345, 0]]
+    assert [label.get_text() for label in first.get_yticklabels()] == [f"{runs[0]} (of 2)"]
+    assert second.get_xlabel() == "val/accuracy"
 
 
 def test_metrics_with_the_same_figures_are_shown_once() -> None:
@@ -294,41 +299,6 @@ def test_an_unknown_metric(tmp_path: Path, zoo_command: Command) -> None:
     assert zoo_command("compare").code == 2
 
 
-# --- the page ---
-
-
-def test_the_page_has_tables_and_a_picture_and_loads_nothing(tmp_path: Path, zoo_command: Command) -> None:
-    runs = [write_run(tmp_path / "a<b", 0.001, [0.5, 0.7]), write_run(tmp_path / "c", 0.01, [0.6])]
-    assert zoo_command("compare", *runs, "--metrics=val/loss", "--output", tmp_path).code == 0
-    text = (tmp_path / "compare.html").read_text()
-    (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', text)
-    with Image.open(BytesIO(b64decode(picture))) as image:
-        assert image.width > 500
-    for loads in ("href=", "url(", "import", "http", "<script"):
-        assert loads not in text
-    assert text.count("src=") == 1
-    assert f"<td>{tmp_path}/a&lt;b</td><td>0.3</td><td>2</td>" in text
-    alone = page(compared([read_run(runs[1])], None))
-    assert "<img" not in alone  # a single epoch
-
-
-def alone(runs: Sequence[Run]) -> list[Setting]:
-    """Settings of one run each."""
-    return [Setting(run.name, [run]) for run in runs]
-
-
-def test_seeds_have_one_curve_with_a_band() -> None:
-    runs = [run_of("a", "val/loss", [0.5, 0.3]), run_of("b", "val/loss", [0.7, 0.4, 0.2])]
-    (axes,) = draw_curves([Setting("both (2 runs)", runs)], ["val/loss"]).axes
-    curve, dots = axes.lines
-    np.testing.assert_allclose(curve.get_xydata(), [[1, 0.6], [2, 0.35], [3, 0.2]])
-    assert dots.get_xydata().tolist() == [[2, 0.3], [3, 0.2]]
-    (band,) = axes.collections
-    spread = np.std([0.5, 0.7], ddof=1)
-    ends = {round(float(y), 6) for x, y in band.get_paths()[0].vertices if x == 1}
-    assert ends == {round(0.6 - spread, 6), round(0.6 + spread, 6)}
-
-
 def test_the_training_is_drawn_with_its_validation() -> None:
     losses = [(epoch, {"train/loss_epoch": 1 / epoch, "val/loss": 2 / epoch}) for epoch in (1, 2, 3)]
     # In the last epoch of an ensemble, members are fitted: it is no point of the encoder's curve.
@@ -339,39 +309,3 @@ def test_the_training_is_drawn_with_its_validation() -> None:
     assert curves["validation"] == [[1, 2], [2, 1], [3, 2 / 3]]
     assert curves["validation, all members"] == [[4, 0.1]]
     assert accuracy.lines[1].get_xydata().tolist() == [[4, 0.9]]
-
-
-def test_a_curve_for_each_run_with_a_dot_at_its_best_epoch() -> None:
-    runs = [
-        run_of("a", "val/loss", [0.5, 0.3, 0.4]),
-        run_of("b", "val/loss", [0.6]),
-        run_of("c", "val/map", [0.6]),
-    ]
-    figure = draw_curves(alone(runs), ["val/loss", "val/map"])
-    losses, maps = figure.axes
-    lines = [line.get_xydata().tolist() for line in losses.lines[:4]]
-    assert lines == [[[1, 0.5], [2, 0.3], [3, 0.4]], [[2, 0.3]], [[1, 0.6]], [[1, 0.6]]]
-    assert maps.lines[4].get_xydata().tolist() == [[1, 0.6]]
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
-    # A run looks the same in all panels.
-    assert [line.get_color() for line in losses.lines] == [line.get_color() for line in maps.lines]
-
-
-def test_fifty_runs_are_drawn_in_fifty_ways() -> None:
-    runs = [run_of(f"runs/{number}", "val/map", [0.1, number / 50]) for number in range(50)]
-    (axes,) = draw_curves(alone(runs), ["val/map"]).axes
-    looks = {(line.get_color(), line._unscaled_dash_pattern) for line in axes.lines[::2]}  # type: ignore[attr-defined]
-    assert len({str(look) for look in looks}) == 50
-
-
-@pytest.mark.parametrize(("metric", "wild"), [("val/loss", 1e6), ("val/score", -1e6)])
-def test_a_run_that_diverges_does_not_flatten_the_others(metric: str, wild: float) -> None:
-    good = [[2.0, 1.0], [2.1, 0.9], [1.9, 1.1]] if wild > 0 else [[1.0, 2.0], [0.9, 2.1], [1.1, 1.9]]
-    runs = [run_of(f"r/{i}", metric, values) for i, values in enumerate([*good, [good[0][0], wild]])]
-    low, high = draw_curves(alone(runs), [metric]).axes[0].get_ylim()
-    assert high - low < 4
-    low, high = draw_curves(alone(runs[:3]), [metric]).axes[0].get_ylim()
-    assert low < 0.9 < 2.1 < high < 2.3
-    flat = draw_curves(alone([run_of("flat", metric, [0.0, 0.0])]), [metric]).axes[0].get_ylim()
-    assert flat == (-0.5, 0.5)

@@ -1,0 +1,366 @@
+"""Training steps of the papers' models, compared with the plainest correct PyTorch version of each.
+
+| model | plain version |
+|---|---|
+| KNNBiLSTM | encodes each text and each neighbour as a row of its own, and each word where it stands |
+| ExpaNet | encodes each text and each memory as a row of its own, and Adam updates both tables whole |
+| HMN | reads a copy of the dialogue for each question, with our GRU and with PyTorch's |
+| LSTMRNN | sums the trigrams of each token where it stands, and loops over the time steps of padded texts |
+
+All contenders of a model start from the same weights, see the same batches in turns, and must have the same losses. A
+step is forward, backward and Adam. Texts are seeded draws with Zipf's distribution; a memory is shared by some texts
+of a batch.
+
+    python -m tests.benchmarks.training_steps [--models ExpaNet] [--threads 1] [--steps 20]
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from datamodules import ClickthroughDataModule, DialogueDataModule
+from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.corpora.dialogues import Dialogue, Dialogues
+from datamodules.trigrams import letter_trigrams
+from tests.benchmarks.timing import alternate, parser, zipf
+from tests.dialogues import MadeUp, write_published
+from zoo import HMN, LSTMRNN, ExpaNet, KNNBiLSTM
+from zoo.layers.gru import AllStatesGRU
+from zoo.layers.row_adam import RowTable, update_by_rows
+
+
+class Contender(NamedTuple):
+    """A network, its loss for a batch, and the update of its weights."""
+
+    network: nn.Module
+    loss: Callable[[Any], Tensor]
+    optimizer: torch.optim.Optimizer
+
+
+def contender(network: nn.Module, loss: Callable[[Any], Tensor], fused: bool = True) -> Contender:
+    """With dense Adam."""
+    return Contender(network, loss, torch.optim.Adam(network.parameters(), lr=1e-3, fused=fused or None))
+
+
+def race(contenders: dict[str, Contender], batches: dict[str, Iterator[Any]], steps: int) -> None:
+    """Print CPU times of steps, relative to those of the zoo; a contender without batches has those of "zoo"."""
+    losses: dict[str, list[float]] = {name: [] for name in contenders}
+    shared = dict(zip(contenders, itertools.tee(batches["zoo"], len(contenders)), strict=True))
+
+    def step(name: str) -> None:
+        _, loss_of, optimizer = contenders[name]
+        optimizer.zero_grad()
+        loss = loss_of(next(batches.get(name) if name != "zoo" and name in batches else shared[name]))
+        loss.backward()
+        optimizer.step()
+        losses[name].append(float(loss.detach()))
+
+    works = {name: (lambda name=name: step(name)) for name in contenders}
+    seconds = alternate(works, steps)
+    for name, taken in seconds.items():
+        largest = max(abs(a - b) for a, b in zip(losses[name], losses["zoo"], strict=True))
+        assert largest < 1e-3, f"{name}: another loss"
+        print(
+            f"  {name:26} {1000 * taken:8.1f} CPU ms a step, {taken / seconds['zoo']:6.2f} x the zoo's;"
+            f" losses differ by {largest:.0e}",
+            flush=True,
+        )
+
+
+def classification_batches(
+    rows: int, k: int, lengths: tuple[int, int], words: int, distinct: int, chars: int = 0
+) -> Iterator[ClassificationBatch]:
+    """Batches of texts of 6 classes with k memories each, of a number of distinct memories."""
+    random = np.random.default_rng(0)
+    spelling = random.integers(1, max(2, chars), size=(words, 12))
+    spelling[:, 3:] *= np.arange(3, 12) < random.integers(3, 13, size=(words, 1))
+    spelling[0] = 0
+    while True:
+        ids = zipf(random, (rows + distinct, lengths[1]), words - 1)
+        longest = random.integers(lengths[0], lengths[1] + 1, size=len(ids))
+        ids[np.arange(lengths[1]) >= longest[:, None]] = 0
+        word, places = np.unique(np.concatenate([[0], ids.ravel()]), return_inverse=True)
+        texts = torch.from_numpy(places.ravel()[1:].reshape(ids.shape))
+        yield ClassificationBatch(
+            word=torch.from_numpy(word),
+            char=torch.from_numpy(spelling[word] if chars else spelling[word][:, :0]),
+            text=texts[:rows],
+            memory_text=texts[rows:],
+            memory=torch.from_numpy(random.integers(0, distinct, size=(rows, k))),
+            memory_mask=torch.ones(rows, k, dtype=torch.bool),
+            memory_score=torch.ones(rows, k),
+            memory_target=torch.from_numpy(random.integers(0, 6, size=(rows, k))),
+            target=torch.from_numpy(random.integers(0, 6, size=rows)),
+            weight=torch.ones(rows),
+            row=torch.arange(rows),
+        )
+
+
+def spec_of(words: int, chars: int, k: int) -> ClassificationSpec:
+    return ClassificationSpec(words, chars, list("abcdef"), list("abcdef"), k)
+
+
+# --- KNNBiLSTM ---
+
+
+def knn_bilstm(folder: Path, steps: int) -> None:
+    """M7 with 5 neighbours of 20 to 60 words."""
+    network: Any = KNNBiLSTM(features="M7").build_network(
+        spec_of(30_000, 60, 5), torch.randn(30_000, 300), None
+    )
+    plain = copy.deepcopy(network)
+    race(
+        {
+            "zoo": contender(network, lambda b: functional.cross_entropy(network(b).logits, b.target)),
+            "plain": contender(plain, lambda b: functional.cross_entropy(plain_knn(plain, b), b.target)),
+        },
+        {"zoo": classification_batches(64, 5, (20, 60), 30_000, 240, chars=60)},
+        steps,
+    )
+
+
+def plain_knn(network: Any, batch: ClassificationBatch) -> Tensor:
+    """The paper's M7 as one would write it down, with the network's weights."""
+    words, encoder = network.encoder.words, network.encoder
+
+    def last_states(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+        _, (last, _) = nn.LSTM.forward(lstm, packed)
+        return last.transpose(0, 1).flatten(1)
+
+    def encode(texts: Tensor) -> Tensor:
+        mask = texts != 0
+        ids, chars = batch.word[texts][mask], batch.char[texts][mask]  # [tokens], [tokens, L]
+        spelled = last_states(words.char_lstm, words.char_table(chars), (chars != 0).sum(1))
+        vectors = texts.new_zeros(*texts.shape, words.size, dtype=torch.float32)
+        vectors[mask] = torch.cat([words.table[ids], spelled], dim=1)
+        return last_states(encoder.lstm, vectors, mask.sum(1))
+
+    h = encode(batch.text)
+    neighbors = encode(batch.memory_text[batch.memory.flatten()]).view(*batch.memory.shape, -1)
+    label, text = [], []
+    for weight in network.similarity.weight:
+        s = functional.cosine_similarity(weight * h.unsqueeze(1), weight * neighbors, dim=2)
+        label.append(s.unsqueeze(1) @ functional.one_hot(batch.memory_target, 6).float())
+        text.append(s.unsqueeze(1) @ neighbors)
+    features = [h, torch.cat(label, 2).squeeze(1), torch.cat(text, 2).squeeze(1)]
+    logits: Tensor = network.classifier(torch.cat(features, dim=1))
+    return logits
+
+
+# --- ExpaNet ---
+
+
+def expanet(folder: Path, steps: int) -> None:
+    """H = 3, 20 titles of 15 words, 30,000 words."""
+    network: Any = ExpaNet(hops=3, word_size=100).build_network(spec_of(30_000, 0, 20), None, None)
+    contenders = {}
+    for name, fused in (("plain, dense Adam", False), ("plain, fused dense Adam", True)):
+        plain = PlainExpaNet(network)
+        contenders[name] = contender(
+            plain, lambda b, plain=plain: functional.cross_entropy(plain(b), b.target), fused
+        )
+    tables = [module for module in network.modules() if isinstance(module, RowTable)]
+    own = contender(network, lambda b: functional.cross_entropy(network(b).logits, b.target))
+    contenders["zoo"] = own._replace(optimizer=update_by_rows(own.optimizer, tables))
+    race(contenders, {"zoo": classification_batches(32, 20, (15, 15), 30_000, 500)}, steps)
+
+
+class PlainExpaNet(nn.Module):
+    """The paper's equations as one would write them down."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        tables = network.text.words.table, network.memory.words.table
+        self.a, self.b = (
+            nn.Embedding.from_pretrained(table.detach().clone(), freeze=False, padding_idx=0)
+            for table in tables
+        )
+        size = self.a.embedding_dim
+        self.gates = nn.ModuleList(nn.Linear(size, size, bias=False) for _ in range(6))
+        self.head = copy.deepcopy(network.classifier)
+        with torch.no_grad():
+            given = [*network.expand.of_text.weight.chunk(3), *network.expand.of_memories.weight.chunk(3)]
+            for gate, weight in zip(self.gates, given, strict=True):
+                gate.weight.copy_(weight)
+
+    def forward(self, batch: ClassificationBatch) -> Tensor:
+        """Logits of texts without padding."""
+        wz, wr, w, uz, ur, u = self.gates
+        q = self.a(batch.word[batch.text]).mean(dim=1)
+        d = self.b(batch.word[batch.memory_text[batch.memory]]).mean(dim=2)
+        expanded = q
+        for _ in range(3):
+            a = torch.softmax(torch.einsum("bd,bkd->bk", expanded, d), dim=1)
+            o = torch.einsum("bk,bkd->bd", a, d)
+            z = torch.sigmoid(wz(expanded) + uz(o))
+            r = torch.sigmoid(wr(expanded) + ur(o))
+            expanded = (1 - z) * expanded + z * torch.tanh(w(expanded) + r * u(o))
+        logits: Tensor = self.head(torch.cat([q, expanded], dim=1))
+        return logits
+
+
+# --- HMN ---
+
+DIALOGUES = 10
+
+
+def draw_dialogues(number: int) -> list[MadeUp]:
+    """Dialogues of the size of the published ones: 16 turns of 4 to 12 words, 6 questions."""
+    random = np.random.default_rng(0)
+    dialogues = []
+    for dialogue in range(number):
+        turns = [[f"w{word}" for word in zipf(random, random.integers(3, 12), 300)] for _ in range(16)]
+        answers = [f"own{dialogue}-{i}" for i in range(6)]
+        for i, answer in enumerate(answers):
+            turns[2 * i + 2].append(answer)
+        questions = [" ".join(f"w{word}" for word in random.integers(1, 31, size=6)) for _ in answers]
+        dialogues.append(MadeUp([" ".join(turn) for turn in turns], questions, answers))
+    return dialogues
+
+
+class PlainGRU(AllStatesGRU):
+    """PyTorch's, on padded sequences of vectors."""
+
+    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+        return self.packed(table, ids, lengths)
+
+
+def hmn(folder: Path, steps: int) -> None:
+    """10 dialogues of 16 turns, with 6 questions each."""
+    file = write_published(folder / "train.txt", draw_dialogues(300))
+    data = DialogueDataModule(
+        layout="hmn4qa",
+        train_file=str(file),
+        validation_split=0.1,
+        cache_dir=str(folder),
+        batch_size=DIALOGUES,
+    )
+    data.prepare_data()
+    data.setup("fit")
+    table = data.split("train").dialogues
+    repeated = []
+    for number in range(len(table)):
+        turns = table.turns.texts[slice(*table.turn_offsets[number : number + 2])]
+        for row in range(*table.question_offsets[number : number + 2]):
+            question, answer = table.questions.texts[row], table.questions.label(row)
+            repeated.append(Dialogue(str(row), turns, [question], [answer], [str(row)]))
+    once, copies = (data.dataset(data.split_of(each)) for each in (table, Dialogues.from_list(repeated)))
+    starts = [step % 20 * DIALOGUES for step in range(steps + 2)]
+
+    def of_questions() -> Iterator[Any]:
+        for start in starts:
+            yield copies.__getitems__(range(*table.question_offsets[[start, start + DIALOGUES]]))
+
+    def model(gru: type[AllStatesGRU]) -> Contender:
+        torch.manual_seed(0)
+        made: Any = HMN(word_dropout=0)
+        made._build(data.spec, None, None)
+        made.network.word_memory.gru.__class__ = gru
+        return contender(made, lambda batch: made.loss_terms(made(batch), batch).mean())
+
+    plain = {"a copy for each question": AllStatesGRU, "the same, PyTorch's GRU": PlainGRU}
+    race(
+        {"zoo": model(AllStatesGRU), **{name: model(gru) for name, gru in plain.items()}},
+        {
+            "zoo": (once.__getitems__(range(start, start + DIALOGUES)) for start in starts),
+            **{name: of_questions() for name in plain},
+        },
+        steps,
+    )
+
+
+# --- LSTM-RNN ---
+
+
+def lstm_rnn(folder: Path, steps: int) -> None:
+    """96 cells; 128 queries of 1 to 8 words, with a relevant document of 4 to 16 words and 4 random negatives."""
+    random = np.random.default_rng(0)
+    spelled = ["".join(map(chr, random.integers(97, 123, size=3 + word % 9))) for word in range(8001)]
+    for name, number, shortest, longest in (("corpus", 3000, 4, 16), ("queries", 2000, 1, 8)):
+        lengths = random.integers(shortest, longest + 1, size=number)
+        texts = [" ".join(spelled[word] for word in zipf(random, length, 8000)) for length in lengths]
+        records = [{"id": f"{name[0]}{row}", "text": text} for row, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    judged = random.integers(0, 3000, size=(2000, 10))
+    lines = [f"q{query} c{document} 1\n" for query, row in enumerate(judged) for document in row]
+    (folder / "qrels.tsv").write_text("".join(lines))
+    data = ClickthroughDataModule(
+        corpus_file=f"{folder}/corpus.jsonl", train_queries=f"{folder}/queries.jsonl",
+        train_judgements=f"{folder}/qrels.tsv", validation_split=0.05, negatives="random", num_negatives=4,
+        batch_size=128, cache_dir=str(folder / "cache"), seed=1,
+    )  # fmt: skip
+    data.prepare_data()
+    data.setup("fit")
+    contenders = {}
+    for name in ("zoo", "plain"):
+        torch.manual_seed(0)
+        model: Any = LSTMRNN(hidden_size=96, tied=False, word_dropout=0.0)
+        model._build(data.spec, None, None)
+        score = plain_scores(model) if name == "plain" else model.network
+        contenders[name] = contender(
+            model.train(), lambda b, model=model, score=score: model.loss_terms(score(b), b).mean()
+        )
+    loader = data.train_dataloader()
+    race(contenders, {"zoo": itertools.chain.from_iterable(iter(loader) for _ in itertools.count())}, steps)
+
+
+def plain_scores(model: Any) -> Callable[[Any], Tensor]:
+    """The same towers without any tricks."""
+
+    def encode(tower: Any, char: Tensor, text: Tensor) -> Tensor:
+        layer = tower.hashing
+        # Every token's trigrams, as they stand in the text.
+        number, start = letter_trigrams(char[text.flatten()], layer.mark)
+        row = torch.searchsorted(layer.known, number).clamp(max=len(layer.known) - 1)
+        product = functional.embedding_bag(row, layer.table, start, mode="sum").view(*text.shape, -1)
+        product = product + tower.bias[0]
+        h = tower.hidden_size
+        y = c = product.new_zeros(len(text), h)
+        for t in range(text.shape[1]):
+            gates = product[:, t] + y @ tower.recurrent[0].T
+            i, o = gates[:, :h].sigmoid(), gates[:, h : 2 * h].sigmoid()
+            new_c = c + i * gates[:, 2 * h :].tanh()
+            real = (text[:, t] != 0).unsqueeze(1)
+            y, c = torch.where(real, o * new_c.tanh(), y), torch.where(real, new_c, c)
+        return functional.normalize(y, dim=1)
+
+    query, document = model.network.query, model.network.document
+    return lambda b: encode(query, b.char, b.query_text) @ encode(document, b.char, b.document_text).T
+
+
+RACES: dict[str, Callable[[Path, int], None]] = {
+    "KNNBiLSTM": knn_bilstm, "ExpaNet": expanet, "HMN": hmn, "LSTMRNN": lstm_rnn
+}  # fmt: skip
+
+
+def main() -> None:
+    """Time model after model."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--models", nargs="+", choices=RACES, default=list(RACES))
+    arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--steps", type=int, default=20)
+    given = arguments.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.set_flush_denormal(True)
+    for name in given.models:
+        print(f"{name}: {RACES[name].__doc__}", flush=True)
+        torch.manual_seed(0)
+        with tempfile.TemporaryDirectory() as folder:
+            RACES[name](Path(folder), given.steps)
+
+
+if __name__ == "__main__":
+    main()
