@@ -6,7 +6,8 @@ change of one row of a million writes a few megabytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from datamodules.core import storage
@@ -21,7 +24,10 @@ from datamodules.core.arrays import RowLookup, damaged, map_array
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import BLOCK, Rows
+from datamodules.corpora.rows import BLOCK, Rows, Texts
+from datamodules.retrieval.base import Collection, Retriever
+from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.memories.changes import name_some
 
 POINTER = "memory.json"
 
@@ -48,9 +54,9 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a memory: its rows and the lookup of their texts, mapped from a folder.
+    """A version of a memory: its rows and the lookup of their texts, mapped from a folder that never changes.
 
-    `FolderMemory` writes a version for each change, and reads the open one. The folder never changes.
+    `FolderMemory` writes one for each change. Searches, edits and the audit read the rows of the open one.
     """
 
     folder: Path
@@ -92,49 +98,118 @@ class Version:
             written_in = np.repeat(runs[:, 1], runs[:, 0])
         return cls(folder, number, rows, str(manifest["fingerprint"]), lookup, files, written_in)
 
+    def collection(self, retriever: Retriever) -> Collection:
+        """Return the texts with the fingerprint of their index."""
+        ids, labels = (Texts(self.rows.table.column(name)) for name in ("id", "label"))
+        return Collection(self.rows.texts, index_fingerprint(self.fingerprint, retriever), ids, labels)
+
+    def index_folder(self, retriever: Retriever) -> Path:
+        """Return the folder of the index; the members of a fused retriever append a number to its name."""
+        return index_folder(self.folder, index_fingerprint(self.fingerprint, retriever))
+
+    def row_of_ids(self, ids: Sequence[str]) -> NDArray[np.int32]:
+        """Return the row with each id, -1 where there is none."""
+        wanted = pa.array(ids, pa.string())
+        matches = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
+        rows: NDArray[np.int32] = pc.fill_null(matches, -1).to_numpy()
+        return rows
+
+    def rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the row with each id, int64 [n]; raise an `InputError` for unknown ids, and for an id given twice."""
+        wanted = pa.array(ids, pa.string())
+        # The memory may have a million ids, of which few are wanted.
+        matches = np.flatnonzero(pc.is_in(self.rows.table.column("id"), value_set=wanted).to_numpy())
+        row_of = dict(zip(self.rows.select(matches).ids, matches.tolist(), strict=True))
+        if unknown := [each for each in ids if each not in row_of]:
+            raise InputError(f"{self.folder.parent}: has no row with the id {name_some(unknown)}")
+        if len(row_of) < len(ids):
+            twice = [each for each, count in Counter(ids).items() if count > 1]
+            raise InputError(f"{self.folder.parent}: the id {name_some(twice)} is given more than once")
+        return np.array([row_of[each] for each in ids], np.int64)
+
+    def excluded_rows(
+        self, texts: Sequence[str], own_ids: Sequence[str] | None = None
+    ) -> list[NDArray[np.int32]]:
+        """Return the rows that are duplicates of each text or, with own ids, of its own row; see `Memory.search`."""
+        exclude = self.lookup.all_rows(fold_hashes(texts))
+        if own_ids is not None:
+            own_rows = self.row_of_ids(own_ids)
+            queries = np.flatnonzero(own_rows >= 0)
+            own_texts = self.rows.texts.take(own_rows[queries])
+            own_duplicates = self.lookup.all_rows(fold_hashes(own_texts))
+            for query, rows in zip(queries.tolist(), own_duplicates, strict=True):
+                exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
+        return exclude
+
+    def rows_since(self, number: int) -> NDArray[np.int64]:
+        """Return the rows that were added or corrected after a version, ascending."""
+        return np.flatnonzero(self.written_in > number)
+
     @staticmethod
     def size(memory: Path, number: int) -> int:
         """Return the number of rows of a version."""
         manifest = storage.check_folder(folder_of(memory, number), advice=_advice(memory, number))
         return int(sum(manifest["rows"].values()))
 
-    @staticmethod
-    def write(
-        memory: Path,
-        number: int,
-        rows: Rows,
-        lookup: RowLookup,
-        before: Version | None = None,
-        known: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Write a version; `known` [n] has the row of each row in the version before, -1 for a new one."""
-        known = np.full(len(rows), -1) if known is None else known
-        written_in = np.full(len(rows), number)
-        if before is not None:
-            written_in[known >= 0] = before.written_in[known[known >= 0]]
-        starts = np.flatnonzero(np.diff(written_in, prepend=-1))
+    @classmethod
+    def write_first(cls, memory: Path, rows: Rows) -> Version:
+        """Write and map version 1."""
+        lookup, written_in = RowLookup.of(fold_hashes(rows.texts)), np.ones(len(rows), np.int64)
+        return _write(memory, 1, rows, lookup, written_in, _new_files(0, len(rows)), None)
+
+    def write_next(self, rows: Rows, known: NDArray[np.int64]) -> Version:
+        """Write and map the next version; `known` [n] has the row of each row in this one, -1 for a new row."""
+        number, is_known = self.number + 1, known >= 0
+        written_in = np.where(is_known, self.written_in[known], number)
+        if is_known.all():
+            lookup = self.lookup.keep(known)
+        else:
+            hashes = self.lookup.keys_by_row()[known]
+            hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
+            lookup = RowLookup.of(hashes)
+        files = _files(self.files, known)
+        return _write(self.folder.parent, number, rows, lookup, written_in, files, self.folder)
+
+
+def _write(
+    memory: Path,
+    number: int,
+    rows: Rows,
+    lookup: RowLookup,
+    written_in: NDArray[np.int64],
+    files: list[_File],
+    before: Path | None,
+) -> Version:
+    names = {file.shared or f"rows-{number}-{position}.arrow": file for position, file in enumerate(files)}
+    counts = {name: file.end - file.start for name, file in names.items()}
+    starts = np.flatnonzero(np.diff(written_in, prepend=-1))
+    with storage.new_folder(folder_of(memory, number), rows.fingerprint, like=before, rows=counts) as partial:
+        for name, file in names.items():
+            if before is not None and file.shared:
+                storage.link(before / name, partial / name)
+            else:
+                # Copied: Arrow writes some bytes behind the rows of a slice, too, which may be removed ones.
+                new = rows.part(range(file.start, file.end))
+                new.select(np.arange(len(new))).save(partial / name)
         runs = np.stack([np.diff(starts, append=len(rows)), written_in[starts]], axis=1)
-        files = _files({} if before is None else before.files, known)
-        names = {
-            file.shared or f"rows-{number}-{position}.arrow": file for position, file in enumerate(files)
-        }
-        counts = {name: file.end - file.start for name, file in names.items()}
-        folder, like = folder_of(memory, number), None if before is None else before.folder
-        with storage.new_folder(folder, rows.fingerprint, like=like, rows=counts) as partial:
-            for name, file in names.items():
-                if before is not None and file.shared:
-                    storage.link(before.folder / name, partial / name)
-                else:
-                    # Copied: Arrow writes some bytes behind the rows of a slice, too, which may be removed ones.
-                    new = rows.part(range(file.start, file.end))
-                    new.select(np.arange(len(new))).save(partial / name)
-            np.save(partial / "written_in.npy", runs)
-            lookup.save(partial)
+        np.save(partial / "written_in.npy", runs)
+        lookup.save(partial)
+    return Version.open(memory, number)
 
 
 def folder_of(memory: Path, number: int) -> Path:
     """Return the folder of a version."""
     return memory / f"version-{number}"
+
+
+def index_fingerprint(rows: str, retriever: Retriever) -> str:
+    """Return the fingerprint of a retriever's index of the rows with this fingerprint."""
+    return storage.fingerprint_of({"rows": rows, **retriever.ranking.describe()})
+
+
+def index_folder(version: Path, fingerprint: str) -> Path:
+    """Return the folder of an index with this fingerprint, in the folder of a version."""
+    return version / f"index-{fingerprint[:16]}"
 
 
 def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:

@@ -16,7 +16,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import open_memory
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.memories import folder_memory
+from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.versions import POINTER, contents_of_memory
 from tests.datamodules.checks import check_message, kill
@@ -94,7 +94,7 @@ def test_unlabelled_memories_have_no_labels(tmp_path: Path) -> None:
 def test_duplicates_are_found_whatever_their_case_and_space(tmp_path: Path) -> None:
     table = Rows.from_lists(["The lion", "a lion", "the  LION ", "sail", "the lion"])
     memory = build(tmp_path / "m", table)
-    duplicates = [sorted(rows.tolist()) for rows in memory.excluded_rows(["the lion", "SAIL", "lion"])]
+    duplicates = [sorted(rows.tolist()) for rows in memory.opened.excluded_rows(["the lion", "SAIL", "lion"])]
     assert duplicates == [[0, 2, 4], [3], []]
     kept = memory.search(["the lion"], 5, exclude_duplicates=True).memories
     assert list(kept.texts) == ["a lion"]
@@ -122,7 +122,7 @@ def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.Monke
         raise AssertionError("built again")
 
     monkeypatch.setattr(EmbeddedRetriever, "index", never)
-    monkeypatch.setattr(folder_memory, "fold_hashes", never)
+    monkeypatch.setattr(versions, "fold_hashes", never)
     again = build(tmp_path / "m").search(QUERIES, 4)
     np.testing.assert_array_equal(again.rows, first.rows)
 
@@ -130,7 +130,7 @@ def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("where", ["fold_hashes", "_write_postings"])
 def test_a_killed_build_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(folder_memory if where == "fold_hashes" else inverted_index, where, kill)
+        patch.setattr(versions if where == "fold_hashes" else inverted_index, where, kill)
         assert in_processes(1, build, tmp_path / "m") == [-signal.SIGKILL]
     with pytest.raises(InputError, match="no memory here"):
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())

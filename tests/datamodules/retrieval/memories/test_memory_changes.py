@@ -101,7 +101,7 @@ def test_a_changed_memory_ranks_like_one_that_was_built_of_its_rows(
         check_same(memory.search(QUERIES, 8), fresh.search(QUERIES, 8))
         own = memory.rows.ids[:2]
         check_same(*(each.search(QUERIES[:2], 5, True, own) for each in (memory, fresh)))
-        same = [each.excluded_rows([memory.rows.texts[3]])[0].tolist() for each in (memory, fresh)]
+        same = [each.opened.excluded_rows([memory.rows.texts[3]])[0].tolist() for each in (memory, fresh)]
         assert same[0] == same[1]
     assert hits_of(FolderMemory(tmp_path / "m", make(), 1).search(QUERIES, 8)) == first
     assert hits_of(FolderMemory(tmp_path / "m", make()).search(QUERIES, 8)) == hits_of(
@@ -132,7 +132,7 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
     assert memory.replace(Rows.from_lists(["new text"], ["boats"], [ids[3]])) == (memory.version, 60, 1)
     assert (memory.rows.ids, memory.rows.texts[3]) == (ids, "new text")
     assert list(memory.rows.texts)[4:] == texts[4:]
-    assert memory.rows_since(1).tolist() == [3, 5]
+    assert memory.opened.rows_since(1).tolist() == [3, 5]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     memory.add(Rows.from_lists(["an otter", "a zebra"], ["beasts", "boats"]))
     memory.remove(["40", "3", "2:0"])
     memory.relabel({"5": "boats" if memory.rows.label(4) != "boats" else "bread"})
-    written = memory.rows_since(1)
+    written = memory.opened.rows_since(1)
     before = {v: hits_of(FolderMemory(tmp_path / "m", make(), v).search(QUERIES, 6)) for v in (3, 4)}
     assert any(SECRET.encode() in content for content in contents(tmp_path / "m").values())
     assert memory.compact(keep) == 4 - keep
@@ -204,7 +204,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     for version in range(5 - keep, 5):
         opened = FolderMemory(tmp_path / "m", make(), version)
         assert hits_of(opened.search(QUERIES, 6)) == before[version]
-    assert memory.rows_since(1).tolist() == written.tolist()
+    assert memory.opened.rows_since(1).tolist() == written.tolist()
     with pytest.raises(InputError, match=f"was deleted by `zoo memory compact`; the oldest is {5 - keep}"):
         FolderMemory(tmp_path / "m", make(), 2)
     assert memory.compact(keep) == 0
@@ -312,7 +312,7 @@ def test_versions_share_the_files_of_unchanged_rows(tmp_path: Path, monkeypatch:
     fresh = build(tmp_path / "n", Rows(memory.rows.table, "fresh"))
     assert memory.fingerprint == fresh.fingerprint
     assert hits_of(memory.search(QUERIES, 9)) == hits_of(fresh.search(QUERIES, 9))
-    assert memory.rows_since(1).tolist() == [0, 50]
+    assert memory.opened.rows_since(1).tolist() == [0, 50]
     memory.compact()
     assert set(files().values()) == {1}
     assert len(FolderMemory(tmp_path / "m", EmbeddedRetriever())) == 51
