@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 import yaml
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from torch import Tensor
 from typing_extensions import override
 
 from callbacks.charts import wandb_loggers
@@ -42,6 +43,8 @@ class RunFolder(Callback):
         self.started = time.monotonic()
         #: seconds of a resumed run's earlier sessions, up to the checkpoint.
         self.earlier = 0.0
+        #: the last metrics of the epochs.
+        self.metrics: dict[str, Tensor] = {}
         self.has_trained = False  # and remains so where a finished run is resumed
 
     @override
@@ -58,7 +61,7 @@ class RunFolder(Callback):
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Loggers get the monitored metric now: a run that is killed writes no summary.
-        best = _best_checkpoint(trainer)
+        best = _best_checkpoint(trainer, pl_module)
         monitored = {} if best is None else {"monitor": best.monitor, "mode": best.mode}
         for logger in trainer.loggers:
             logger.log_hyperparams({"config": self.config, **monitored})
@@ -74,10 +77,18 @@ class RunFolder(Callback):
             # A resumed run is unfinished again.
             (self.folder / "summary.json").unlink(missing_ok=True)
 
+    @property
+    def is_finished(self) -> bool:
+        """True once the run has a summary, its last file."""
+        return (self.folder / "summary.json").exists()
+
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.metrics = dict(trainer.callback_metrics)
         if not trainer.is_global_zero:
             return
+        if getattr(pl_module, "finishes", False) and not self.is_finished:
+            return  # `zoo.runs.finishing` continues
         if not self.has_trained:
             # The folder of a finished run has its summary already.
             print(
@@ -85,16 +96,23 @@ class RunFolder(Callback):
                 f" --trainer.max_epochs {trainer.max_epochs}; raise it to continue"
             )
             return
-        answer: Answer | None = getattr(pl_module, "answer", None)
+        self.write(trainer, pl_module)
+
+    def write(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
+        """Write the summary of a whole run, after the model's comparison of itself with others, if it has one."""
+        if not trainer.is_global_zero:
+            return
+        answer: Answer | None = getattr(model, "answer", None)
         if answer is not None:
             answer.write(self.folder)
             print(f"\n{answer.as_markdown()}")
             columns, *rows = answer.cells()
             for logger in wandb_loggers(trainer):
                 logger.log_table("answer", columns=columns, data=rows)
-        write_json(self.folder / "summary.json", self._summary(trainer, pl_module))
+        write_json(self.folder / "summary.json", self._summary(trainer, model))
 
     def _summary(self, trainer: pl.Trainer, model: pl.LightningModule) -> PlainDict:
+        metrics = self.metrics | dict(trainer.callback_metrics)
         summary = {
             "model": type(model).__name__,
             "epochs": trainer.current_epoch,
@@ -106,9 +124,9 @@ class RunFolder(Callback):
             "precision": str(trainer.precision),
             "python": platform.python_version(),
             **{name: version(name) for name in ("memory-zoo", "torch", "pytorch-lightning")},
-            "metrics": {name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
+            "metrics": {name: float(value) for name, value in sorted(metrics.items())},
         }
-        best = _best_checkpoint(trainer)
+        best = _best_checkpoint(trainer, model)
         if best is not None and best.best_model_score is not None:
             summary["monitor"], summary["mode"] = best.monitor, best.mode
             summary["best_score"] = float(best.best_model_score)
@@ -116,7 +134,9 @@ class RunFolder(Callback):
         return summary
 
 
-def _best_checkpoint(trainer: pl.Trainer) -> ModelCheckpoint | None:
-    """Return the callback that keeps the best epoch's checkpoint."""
+def _best_checkpoint(trainer: pl.Trainer, model: pl.LightningModule) -> ModelCheckpoint | None:
+    """Return the callback that keeps the best epoch's checkpoint; None if its metric is only of a part of the model."""
+    if getattr(model, "monitor", None) is not None:
+        return None
     checkpoints = (each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint))
     return next((checkpoint for checkpoint in checkpoints if checkpoint.monitor), None)

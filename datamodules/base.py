@@ -19,7 +19,6 @@ from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LightningDataModule
-from datamodules.core.shards import WHOLE
 from datamodules.core.storage import Part, cache_folder, fingerprint_of
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
@@ -106,12 +105,12 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 lambda: self.own_memory(self.read_tables(["train"])),
                 self.any_ranking,
             )
-        #: the rows whose neighbors `prepare_data` retrieves; see `preparation.prepare_shard`.
-        self.shard = WHOLE
         self.facts: PlainDict = {}
         self._spec: Any = None
         self._splits: dict[str, SplitT] = {}
         self._file_contents: PlainDict | None = None
+        #: on after the last epoch of a fit, where Lightning only validates, but the training rows are still read.
+        self.is_finishing = False
 
     # --- written by each kind ---
 
@@ -226,12 +225,16 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def prepare_data(self) -> None:
         """Read, retrieve and tokenize what the stage needs, unless the cache has it."""
+        if self.is_finishing and "train" in self._splits:
+            return
         self._file_contents = None
         for level, line in preparation.prepare(self).messages:
             log.log(level, "%s", line)
 
     def setup(self, stage: str) -> None:
         """Map what `prepare_data` made."""
+        if self.is_finishing and "train" in self._splits:
+            return
         self._file_contents = None
         file = preparation.plan_file(self, preparation.wanted_splits(self))
         plan = preparation.Plan.read(file)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datamodules.core.lightning import TrainerFn
-from datamodules.core.shards import Shard, UnfinishedError
 from datamodules.core.storage import (
     Part,
     are_whole,
@@ -71,28 +70,10 @@ def prepare(data: AnyDataModule) -> Plan:
     return plan
 
 
-def prepare_shard(data: AnyDataModule, shard: Shard) -> bool:
-    """Retrieve the neighbors of one shard of each table; the last one prepares all, and returns True."""
-    data.shard = shard
-    while True:
-        try:
-            prepare(data)
-        except _UnfinishedTables as tables:
-            if not all(unfinished.is_over() for unfinished in tables.unfinished):
-                return False
-        else:
-            return True
-
-
-class _UnfinishedTables(Exception):
-    def __init__(self, unfinished: Sequence[UnfinishedError]) -> None:
-        self.unfinished = unfinished
-
-
 def wanted_splits(data: AnyDataModule) -> list[str]:
     """The tables that the trainer's stage needs; without a trainer, all that are named."""
     stage = None if data.trainer is None else data.trainer.state.fn
-    if stage == TrainerFn.FITTING:
+    if stage == TrainerFn.FITTING or data.is_finishing:
         return ["train", "validation"]
     if stage == TrainerFn.VALIDATING:
         # The validation rows, or the memory, may have to come from the training table.
@@ -108,21 +89,16 @@ def wanted_splits(data: AnyDataModule) -> list[str]:
 
 def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
     tables = data.read_tables(wanted)
-    training = data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
+    training = data.is_finishing or data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
     if data.memory is not None and (data.retrieves or (data.has_memory and "train" in tables)):
         data.memory.locate(data.own_memory(tables), training="train" in tables)
     location = None if data.memory is None else data.memory.location
     keys = data.duplicate_keys(tables["train"]) if "train" in tables else None
     seen = data.duplicates.with_training(keys, training)
     plan = Plan(None if location is None else location.to_dict(), data.duplicates.prepare_seen(seen))
-    unfinished = []
     for name in wanted:
         table = tables.pop(name)
-        try:
-            parts = data.prepare_split(name, table, seen)
-        except UnfinishedError as error:
-            unfinished.append(error)
-            continue
+        parts = data.prepare_split(name, table, seen)
         plan.splits[name] = {"source": table.source, "parts": parts}
         split = data.split_type.open(Origin(data.cache, parts, table.source))
         lines = data.describe_split(name, split)
@@ -134,8 +110,6 @@ def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
             plan.vocabulary = data.words.prepare(stores, data.count_words(split))
             plan.facts = data.learn(split, data.words.open(plan.vocabulary))
     data.release_memory()
-    if unfinished:
-        raise _UnfinishedTables(unfinished)
     return plan
 
 

@@ -162,7 +162,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 excludes_duplicates,
                 self.cache,
                 same_table=same_table,
-                shard=self.shard,
             )
             neighbors = open_neighbors(folder, fingerprint)
             parts["neighbors"] = folder.name, fingerprint

@@ -29,7 +29,8 @@ from datamodules.core.types import PlainDict
 from zoo.layers.gru import AllStatesGRU
 from zoo.layers.open_words import DEVIATION, OpenWords
 from zoo.tasks.base import check_choice, check_not_negative, check_sizes
-from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask, Pointer, Readout
+from zoo.tasks.dialogue.outputs import DialogueOutput, Pointer
+from zoo.tasks.dialogue.task import DialogueTask, Readout
 
 WordMemoryKind: TypeAlias = Literal["bigru", "gru", "embedding"]
 

@@ -36,8 +36,8 @@ from zoo.layers.vote import vote
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.metric_learning import LearnsMetric
+from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.predictor import ClassificationPredictor
-from zoo.tasks.classification.task import ClassificationOutput
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
 from zoo.training.warm_start import describe_rows, shared_rows
 

@@ -148,7 +148,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         }
         if (memory := self.searched_memory) is not None:
             folder, fingerprint = build_neighbors(
-                table.queries, memory, self.options.num_hits, False, self.cache, shard=self.shard
+                table.queries, memory, self.options.num_hits, False, self.cache
             )
             parts["hits"] = folder.name, fingerprint
         if name != "train":

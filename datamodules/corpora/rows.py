@@ -156,39 +156,21 @@ class Rows:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of ids, texts and labels, independent of Arrow's chunks and the file's name."""
-        digest = RowsDigest()
-        for batch in self.table.to_batches():
-            digest.update(batch)
+        import pyarrow.compute as pc
+
+        digest = hashlib.sha256()
+        for name in SCHEMA.names:
+            lengths, contents = hashlib.sha256(), hashlib.sha256()
+            for chunk in self.table.column(name).chunks:
+                sizes = pc.binary_length(chunk).cast(pa.int64()).fill_null(-1)
+                lengths.update(sizes.to_numpy(zero_copy_only=False).astype("<i8"))
+                contents.update(_bytes_of(chunk.drop_null()))
+            digest.update(lengths.digest() + contents.digest())
         return digest.hexdigest()
 
     def part(self, rows: range) -> Rows:
         """Return consecutive rows, without a copy."""
         return Rows(self.table.slice(rows.start, len(rows)), self.source)
-
-
-class RowsDigest:
-    """Computes `Rows.fingerprint` of rows that are read in batches."""
-
-    def __init__(self) -> None:
-        # Of the lengths of the strings, and of their bytes.
-        self._columns = {name: (hashlib.sha256(), hashlib.sha256()) for name in SCHEMA.names}
-
-    def update(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
-        import pyarrow.compute as pc
-
-        for name, (lengths, contents) in self._columns.items():
-            column = batch.column(name)
-            sizes = pc.binary_length(column).cast(pa.int64()).fill_null(-1)
-            lengths.update(sizes.to_numpy(zero_copy_only=False).astype("<i8"))
-            contents.update(_bytes_of(column.drop_null()))
-
-    def hexdigest(self) -> str:
-        """Return the SHA-256 of all rows."""
-        digest = hashlib.sha256()
-        for lengths, contents in self._columns.values():
-            digest.update(lengths.digest() + contents.digest())
-        return digest.hexdigest()
 
 
 def _bytes_of(array: pa.Array) -> memoryview:

@@ -79,26 +79,13 @@ def read_table(
     return rows
 
 
-def read_batches(
-    path: str | Path,
-    text_column: Column | Sequence[Column] = "text",
-    label_column: Column | None = "label",
-    id_column: Column | AnyOf | None = None,
-    header: bool | None = None,
-    quotes: bool | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `read_table` in batches, of a table that may not fit in memory; no duplicates are counted."""
-    columns = Columns(text_column, label_column, id_column)
-    return _batches(read_blocks(path, columns, header, quotes), columns, str(path))
-
-
 def _batches(
     blocks: Iterable[Block],
     columns: Columns,
     source: str,
-    class_names: ClassNames | None = None,
-    missing_labels: MissingLabels = "error",
-    hashes: list[NDArray[np.int64]] | None = None,
+    class_names: ClassNames | None,
+    missing_labels: MissingLabels,
+    hashes: list[NDArray[np.int64]],
 ) -> Iterator[pa.RecordBatch]:
     """Turn blocks into Arrow batches, and log empty texts and rows without a label; `hashes` gets those of the rows."""
     repairs = Repairs()
@@ -130,9 +117,8 @@ def _batches(
         num_rows += len(texts)
         if "" in texts:
             empty.add(block, [not text for text in texts])
-        if hashes is not None:
-            keys = texts if labels is None else zip(texts, labels, strict=True)
-            hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
+        keys = texts if labels is None else zip(texts, labels, strict=True)
+        hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
         yield repairs.batch(ids, texts, labels)
     if unlabeled.count and (missing_labels == "error" or not num_rows):
         raise InputError(f"{unlabeled}: no label; add labels, or skip these rows with missing_labels=skip")

@@ -142,7 +142,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             self.options.num_candidates,
             False,
             self.cache,
-            shard=self.shard,
         )
         neighbors = open_neighbors(folder, fingerprint)
         pairs, rows_of = pairs.with_second_texts(neighbors.memories.texts[:])

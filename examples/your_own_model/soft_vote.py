@@ -15,7 +15,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.cli import main
 from zoo.layers.bags import TextBag
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
 
 

@@ -105,29 +105,6 @@ COMMANDS: dict[str, Command] = {
         ],
         lambda folder: Embeddings.open(folder / "vectors").vectors.round(5).tolist(),
     ),
-    "predict --shard": Command(
-        lambda folder: [
-            "predict",
-            "--ckpt_path=run",
-            "--input=more.csv",
-            "--output=out.csv",
-            "--shard=1/1",
-        ],
-        lambda folder: ((folder / "out.csv").read_text(), (folder / "out.csv.parts").exists()),
-    ),
-    "encode --shard": Command(
-        lambda folder: [
-            "encode",
-            "--ckpt_path=run/checkpoints/best.ckpt",
-            "--input=more.csv",
-            "--output=vectors",
-            "--shard=1/1",
-        ],
-        lambda folder: (
-            Embeddings.open(folder / "vectors").vectors.round(5).tolist(),
-            (folder / "vectors.parts").exists(),
-        ),
-    ),
 }
 
 

@@ -30,6 +30,7 @@ from tests.zoo.option_cases import (
     wrong_options,
 )
 from zoo.registry import MODELS, model_class
+from zoo.runs.finishing import fit
 from zoo.saving.saved_model import option_names
 from zoo.tasks.base import Task
 from zoo.tasks.retrieval.task import RetrievalTask
@@ -332,7 +333,7 @@ class Training:
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(model, datamodule=data)
+        fit(trainer, model, data)
         if seed != 5:
             trainer.save_checkpoint(TRAINED)
         scores = {name: value for name, value in trainer.callback_metrics.items() if "time" not in name}

@@ -32,7 +32,8 @@ from zoo.baselines.convolution import (
 from zoo.layers.encoders import WordEncoder
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 
 
 class SentenceConvolution(nn.Module):

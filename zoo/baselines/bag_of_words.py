@@ -24,7 +24,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.tfidf import LinearClassifier, TextVectorizer, planes_of
 from zoo.tasks.base import check_positive, check_sizes
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class TfidfSVM(LinearBag):
     """TF-IDF of words and pairs of words, and a linear support vector machine; `probability` only orders classes."""
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         from sklearn.svm import LinearSVC
 
         rows = data.split("train").rows
@@ -133,7 +134,7 @@ class NGrams(LinearBag):
         return TextVectorizer(self.tfidf, ngram_range=(1, self.max_ngram))
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         from sklearn.linear_model import LogisticRegression
 
         rows = data.split("train").rows
@@ -206,7 +207,7 @@ class BOWRocchio(TfidfSVM):
         self.weight = weight
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         from sklearn.svm import LinearSVC
 
         split, network = data.split("train"), self.network

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState
+from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.convolution import convolve, pool_neighbors
 from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.layers.lstm import LastStateLSTM
@@ -106,7 +106,7 @@ class CharCNN(CharactersOnly):
         self.length, self.filters, self.hidden_size, self.dropout = length, filters, hidden_size, dropout
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: TextRowsDataModule[Any]) -> None:
         super().check_data(data)
         length = data.options.max_length
         if length != self.length:

@@ -43,8 +43,8 @@ class WordConvolution(nn.Module):
 
 def convolve(convolution: nn.Module, states: Tensor) -> Tensor:
     """ReLU of an `nn.Conv1d` on [N, T, F], or an `nn.Conv2d` on [P, T, S, F], in windows centered on every position."""
-    assert isinstance(convolution, nn.Conv1d | nn.Conv2d)
-    sides = [side for window in convolution.kernel_size for side in ((window - 1) // 2, window // 2)]
+    weight = next(convolution.parameters())  # [output channels, input channels, *windows]
+    sides = [side for window in weight.shape[2:] for side in ((window - 1) // 2, window // 2)]
     padded = functional.pad(states.movedim(-1, 1), sides)
     return torch.relu(convolution(padded)).movedim(1, -1).contiguous()
 

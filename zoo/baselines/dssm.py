@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
 from datamodules.batch import ClickSpec, MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
+from datamodules.matching import MatchingDataModule
 from datamodules.state import DataState
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
@@ -32,7 +32,8 @@ from zoo.layers.dual_encoder import Tower
 from zoo.layers.interactions import PairCosine, unit
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_positive, check_sizes
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 from zoo.training.warm_start import numbered
 
@@ -136,7 +137,7 @@ class TrigramMatcher(MatchingTask):
         """Make the encoder of a text."""
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: MatchingDataModule) -> None:
         super().check_data(data)
         needs = f"{type(self).__name__} reads the letters of words: set"
         if data.options.tokenizer not in WORD_TOKENIZERS:

@@ -48,7 +48,7 @@ class FittedRanking(Fitted, RetrievalTask):
     network: RankingNetwork[Any]
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         self.network.fit(data.split("train").judgements.documents.texts[:], run_seed())
 
     @override

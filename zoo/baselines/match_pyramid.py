@@ -24,7 +24,8 @@ from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, word_pair_mask
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 
 Similarity: TypeAlias = Literal["cosine", "dot", "indicator"]
 

@@ -15,7 +15,8 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.vote import count_votes, vote
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
 #: Share of the votes in a prediction; class frequencies, with the rest, decide where votes are equal or missing.
@@ -67,7 +68,7 @@ class Majority(Fitted, ClassificationTask):
         return PriorNetwork()
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         labels = data.spec.labels
         numbers = label_numbers(data.split("train").rows, labels)
         self.network.fitted = {"counts": torch.from_numpy(np.bincount(numbers, minlength=len(labels)))}

@@ -22,7 +22,8 @@ from datamodules.text.tokenization import Lexicon, make_tokenizer
 from zoo.baselines.term_statistics import TermStatistics
 from zoo.layers.interactions import pair_logits
 from zoo.tasks.fitted import Fitted, FittedNetwork
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 
 
 class ScoreNetwork(FittedNetwork):
@@ -130,7 +131,7 @@ class PairReference(Fitted, MatchingTask):
         return self.network_type(spec.num_outputs)
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         split = data.split("train")
         self.network.fit(split.pairs.second.texts[:])
         if data.spec.goal == "classification":

@@ -282,7 +282,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         return ParagraphNetwork(self.size, **self.gensim_options)
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         judgements = data.split("train").judgements
         self.network.fit([*judgements.queries.texts, *judgements.documents.texts], run_seed())
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
 from datamodules.batch import ClassificationBatch, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from datamodules.text.tokenization import CHARACTERS
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from datamodules.text_rows import TextRowsDataModule
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 
 
 class TextNetwork(nn.Module):
@@ -65,7 +67,7 @@ class CharactersOnly(TextOnly):
         return super().row_names(name, weight, data)
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: TextRowsDataModule[Any]) -> None:
         super().check_data(data)
         if data.options.tokenizer != CHARACTERS:
             raise InputError(

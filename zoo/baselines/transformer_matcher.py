@@ -23,7 +23,8 @@ from zoo.layers.encoders import TransformerEncoder
 from zoo.layers.interactions import PairCosine, unit
 from zoo.tasks.base import check_choice
 from zoo.tasks.encoders import ReadsTransformer
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 
 Mode: TypeAlias = Literal["cross", "bi"]
 

@@ -28,7 +28,8 @@ from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.bag_of_words import BLOCK
 from zoo.tasks.base import check_choice, check_positive, check_sizes
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
 Expand: TypeAlias = Literal["none", "join", "separate"]
@@ -139,7 +140,7 @@ class WordAverages(Fitted, ClassificationTask):
         return AverageNetwork(self.expand)
 
     @override
-    def fit_to(self, data: AnyDataModule) -> None:
+    def finish(self, data: AnyDataModule) -> None:
         from sklearn.svm import LinearSVC
 
         assert isinstance(data, TextRowsDataModule)

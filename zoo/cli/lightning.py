@@ -27,18 +27,18 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.chart import write_table
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.pictures import write_picture
+from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
-from datamodules.core.shards import Shard
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
-from datamodules.preparation import prepare_shard
 from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
 from zoo.ensemble.answer import Answer
+from zoo.runs.finishing import fit
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.run_folder import draw_training, read_run
 from zoo.saving.saved_model import SavedModel
@@ -82,15 +82,7 @@ class ZooCLI(LightningCLI):
             run=is_run,
         )
         if not is_run:
-            self._prepare(self._option("shard"))
-
-    def _prepare(self, shard: str | None) -> None:
-        if shard is None:
             self.datamodule.prepare_data()
-        elif prepare_shard(self.datamodule, Shard.parse(shard)):
-            log.info("the data is prepared")
-        else:
-            log.info("shard %s is done; the last shard finishes the preparation", shard)
 
     @override
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -113,15 +105,6 @@ class ZooCLI(LightningCLI):
         parser.add_argument(
             "--output", type=str | None, default=None, help="JSON file for the metrics of validate and test"
         )
-        if self.command == "prepare":
-            parser.add_argument(
-                "--shard",
-                type=str | None,
-                default=None,
-                help="retrieve the memories of one of several parts of each table, such as 3/16, or auto: the part of"
-                " this process of torchrun, of a SLURM array or of srun; all share data.cache_dir. The last one"
-                " prepares the rest, which takes little time",
-            )
         # Our own sampler distributes batches, exactly.
         parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
 
@@ -300,7 +283,7 @@ class ZooCLI(LightningCLI):
 
     def _checkpoint_callbacks(self) -> list[Callback]:
         folder = self.run_dir / "checkpoints"
-        monitor = None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor
+        monitor = getattr(self.model, "monitor", None) or self.datamodule.monitor
         return [
             ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
@@ -312,6 +295,10 @@ class ZooCLI(LightningCLI):
         if self.saved is not None and subcommand != "fit":
             arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
         return arguments
+
+    def fit(self, model: Task, datamodule: AnyDataModule, ckpt_path: str | None, **_: Any) -> None:
+        """Train and finish the model; LightningCLI calls it by its name."""
+        fit(self.trainer, model, datamodule, ckpt_path)
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:

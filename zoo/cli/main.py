@@ -40,6 +40,9 @@ _IRRELEVANT = (
     # Of small tables: an epoch's scores are logged at its end.
     "The number of training batches",
     ".*does not have many workers",
+    # There are no validation rows: the last epoch counts.
+    "Total length of `DataLoader` across ranks is zero",
+    ".*monitor='val/encoder_accuracy'.* could not find",
     # A frozen encoder.
     "Found .* module.s. in eval mode",
 )
@@ -90,8 +93,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if (line := explain(error, args[0])) is None:
             print(hide(traceback.format_exc(), secrets), end="", file=sys.stderr)
             return 1
-        # A shard of a table fails alone.
-        _report(f"zoo: error: {excerpt(_without_secrets(error, line, secrets), _LONGEST)}", _is_shard(args))
+        _report(f"zoo: error: {excerpt(_without_secrets(error, line, secrets), _LONGEST)}")
         return 2
     return 0
 
@@ -163,13 +165,9 @@ def _reader_has_ended() -> bool:
     return True
 
 
-def _is_shard(args: Sequence[str]) -> bool:
-    return any(arg.partition("=")[0] == "--shard" for arg in args)
-
-
-def _report(line: str, always: bool = False) -> None:
-    """Print a line, in only one of the processes that a launcher started for several devices, or in each of them."""
-    if always or os.environ.get("LOCAL_RANK", "0") == "0":
+def _report(line: str) -> None:
+    """Print a line, in only one of the processes that a launcher started for several devices."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         print(visible(line), file=sys.stderr)
 
 

@@ -6,7 +6,6 @@ import csv
 import inspect
 import json
 import logging
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,11 +20,11 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.files import existing_file
 from datamodules.core.outputs import check_output, spreadsheet_cells
-from datamodules.core.shards import Parts, Shard, describe_missing
-from datamodules.core.storage import contents_of, fingerprint_of, new_file
+from datamodules.core.shards import WHOLE, Shard
+from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
-from datamodules.retrieval import POINTER, Retriever
+from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
 from zoo.saving.saved_model import SavedModel
 
@@ -35,8 +34,6 @@ log = logging.getLogger("zoo")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 #: Suffixes of formats that are not written.
 _OTHER_FORMATS = (".parquet", ".xlsx", ".xls", ".ods", ".gz", ".xz", ".bz2", ".zip")
-#: The file of a shard's part.
-_PREDICTIONS = "predictions"
 
 
 def run(command: str, options: Sequence[str]) -> None:
@@ -52,9 +49,9 @@ def run(command: str, options: Sequence[str]) -> None:
     given = dict(named_values(options))
     source, kind_options = given.get("--ckpt_path"), list[str]()
     # Before the model is read, which takes seconds.
-    _check_files(given.get("--input"), given.get("--output"), source)
-    if "--shard" in given:
-        _check_shard(given["--shard"], given.get("--input"), given.get("--output"))
+    if "--input" in given:
+        _check_input(given["--input"], given.get("--shard"))
+    _check_output(given.get("--output"), [given.get("--input"), source])
     model = None if source is None else SavedModel.open(source)
     if model is not None:
         kind_options = parser.add_method_arguments(
@@ -78,27 +75,27 @@ def _check_names(options: Sequence[str], names: Sequence[str], model: str) -> No
             raise InputError(f"--{name}: no option for predictions of {model}; {hint}")
 
 
-def _check_files(input: str | None, output: str | None, model: str | None) -> None:
-    """Refuse an input that does not exist, and an output that can't be written."""
-    if input is not None and input != "-" and not input.startswith("hub:"):
-        path = Path(input)
-        if not path.exists() and not any(parent.is_file() for parent in path.parents):  # in a .zip
-            existing_file(path)
+def _check_input(input: str, shard: str | None) -> None:
+    """Refuse an input that does not exist, and a part of one that can't be cut."""
+    if shard is not None:
+        Shard.parse(shard)
+        if input == "-":
+            raise InputError("--shard: standard input can't be cut into shards; give a file")
+    path = Path(input)
+    if input == "-" or input.startswith("hub:") or path.exists():
+        return
+    if not any(parent.is_file() for parent in path.parents):  # a file in a .zip
+        existing_file(path)
+
+
+def _check_output(output: str | None, others: Sequence[str | None]) -> None:
+    """Refuse an output that can't be written, has another format, or is one of the other files."""
     if output is None or output == "-":
         return
-    path = check_output(output, [name for name in (input, model) if name is not None])
+    path = check_output(output, filter(None, others))
     if path.suffix.lower() in _OTHER_FORMATS:
         names = " or ".join(str(path.with_suffix(suffix)) for suffix in (".jsonl", ".csv"))
         raise InputError(f"--output {output}: predictions are JSON lines, CSV or TSV; name it {names}")
-
-
-def _check_shard(shard: str, input: str | None, output: str | None) -> None:
-    """Refuse an option --shard that is wrong, or that can't be followed."""
-    Shard.parse(shard)
-    if input == "-":
-        raise InputError("--shard: standard input can't be cut into shards; give a file")
-    if output is None or output == "-":
-        raise InputError("--shard: the parts are kept next to a file; name it with --output")
 
 
 def predict(
@@ -130,146 +127,95 @@ def predict(
         device: cpu, cuda, cuda:1, ...
         retriever: back end to use instead of the model's.
         memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
-        shard: predict one of several parts of the table, such as 3/16, or auto: the part of this process of torchrun,
-            of a SLURM array or of srun. Parts are kept next to the output; the last shard merges them, and a shard
-            that was killed is started again. The result is the same to the bit as without this option.
+        shard: predict one of several parts of the table, such as 3/16, into a file such as OUTPUT.03-of-16; the files
+            of all shards, one after the other (`cat OUTPUT.*-of-16`), have the bytes of one process.
     """
     check_count("batch_size", batch_size)
     path = None if output is None or output == "-" else Path(output)
     separator = None if path is None else _SEPARATORS.get(path.suffix.lower())
+    kind = model.kind.predictor_type
     if path is not None and is_run(path):
         if "run_name" not in options:
             raise InputError(
                 f"--output {output}: the model ranks no documents; name it {path.with_suffix('.jsonl')}"
             )
         options = {**options, "run_name": options["run_name"] or path.stem}
-    kind = model.kind.predictor_type
     if separator is not None:
+        if options.get("run_name") is not None:
+            raise InputError("--output: lines of a TREC run are no table; name it .run, or omit --run_name")
         defaults = kind.table_options
         options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
-
-    def write(file: TextIO, **part: Shard) -> str:
-        """Write predictions, and return a line about them."""
-        started = time.monotonic()
-        predictor = model.predictor(memory, retriever, device, memory_version)
-        records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options, **part)
-        # Lines on the terminal would be mixed with the bar.
-        is_hidden = True if path is None and sys.stdout.isatty() else None
-        total = length_hint(records) or None
-        written = _Written(file, separator, predictor.table_rows)
-        for record in tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden):
-            written.add(record, ckpt_path)
-        abstained = "" if options.get("max_error") is None else f", {written.abstained:,} of them abstained"
-        return f"{written.count:,} predictions in {time.monotonic() - started:.1f} s{abstained}"
-
-    if path is None:
-        log.info("%s", write(sys.stdout))
-    elif shard is None:
-        with new_file(path, "--output") as partial, _new_text(partial) as file:
-            line = write(file)
-        log.info("%s: %s", line, path)
-    else:
+    part = WHOLE if shard is None else Shard.parse(shard)
+    if shard is not None:
         if "shard" not in inspect.signature(kind.records).parameters:
             raise InputError(
                 f"--shard: predictions of a {model.kind.__name__} are not cut into shards; omit the option"
             )
-        from datamodules.preparation import contents_of_files  # which imports PyTorch
+        options, path = {**options, "shard": part}, path and part.part_of(path)
 
-        described = {
-            "input": contents_of_files(input),
-            **_describe_model(model, memory, memory_version, retriever),
-            "options": {name: [value, contents_of_files(value)] for name, value in options.items()},
-            "batch_size": batch_size,
-            "separator": separator,
-        }
-        _predict_shard(Shard.parse(shard), path, write, fingerprint_of(described), separator is not None)
+    def write(file: TextIO) -> str:
+        """Write the predictions, and return a line about them."""
+        started = time.monotonic()
+        predictor = model.predictor(memory, retriever, device, memory_version)
+        records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
+        # Lines on the terminal would be mixed with the bar.
+        is_hidden = True if path is None and sys.stdout.isatty() else None
+        total = length_hint(records) or None
+        bar = tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden)
+        rows_of = None if separator is None else predictor.table_rows
+        count, abstained = _write(
+            bar, file, ckpt_path, separator or ",", rows_of, has_header=part.number == 1
+        )
+        refused = "" if options.get("max_error") is None else f", {abstained:,} of them abstained"
+        return f"{count:,} predictions in {time.monotonic() - started:.1f} s{refused}"
 
-
-def _new_text(path: Path) -> TextIO:
-    return path.open("w", encoding="utf-8", newline="")
-
-
-def _predict_shard(
-    shard: Shard, path: Path, write: Callable[..., str], fingerprint: str, has_header: bool
-) -> None:
-    """Write the predictions of one shard; the last one merges all."""
-
-    def save(part: Path) -> None:
-        with _new_text(part / _PREDICTIONS) as file:
-            line = write(file, shard=shard)
-        log.info("%s: shard %s of %s", line, shard, path)
-
-    missing = Parts(path, shard, fingerprint).run(save, lambda parts: _merge(path, parts, has_header))
-    line = describe_missing(shard, missing) if missing else "has the predictions of all shards"
-    log.info("%s: %s", path, line)
+    if path is None:
+        log.info("%s", write(sys.stdout))
+    else:
+        with new_file(path, "--output") as partial, partial.open("w", encoding="utf-8", newline="") as file:
+            line = write(file)
+        log.info("%s: %s", line, path)
 
 
-def _describe_model(
-    model: SavedModel, memory: str | None, version: int | None, retriever: Retriever | None
-) -> PlainDict:
-    """Return plain values that identify the weights of a model and its memory."""
-    location = None if memory is not None else model.state(names_memory=True).memory
-    folder = memory if location is None else location.path
-    rows = None if location is None or location.rows is None else location.rows[1]
-    return {
-        "model": contents_of(model.path),
-        "weights": [entry._asdict() for entry in model.fitted_weights()],
-        "version": version or (None if location is None else location.version),
-        # A memory that is made of rows may not be built yet.
-        "memory": rows or (None if folder is None else contents_of(Path(folder) / POINTER)),
-        "retriever": None if retriever is None else retriever.describe(),
-    }
+def _write(
+    records: Iterable[PlainDict | str],
+    file: TextIO,
+    source: str,
+    separator: str,
+    rows_of: Callable[[PlainDict], Iterator[PlainDict]] | None,
+    has_header: bool,
+) -> tuple[int, int]:
+    """Write predictions of the model `source` as lines or, by `rows_of`, as rows of a table.
 
-
-def _merge(path: Path, parts: Sequence[Path], has_header: bool) -> None:
-    """Concatenate the predictions of all shards; of tables, with one row of column names."""
-    first = b""
-    with new_file(path, "--output") as partial, partial.open("wb") as merged:
-        for part in parts:
-            with (part / _PREDICTIONS).open("rb") as file:
-                header = file.readline() if has_header else b""
-                if first and header not in (b"", first):
-                    raise InputError(f"--output {path}: the shards have different columns; name it .jsonl")
-                merged.write(b"" if first else header)
-                first = first or header
-                shutil.copyfileobj(file, merged)
-
-
-class _Written:
-    """Writes predictions as lines of JSON or, with a separator, as rows of a table; counts them."""
-
-    def __init__(
-        self, file: TextIO, separator: str | None, rows_of: Callable[[PlainDict], Iterator[PlainDict]]
-    ) -> None:
-        self.file, self.rows_of = file, rows_of
-        self.table = None if separator is None else csv.writer(file, delimiter=separator)
-        #: of the table, after its first row.
-        self.columns: list[str] = []
-        self.count = self.abstained = 0
-
-    def add(self, record: PlainDict | str, source: str) -> None:
-        """Write a prediction of the model `source`."""
-        self.count += 1
+    Returns:
+        The number of predictions, and of those that abstained.
+    """
+    count = abstained = 0
+    table, columns = csv.writer(file, delimiter=separator), list[str]()
+    for record in records:
+        count += 1
         if isinstance(record, str):
-            if self.table is not None:
-                raise InputError(
-                    "--output: lines of a TREC run are no table; name it .run, or omit --run_name"
-                )
-            self.file.write(record + "\n")
-            return
-        self.abstained += bool(record.get("abstained"))
-        try:
-            line = visible(json.dumps(record, ensure_ascii=False, allow_nan=False))
-        except ValueError as error:
-            raise InputError(
-                f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"
-                " checkpoint"
-            ) from error
-        if self.table is None:
-            self.file.write(line + "\n")
-            return
-        for row in self.rows_of(record):
-            if not self.columns:
-                self.columns = list(row)
-                self.table.writerow(self.columns)
-            self.table.writerow(spreadsheet_cells(row.get(name) for name in self.columns))
+            file.write(record + "\n")
+            continue
+        abstained += bool(record.get("abstained"))
+        line = _json(record, source)
+        if rows_of is None:
+            file.write(line + "\n")
+            continue
+        for row in rows_of(record):
+            if not columns:
+                columns = list(row)
+                if has_header:
+                    table.writerow(columns)
+            table.writerow(spreadsheet_cells(row.get(name) for name in columns))
+    return count, abstained
+
+
+def _json(record: PlainDict, source: str) -> str:
+    try:
+        return visible(json.dumps(record, ensure_ascii=False, allow_nan=False))
+    except ValueError as error:
+        raise InputError(
+            f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"
+            " checkpoint"
+        ) from error

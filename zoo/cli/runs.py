@@ -15,7 +15,6 @@ import yaml
 import callbacks
 import datamodules
 from datamodules.core.errors import InputError, excerpt
-from datamodules.core.shards import Shard, hide_launcher
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import checked_description, load_all_retrievers
 from datamodules.state import options_to_evaluate
@@ -52,11 +51,6 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
         base = _config_of(saved, command, given)
     else:
         base = {} if saved is not None or "--help" in options else configs.recipe(options)
-
-    if command == "prepare" and "--shard" in given:
-        shard = str(Shard.parse(given["--shard"]))
-        options = [*options, "--shard", shard]  # the last one counts
-        hide_launcher()
 
     from zoo.cli.lightning import ZooCLI
 

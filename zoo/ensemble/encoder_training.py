@@ -56,7 +56,7 @@ def _plain_options(group: PlainDict) -> PlainDict:
 def train_encoder(
     model: MemoryEnsemble, data: TextRowsDataModule[Any], rows: NDArray[np.int64]
 ) -> EnsembleNetwork:
-    """Train the encoder of a fresh network on some training rows, for as many epochs as the model's best one.
+    """Train the encoder of a fresh network on some training rows, in the epochs of the model's encoder.
 
     Each process trains the same network, on the batches of all processes.
     """
@@ -69,7 +69,7 @@ def train_encoder(
         # Every process draws the same dropout.
         torch.manual_seed(data.seed)
         lengths = dataset.lengths()[rows]
-        for epoch, options in enumerate(model.epochs[: model.best_epochs]):
+        for epoch, options in enumerate(model.epochs):
             options.apply(optimizer)
             steps = list(_steps(model, data, lengths, epoch))
             for number, step in enumerate(steps, start=1):

@@ -266,7 +266,8 @@ class EnsembleFit:
 
     def _is_flattered(self, row: str, pool: Pool) -> bool:
         """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""
-        if not (len(self.validation_target) and self.model.trains_encoder and len(self.model.epochs) > 1):
+        has_choice = self.model.trains_encoder and (self.model.trainer.max_epochs or 0) > 1
+        if not (len(self.validation_target) and has_choice):
             return False
         weights = {title: pool.weights.get(name, {}) for name, title in COMBINATIONS.items()}
         members = [name for name, weight in weights[row].items() if weight] if row in weights else [row]

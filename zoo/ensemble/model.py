@@ -1,30 +1,25 @@
-"""The default for a table of one's own: members that read the text and its memories, and a few weights.
-
-The stages that follow the encoder's training are Lightning's last epoch, in which no weight moves by gradients:
-validation, checkpoints, loggers, several processes and the resumption of a killed run work as in any other epoch.
-"""
+"""The default for a table of one's own: members that read the text and its memories, and a few weights."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import OptimizerCallable, TrainerFn
+from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.duplicates import decode_keys
@@ -43,7 +38,7 @@ from zoo.ensemble.new_labels import rarity_of
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
-from zoo.saving.checkpoint import CHECKPOINT_KEY
+from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
 from zoo.saving.held_out import HeldOutRows
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import check_choice, check_sizes
@@ -68,17 +63,6 @@ _REASONS: dict[Input, str] = {
 }
 
 
-class BestEncoder(NamedTuple):
-    """The encoder of the best epoch so far."""
-
-    #: validation accuracy.
-    accuracy: float
-    #: number of epochs of its training.
-    epochs: int
-    #: its weights and its classifier's, by name; empty once the network has them for good.
-    weights: dict[str, Tensor]
-
-
 class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     """A log-linear pool (Genest and Zidek 1986) of independent members that read texts and neighbors.
 
@@ -89,8 +73,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     predictor_type = EnsemblePredictor
     reads_strings = True
     without_memory = ""
-    #: whether the last checkpoint is the best: `zoo fit` then keeps no other.
-    keeps_best: ClassVar[bool] = True
+    #: of the encoder's own classifier.
+    monitor: ClassVar[str | None] = "val/encoder_accuracy"
     keeps_directions = True
     #: whether the memory may have labels that the training lacks.
     takes_new_labels: ClassVar[bool] = True
@@ -177,8 +161,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         self._answer_scores: AnswerScores | None = None
         #: labelled rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
-        self._best: BestEncoder | None = None
-        #: options of each epoch of the encoder's training.
+        #: options of each epoch of the encoder's training, up to the best one once it is over.
         self.epochs: list[EpochOptions] = []
         # The predictor's data, where there is no trainer.
         self._data: TextRowsDataModule[Any] | None = None
@@ -211,14 +194,9 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         return super().metric_plan(num_rows) if has_layers and not self.trains_encoder else None
 
     @property
-    def encoder_epochs(self) -> int:
-        """Epochs before the last one, in which everything else is fitted."""
-        return int(self.trainer.max_epochs or 0) - 1 if self.trains_encoder else 0
-
-    @property
-    def best_epochs(self) -> int:
-        """Epochs after which the encoder was best; all, without validation rows."""
-        return len(self.epochs) if self._best is None else self._best.epochs
+    @override
+    def has_epochs(self) -> bool:
+        return self.trains_encoder
 
     @override
     def build_network(
@@ -234,12 +212,14 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         if spec.num_memories == 0 or spec.memory_labels != spec.labels:
             missing |= {"neighbors", "memory"}
         members = [name for name in self.member_names if not MEMBERS[name].reads & missing]
-        inputs = {each for name in members for each in MEMBERS[name].reads}
+        inputs: set[Input] = {each for name in members for each in MEMBERS[name].reads}
         if not members:
             raise InputError(
                 f"model.members={self.member_names}: none of them has anything to read here:"
                 f" {'; '.join(dict.fromkeys(_REASONS.values()))}"
             )
+        if self.trains_encoder:
+            inputs.add("vectors")  # also for a vote that is not used
         encoder: BiLSTMEncoder | TransformerEncoder | None = None
         if "vectors" in inputs and words is not None:
             encoder = BiLSTMEncoder(words, self.hidden_size, self.dropout)
@@ -374,17 +354,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
                 raise InputError(
                     f"model.init_from: {error}; to fit the weights, its training rows must be known"
                 ) from error
-        # The last epoch fits everything else.
-        trainer.fit_loop.max_epochs = trainer.max_epochs + 1 if self.trains_encoder else 1
-        if trainer.fast_dev_run:
-            trainer.limit_train_batches = 1
         for reason, names in self.unusable.items():
             log.info("not used, since %s: %s", reason, ", ".join(names))
-
-    @property
-    def in_last_epoch(self) -> bool:
-        """Whether the encoder's training is over."""
-        return self.current_epoch >= self.encoder_epochs
 
     def show_stage(self, stage: str) -> None:
         """Log the stage of the run."""
@@ -394,66 +365,36 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     @override
     def on_train_start(self) -> None:
         super().on_train_start()
-        if not self.in_last_epoch:
-            self.show_stage(f"stage 1 of 4: the encoder learns without memory, {self.encoder_epochs} epochs")
+        self.network.pool = None  # of a finished run that is trained further
+        epochs = self.trainer.max_epochs
+        self.show_stage(f"stage 1 of 4: the encoder learns without memory, {epochs} epochs")
 
     @override
     def on_train_epoch_start(self) -> None:
-        if not self.in_last_epoch:
-            self.network.pool = None  # a finished run that is trained further
-            self.epochs[self.current_epoch :] = [EpochOptions.of(self.trainer)]
-
-    @override
-    def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:
-        super().on_train_batch_start(batch, batch_idx)
-        if not self.in_last_epoch:
-            return
-        data = self.model_data
-        if self._best is not None and self._best.weights:
-            with torch.no_grad():
-                for name, value in self._encoder_weights():
-                    value.copy_(self._best.weights[name])
-        fit = EnsembleFit(self, data)
-        self.answer, self.held_out = fit.run(), fit.held_out
-        if data.memory is not None:
-            data.memory.close()
-        # One batch, in which nothing moves; then Lightning validates and saves.
-        self.trainer.should_stop = True
+        self.epochs[self.current_epoch :] = [EpochOptions.of(self.trainer)]
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
-        if self.in_last_epoch:
-            weights = [weight.sum() for weight in self.parameters() if weight.requires_grad]
-            return torch.stack(weights).sum() * 0.0
         loss = functional.cross_entropy(self.network.encoder_logits(batch), batch.target)
         self.log_loss(loss, len(batch.target))
         return loss
 
     @override
-    def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Optimizer | Any, optimizer_closure: Any = None
-    ) -> None:
-        if self.in_last_epoch:
-            optimizer_closure()  # a step would move the weights by the optimizer's momentum
-        else:
-            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+    def on_validation_epoch_end(self) -> None:
+        if self.network.pool is None:
+            scores = self.validation_scores.compute()
+            # An encoder that has learned the duplicates by heart is not the best one.
+            accuracy = scores.get("accuracy_without_duplicates", scores["accuracy"])
+            self.log("val/encoder_accuracy", accuracy, rank_zero_only=False)
+        super().on_validation_epoch_end()
 
     @override
-    def on_validation_epoch_end(self) -> None:
-        is_training = self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
-        scores = self.validation_scores.compute() if is_training else {"accuracy": 0.0}
-        # An encoder that has learned the duplicates by heart is not the best one.
-        accuracy = float(scores.get("accuracy_without_duplicates", scores["accuracy"]))
-        super().on_validation_epoch_end()
-        if not is_training or self.network.pool is not None:
-            return
-        if self._best is None or accuracy > self._best.accuracy:
-            weights = {name: value.detach().clone() for name, value in self._encoder_weights()}
-            self._best = BestEncoder(accuracy, self.current_epoch + 1, weights)
-
-    def _encoder_weights(self) -> Iterable[tuple[str, Tensor]]:
-        named = self.network.named_parameters()
-        return ((name, value) for name, value in named if name.startswith(("encoder.", "classifier.")))
+    def finish(self, data: AnyDataModule) -> None:
+        assert isinstance(data, TextRowsDataModule)
+        fit = EnsembleFit(self, data)
+        self.answer, self.held_out = fit.run(), fit.held_out
+        if data.memory is not None:
+            data.memory.close()
 
     def is_unseen(self, split: TextSplit) -> NDArray[np.bool_]:
         """[n], the rows of a split that the model of `init_from` was not trained on."""
@@ -538,19 +479,13 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        best = self._best
-        if best is not None and self.network.pool is not None:
-            best = best._replace(weights={})
         checkpoint[CHECKPOINT_KEY]["epochs"] = [epoch._asdict() for epoch in self.epochs]
-        checkpoint[CHECKPOINT_KEY]["best_encoder"] = None if best is None else best._asdict()
         has_pool = self.network.pool is not None  # a finished run that is trained further has none
         checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out() if has_pool else None
 
     @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        best = checkpoint[CHECKPOINT_KEY].get("best_encoder")
-        self._best = None if best is None else BestEncoder(**best)
-        held_out = checkpoint[CHECKPOINT_KEY].get("held_out")
+    def _rebuild(self, checkpoint: Checkpoint) -> None:
+        super()._rebuild(checkpoint)
+        held_out = checkpoint.extras.get("held_out")
         self.held_out = None if held_out is None else HeldOutRows.of(held_out)
-        self.epochs = [EpochOptions(**epoch) for epoch in checkpoint[CHECKPOINT_KEY].get("epochs", [])]
+        self.epochs = [EpochOptions(**epoch) for epoch in checkpoint.extras.get("epochs", [])]

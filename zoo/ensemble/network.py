@@ -82,8 +82,6 @@ class EnsembleNetwork(nn.Module):
         self.learns_by_gradients = encoder is not None and sizes.trains_encoder
         if not self.learns_by_gradients:
             self.requires_grad_(False)
-            # DistributedDataParallel refuses a module without a parameter that could be trained.
-            self.unused = nn.Parameter(torch.zeros(()))
             self.train()
         #: None until the members are fitted.
         self.pool: Pool | None = None
@@ -169,7 +167,7 @@ class EnsembleNetwork(nn.Module):
     def encoder_logits(self, batch: ClassificationBatch) -> Tensor:
         """Scores [B, C] of the encoder's own classifier; 0 where none is trained."""
         if not self.learns_by_gradients:
-            return batch.memory_score.new_zeros(len(batch.row), self.num_classes) + self.unused * 0.0
+            return batch.memory_score.new_zeros(len(batch.row), self.num_classes)
         return self._classify_vectors(self.encode_texts(batch))
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from datamodules.core.errors import InputError, check_count
-from datamodules.core.shards import Parts, Shard, describe_missing
-from datamodules.core.storage import fingerprint_of
+from datamodules.core.shards import Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
-from datamodules.corpora.stored_rows import StoredRows
-from datamodules.corpora.table import read_batches, read_table
+from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_output
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
@@ -67,14 +61,13 @@ def encode(
         query_prompt: precedes each query, of a sentence encoder; null: as published.
         document_prompt: precedes each document, of a sentence encoder; null: as published.
         threads: of the encoder on a CPU; null keeps the setting of torch.
-        shard: encode one of several parts of the table, such as 3/16, or auto: the part of this process of torchrun,
-            of a SLURM array or of srun. Parts are kept next to the output; the last shard merges them, and a shard
-            that was killed is started again. The result is the same to the bit as without this option.
+        shard: encode one of several parts of the table, such as 3/16, into a folder such as OUTPUT.03-of-16;
+            `zoo index --embeddings OUTPUT` joins them to the rows and vectors of one process, bit by bit.
     """
     check_count("batch_size", batch_size)
-    cut = None if shard is None else Shard.parse(shard)
+    part = None if shard is None else Shard.parse(shard)
     # Checked before hours of encoding.
-    folder = Path(output)
+    folder = Path(output) if part is None else part.part_of(Path(output))
     check_output(folder)
     options: PlainDict = {
         "pooling": pooling,
@@ -96,52 +89,9 @@ def encode(
     queries = side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; omit the option")
-    columns = (text_column, label_column, id_column, header, quotes)
-    if cut is not None:
-        _encode_shard(cut, folder, input, columns, vectors, made_by)
-        return
-    rows = read_table(input, *columns)
+    rows = read_table(input, text_column, label_column, id_column, header, quotes)
+    if part is not None:
+        rows = rows.part(part.rows(len(rows), BLOCK))
     blocks = vectors.blocks(rows.texts, BLOCK, progress=True, delay=0, queries=queries)
     Embeddings.write(folder, rows, blocks, vectors.size, made_by)
-    print(f"{output}: {len(rows)} vectors of {vectors.size} numbers")
-
-
-def _encode_shard(
-    shard: Shard,
-    folder: Path,
-    table: str,
-    columns: tuple[TextColumn, Column | None, Column | None, bool | None, bool | None],
-    vectors: TextVectors,
-    made_by: MadeBy,
-) -> None:
-    """Encode the rows of one shard; the last one writes the embeddings."""
-    from datamodules.preparation import contents_of_files  # which imports PyTorch
-
-    description = {"table": contents_of_files(table), "columns": columns, "batch_size": vectors.batch_size}
-    # The name of the encoder may differ between machines.
-    fingerprint = fingerprint_of({**description, **asdict(made_by), "encoder": None})
-    parts = Parts(folder, shard, fingerprint)
-
-    def rows() -> StoredRows:
-        # One process reads the table, whatever its format; the others wait, and read their rows of this file.
-        place = parts.folder / f"rows-{fingerprint[:16]}"
-        return StoredRows.build(place, fingerprint, lambda: read_batches(table, *columns))
-
-    def save(part: Path) -> None:
-        own = rows()
-        numbers = shard.rows(len(own), BLOCK)
-        texts = own.texts(numbers, BLOCK)
-        blocks = vectors.of_blocks(
-            texts, len(numbers), progress=True, delay=0, queries=made_by.side == "query"
-        )
-        for number, block in enumerate(blocks):
-            np.save(part / f"{number:06d}.npy", made_by.checked(block))
-
-    def join(folders: Sequence[Path]) -> None:
-        blocks = (np.load(file) for part in folders for file in sorted(part.glob("*.npy")))
-        Embeddings.write(folder, rows(), blocks, vectors.size, made_by)
-
-    if missing := parts.run(save, join):
-        print(f"{folder}: {describe_missing(shard, missing)}")
-    else:
-        print(f"{folder}: the vectors of all {shard.count} shards")
+    print(f"{folder}: {len(rows)} vectors of {vectors.size} numbers")

@@ -10,7 +10,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
-from datamodules.retrieval.dense.embeddings import Embeddings
+from datamodules.retrieval.dense.embeddings import Embeddings, join_parts
 from datamodules.retrieval.dense.text_vectors import TextVectors
 
 
@@ -30,7 +30,8 @@ def index(
     Args:
         memory: folder to make.
         file: table of memories (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
-        embeddings: in place of a table, the folder that `zoo encode` made of one: its vectors are compared.
+        embeddings: in place of a table, the folder that `zoo encode` made of one: its vectors are compared. The
+            parts that `--shard` wrote under this name are joined.
         text_column: name or number of the text, or several.
         label_column: name or number of the label; null for texts without labels.
         id_column: name or number of an id.
@@ -41,7 +42,7 @@ def index(
     if not memory:
         raise InputError("--memory: names no folder; name one to make")
     if embeddings is not None and file is None:
-        made = Embeddings.open(Path(embeddings))
+        made = Embeddings.open(join_parts(Path(embeddings)))
         rows, retriever = made.rows, for_embeddings(retriever, made)
     elif file is not None and embeddings is None:
         rows = read_table(file, text_column, label_column, id_column, header, quotes)

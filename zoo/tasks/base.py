@@ -9,16 +9,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isclose
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from typing_extensions import Self, override
+from typing_extensions import Self, TypeVar, override
 
 from callbacks.chart import Chart
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import (
@@ -51,7 +51,10 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 MAX_CLASS_SCORES = 300
 
 
-class Task(LightningModule):
+DataT = TypeVar("DataT", bound=DataModule, default=Any)
+
+
+class Task(LightningModule, Generic[DataT]):
     """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`."""
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
@@ -67,6 +70,8 @@ class Task(LightningModule):
     uses_memory: bool = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
+    #: the metric that selects the best epoch; None = the data's `monitor`.
+    monitor: ClassVar[str | None] = None
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -107,6 +112,8 @@ class Task(LightningModule):
         self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         self.network = None
+        #: on while `zoo.runs.finishing` fits what needs no gradients, and validates the result.
+        self.is_finishing = False
         #: held by the thread in which the model predicts.
         self.in_use = SharedLock()
         self.spec: Any = None
@@ -131,14 +138,34 @@ class Task(LightningModule):
         """Size of the vectors of the model's text encoder; None where it has none."""
         return None
 
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataT) -> None:
         """Raise an `InputError` that names the option to change if the data do not fit; called before they are read."""
         if data.spec_type is not self.spec_type:
             raise InputError(
                 f"{type(self).__name__} is a model for {self.task}; a {type(data).__name__} has other data"
             )
 
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    @property
+    def has_epochs(self) -> bool:
+        """True for a model with weights that are trained by gradients."""
+        return True
+
+    def finish(self, data: DataT) -> None:
+        """Fit what needs no gradients, after the last epoch; every process does it by itself, with the same result."""
+
+    @property
+    def finishes(self) -> bool:
+        """True for a model of which some part is fitted without gradients."""
+        return type(self).finish is not Task.finish
+
+    @property
+    def is_fitting(self) -> bool:
+        """True in a fit, its last validation included; False in an evaluation and in a prediction."""
+        if self._trainer is None:
+            return False
+        return self.is_finishing or self.trainer.state.fn == TrainerFn.FITTING
+
+    def idle_options(self, data: DataT) -> Iterator[tuple[str, str]]:
         """Options of the model (`model...`) or the data (`data...`) that are set and change nothing; the reason."""
         return ((f"data.{name}", reason) for name, reason in data.idle_options())
 
@@ -146,7 +173,7 @@ class Task(LightningModule):
         """The contents of batches; see `datamodules.base.ReadsBatches`."""
         return BatchContents(strings=self.reads_strings)
 
-    def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
+    def read_memory(self, data: DataT, memory: Memory | None, num_texts: int | None = None) -> None:
         """Take from the open memory, if any, what batches lack, before `num_texts` texts (None: many) are predicted."""
 
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
@@ -170,10 +197,10 @@ class Task(LightningModule):
         """Add a batch of an evaluation to the metrics."""
 
     @abstractmethod
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
+    def shown_predictions(self, data: DataT, rows: int) -> tuple[list[str], list[list[object]]]:
         """A table of predictions for the first `rows` validation rows, with the truth: column names, and lines."""
 
-    def charts(self, data: AnyDataModule, rows: int) -> Iterable[Chart]:
+    def charts(self, data: DataT, rows: int) -> Iterable[Chart]:
         """Charts of the first `rows` validation rows, for `callbacks.Charts`."""
         return ()
 
@@ -181,8 +208,7 @@ class Task(LightningModule):
 
     @override
     def setup(self, stage: str) -> None:
-        if (data := self.data) is None:
-            raise InputError("pass a data module to the trainer: the model reads its sizes")
+        data = self.training_data
         if self.network is not None:
             if self.data_state is not None:
                 with explained_by("the checkpoint"):
@@ -199,9 +225,16 @@ class Task(LightningModule):
             )
 
     @property
-    def data(self) -> AnyDataModule | None:
+    def data(self) -> DataT | None:
         """The trainer's data module, if there is a trainer."""
         return None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+
+    @property
+    def training_data(self) -> DataT:
+        """The trainer's data module; raises an `InputError` if there is none."""
+        if (data := self.data) is None:
+            raise InputError("pass a data module to the trainer: the model reads its sizes")
+        return data
 
     def _build(self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None) -> None:
         self.spec = spec
@@ -438,7 +471,7 @@ class Task(LightningModule):
         values = scores.compute()
         scores.reset()
         loss = values.get("loss")
-        if self.trainer.state.fn == TrainerFn.FITTING and loss is not None and bool(loss.isnan()):
+        if self.is_fitting and loss is not None and bool(loss.isnan()):
             raise self._diverged("the validation loss")
         if self.data is not None:
             counts = self.data.duplicate_counts(split)

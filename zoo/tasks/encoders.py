@@ -265,7 +265,7 @@ class EncodesMemory(Task):
 
     def is_evaluated(self, split: str) -> bool:
         """Return whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
-        if split not in ("validation", "test") or self._trainer is None:
+        if split not in ("validation", "test") or self._trainer is None or self.is_finishing:
             return False
         return self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING)
 

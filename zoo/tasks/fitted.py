@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from inspect import signature
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from datamodules.base import AnyDataModule
@@ -22,8 +23,6 @@ class FittedNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fitted: PlainDict = {}
-        # No parameter learns, but DistributedDataParallel refuses a module without one that could.
-        self.unused = nn.Parameter(torch.zeros(()))
 
     def get_extra_state(self) -> PlainDict:
         """The fitted values, for the state dict."""
@@ -35,13 +34,18 @@ class FittedNetwork(nn.Module):
 
 
 class Fitted(Task):
-    """A model that `fit_to` fits; precedes the task among a model's bases."""
+    """A model that `finish` fits to the training rows, without any epoch; precedes the task among a model's bases."""
 
     depends_on_seed: ClassVar[bool] = False
 
-    def fit_to(self, data: AnyDataModule) -> None:
-        """Fit the network to the training rows; every process fits by itself and gets the same result."""
-        raise NotImplementedError
+    @property
+    @override
+    def has_epochs(self) -> bool:
+        return False
+
+    @abstractmethod
+    @override
+    def finish(self, data: AnyDataModule) -> None: ...
 
     @override
     def check_data(self, data: AnyDataModule) -> None:
@@ -61,23 +65,3 @@ class Fitted(Task):
             yield "model.optimizer", reason
         if self.make_lr_scheduler is not None:
             yield "model.lr_scheduler", reason
-
-    @override
-    def setup(self, stage: str) -> None:
-        # A fit is one step in which no weight changes, so that Lightning validates and saves.
-        super().setup(stage)
-        if stage == "fit":
-            trainer: Any = self.trainer
-            trainer.limit_train_batches = 1
-            trainer.fit_loop.max_epochs = 1
-
-    @override
-    def on_fit_start(self) -> None:
-        super().on_fit_start()
-        if self.trainer.ckpt_path is None and self.data is not None:
-            self.fit_to(self.data)
-
-    @override
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss: Tensor = self.network.unused * 0.0
-        return loss

@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TextIO, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import Self, override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
+from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import existing_file
 from datamodules.core.origin import ELSEWHERE
 from datamodules.core.shards import WHOLE, Shard
+from datamodules.core.sharing import SharedLock
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset
@@ -30,15 +32,46 @@ from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 if TYPE_CHECKING:
     from zoo.saving.held_out import KeptHeldOut
-    from zoo.tasks.base import Task
 
 #: Texts that are retrieved and tokenized together.
 BLOCK = 1024
 
-ModelT = TypeVar("ModelT", bound="Task")
-DataT = TypeVar("DataT", bound=AnyDataModule)
+DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
 ItemT = TypeVar("ItemT")
+
+
+class TrainedModel(Protocol):
+    """What a predictor reads of a model of any kind, which is a module of PyTorch."""
+
+    #: held by the thread in which the model predicts.
+    in_use: SharedLock
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+
+    @property
+    def vector_size(self) -> int | None:
+        """Size of the vectors of the text encoder; None where there is none."""
+
+    def __call__(self, batch: Any) -> Any:
+        """The network's output for a batch."""
+
+    def eval(self) -> Any:
+        """Switch to evaluation mode."""
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """The model and its parts."""
+
+    def batch_contents(self, split: str) -> BatchContents:
+        """The contents of the batches of a split."""
+
+    def read_memory(self, data: Any, memory: Memory | None, num_texts: int | None = None) -> None:
+        """Take from the open memory, if any, what batches lack."""
+
+
+ModelT = TypeVar("ModelT", bound=TrainedModel)
 
 
 class Predictor(ABC, Generic[ModelT, DataT]):
@@ -180,7 +213,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         return self.encode(texts, batch_size, bar, queries=True)
 
 
-def memory_of(data: AnyDataModule) -> MemorySource:
+def memory_of(data: DataModule) -> MemorySource:
     """The memory of a model's data; raises an `InputError` if it has none."""
     if data.memory is None:
         raise InputError(f"a {type(data).__name__} has no memory; omit --memory")
@@ -238,7 +271,7 @@ def as_record(value: NamedTuple) -> PlainDict:
 
 
 @contextmanager
-def evaluating(model: Task) -> Iterator[None]:
+def evaluating(model: TrainedModel) -> Iterator[None]:
     """Switch to evaluation mode without gradients; afterwards every module has its old mode. Other threads wait."""
     with model.in_use:
         # Frozen modules have no training mode, so the modes differ.
@@ -264,7 +297,7 @@ def collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-def on_device(batch: BatchT, model: Task) -> BatchT:
+def on_device(batch: BatchT, model: TrainedModel) -> BatchT:
     """Move a batch to the model's device."""
     if model.device.type == "cpu":
         return batch

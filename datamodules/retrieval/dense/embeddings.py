@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.shards import Shard
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import (
     MANIFEST,
@@ -25,13 +27,14 @@ from datamodules.core.storage import (
 )
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.stored_rows import StoredRows
 from datamodules.retrieval.folding import text_hashes
 
 #: The encoder of a model; `document` for a model that encodes queries and documents alike.
 Side: TypeAlias = Literal["document", "query"]
 
 _ADVICE = "run `zoo encode` again"
+#: Rows of parts that are in memory together.
+_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Embeddings:
     def write(
         cls,
         folder: Path,
-        rows: Rows | StoredRows,
+        rows: Rows,
         blocks: Iterable[NDArray[np.float32]],
         size: int,
         made_by: MadeBy,
@@ -113,6 +116,28 @@ class Embeddings:
     def rows_of(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """Return a row with each text [n], -1 where there is none."""
         return self._lookup.first_rows(text_hashes(texts))
+
+
+def join_parts(folder: Path) -> Path:
+    """Join the folders `folder.03-of-16` that `zoo encode --shard` made, unless that is done; return the folder."""
+    parts = sorted(folder.parent.glob(f"{glob.escape(folder.name)}.*-of-*"))
+    if folder.exists() or not parts:
+        return folder
+    count = int(parts[0].name.rpartition("-of-")[2])
+    expected = [Shard(number, count).part_of(folder) for number in range(1, count + 1)]
+    if parts != expected:
+        different = ", ".join(sorted({part.name for part in parts} ^ {part.name for part in expected}))
+        raise InputError(f"{folder}: missing parts, or parts of other shards: {excerpt(different)}")
+    opened = [Embeddings.open(part) for part in parts]
+    made_by = opened[0].made_by
+    for part in opened:
+        if part.made_by != made_by:
+            raise InputError(f"{part.folder}: made by another encoder than {parts[0]}; {_ADVICE}")
+    blocks = (
+        part.vectors[start : start + _ROWS] for part in opened for start in range(0, len(part.rows), _ROWS)
+    )
+    Embeddings.write(folder, Rows.concat([part.rows for part in opened]), blocks, opened[0].size, made_by)
+    return folder
 
 
 def check_output(folder: Path) -> None:

@@ -12,7 +12,6 @@ from tqdm import tqdm
 from datamodules.core import storage
 from datamodules.core.arrays import ArrayWriter
 from datamodules.core.errors import InputError
-from datamodules.core.shards import WHOLE, Shard, UnfinishedError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import FOLDING
 from datamodules.retrieval.memories.memory import Memory, Neighbors
@@ -38,12 +37,8 @@ def build_neighbors(
     cache: Path,
     progress: bool = True,
     same_table: bool = False,
-    shard: Shard = WHOLE,
 ) -> tuple[Path, str]:
-    """Store the k memories of every text; return folder and fingerprint. `same_table` excludes equal ids, too.
-
-    A shard retrieves those of its own texts; unless all others are stored already, it raises an `UnfinishedError`.
-    """
+    """Store the k memories of every text; return folder and fingerprint. `same_table` excludes equal ids, too."""
     fingerprint = storage.fingerprint_of(
         {
             "texts": texts.fingerprint,
@@ -58,52 +53,36 @@ def build_neighbors(
     def search(block: slice) -> Neighbors:
         return memory.search(texts.texts[block], k, exclude_duplicates, own_ids and own_ids[block])
 
-    def retrieve(part: Shard) -> None:
-        blocks.mkdir(parents=True, exist_ok=True)
-        _retrieve_blocks(search, part.rows(len(texts), BLOCK), blocks, progress)
-        try:
-            memory.check_unchanged()
-        except InputError:
-            shutil.rmtree(blocks)
-            raise
-
     folder = cache / f"neighbors-{fingerprint[:16]}"
     blocks = cache / f"{folder.name}.blocks"
-    with storage.named_disk_errors(folder):
-        if shard != WHOLE and not storage.is_whole(folder, fingerprint):
-            retrieve(shard)
-            files = [_file_of(blocks, start) for start in range(0, len(texts), BLOCK)]
-            missing = [file for file in files if not file.exists()]
-            if missing and not folder.exists():
-                raise UnfinishedError(folder, missing)
-        with storage.lock(folder):
-            if not storage.is_whole(folder, fingerprint):
-                retrieve(WHOLE)
-                with storage.new_folder(folder, fingerprint, texts=len(texts), k=k) as partial:
-                    _join_blocks(blocks, partial, k)
-            shutil.rmtree(blocks, ignore_errors=True)
+    with storage.named_disk_errors(folder), storage.lock(folder):
+        if not storage.is_whole(folder, fingerprint):
+            blocks.mkdir(parents=True, exist_ok=True)
+            _retrieve_blocks(search, len(texts), blocks, progress)
+            try:
+                memory.check_unchanged()
+            except InputError:
+                shutil.rmtree(blocks)
+                raise
+            with storage.new_folder(folder, fingerprint, texts=len(texts), k=k) as partial:
+                _join_blocks(blocks, partial, k)
+        shutil.rmtree(blocks, ignore_errors=True)
     return folder, fingerprint
 
 
-def _file_of(blocks: Path, start: int) -> Path:
-    """Return the file of the block that begins with this row."""
-    return blocks / f"{start // BLOCK:06d}.npz"
-
-
-def _retrieve_blocks(search: Callable[[slice], Neighbors], rows: range, blocks: Path, progress: bool) -> None:
-    """Write the neighbors of whole blocks of rows, a file for each block that has none."""
+def _retrieve_blocks(search: Callable[[slice], Neighbors], total: int, blocks: Path, progress: bool) -> None:
+    """Write the neighbors of blocks of rows, a file for each block that has none: a killed process resumes here."""
     disabled = None if progress else True
-    with tqdm(total=len(rows), desc="retrieving memories", unit="text", delay=2, disable=disabled) as bar:
-        for start in range(rows.start, rows.stop, BLOCK):
-            block, done = slice(start, min(start + BLOCK, rows.stop)), _file_of(blocks, start)
-            with storage.lock(done):  # two processes may have the same shard
-                if not done.exists():
-                    neighbors = search(block)
-                    neighbors.memories.save(done.with_suffix(".arrow"))
-                    # The file of the hits marks a finished block, so it is written last and renamed.
-                    partial = done.with_suffix(".partial.npz")
-                    np.savez(partial, rows=neighbors.rows, scores=neighbors.scores)
-                    partial.replace(done)
+    with tqdm(total=total, desc="retrieving memories", unit="text", delay=2, disable=disabled) as bar:
+        for start in range(0, total, BLOCK):
+            block, done = slice(start, min(start + BLOCK, total)), blocks / f"{start // BLOCK:06d}.npz"
+            if not done.exists():
+                neighbors = search(block)
+                neighbors.memories.save(done.with_suffix(".arrow"))
+                # The file of the hits marks a finished block, so it is written last and renamed.
+                partial = done.with_suffix(".partial.npz")
+                np.savez(partial, rows=neighbors.rows, scores=neighbors.scores)
+                partial.replace(done)
             bar.update(block.stop - block.start)
 
 

@@ -12,13 +12,14 @@ import zoo
 from datamodules.base import AnyDataModule
 from datamodules.batch import ClassificationSpec
 from tests.zoo.test_models import trainer
+from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 
 
 def fit_and_load(folder: Path, model: Task, data: AnyDataModule) -> Any:
     """The predictor of a model that is fitted, saved and loaded."""
     run: pl.Trainer = trainer(folder)
-    run.fit(model, datamodule=data)
+    fit(run, model, data)
     run.save_checkpoint(folder / "model.ckpt")
     return zoo.load(folder / "model.ckpt")
 

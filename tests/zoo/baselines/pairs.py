@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 
 U, NUM_CHARS = 14, 9
 #: Position, and vocabulary id, of the unknown word.

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     UNKNOWN,
-    U,
     cosine,
     make_batch,
     make_network,
@@ -62,13 +60,3 @@ def test_sums_by_value() -> None:
     mask = torch.tensor([[[True, True, True, True, True, False]]])
     # Two ranges and that of exact matches; the last position is padding.
     torch.testing.assert_close(sum_by_value(values, mask, 2), torch.tensor([[[-1.9, 1.29, 1.0]]]))
-
-
-def test_fixed_vectors_stay() -> None:
-    network = make_network(ANMM(), table=torch.rand(U, 4))
-    assert not network.words.table.requires_grad
-
-
-def test_impossible_options() -> None:
-    with pytest.raises(InputError, match=r"model\.num_bins=0: must be at least 1"):
-        ANMM(num_bins=0)

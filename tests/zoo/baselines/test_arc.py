@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.batch import MatchingBatch
-from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     Vector,
     classify,
@@ -126,11 +125,3 @@ def test_arc_ii(name: str) -> None:
             pooled = pool_image(plain_image(network, first, second), network.grid)
         expected = classify(network.classifier, pooled)
         np.testing.assert_allclose(logits[pair], expected, rtol=1e-5, atol=1e-3)
-
-
-@pytest.mark.parametrize("model", [ARCI, ARCII])
-def test_impossible_options(model: type[ARCI] | type[ARCII]) -> None:
-    with pytest.raises(InputError, match=r"model\.filters=\(4, 0\): must be at least 1"):
-        model(filters=(4, 0))
-    with pytest.raises(InputError, match=r"model\.window=0"):
-        model(window=0)

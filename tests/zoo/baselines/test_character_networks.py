@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.core.errors import InputError
 from tests.zoo.adapters import CharacterClassification
 from tests.zoo.baselines.helpers import network_of
 from zoo.baselines.character_networks import (
@@ -89,21 +87,6 @@ def test_char_cnn_has_the_papers_sizes() -> None:
         linear = (34 * filters + 1) * hidden + (hidden + 1) * hidden + (hidden + 1) * 4
         assert numbers_in(network) == convolutions + linear
     assert convolutions + linear == pytest.approx(95.9e6, rel=0.01)
-
-
-def test_char_cnn_reads_frames_of_one_length() -> None:
-    characters = {"tokenizer": "characters", "num_memories": 0}
-    CharCNN(length=130).check_data(ClassificationDataModule(max_length=130, **characters))
-    with pytest.raises(InputError, match=r"model\.length=1014, data\.max_length=128: make them agree"):
-        CharCNN().check_data(ClassificationDataModule(**characters))
-    with pytest.raises(InputError, match=r"model\.length=122: the convolutions read at least 123 characters"):
-        CharCNN(length=122)
-
-
-@pytest.mark.parametrize("model", [CharCNN, CharCRNN, VDCNN])
-def test_words_are_no_characters(model: Any) -> None:
-    with pytest.raises(InputError, match=r"data\.tokenizer=words: set --data\.tokenizer characters"):
-        model().check_data(ClassificationDataModule(max_length=1014, num_memories=0))
 
 
 # --- CharCRNN ---
@@ -200,10 +183,3 @@ def test_of_equal_values_the_first_are_kept() -> None:
     real[0, 16:] = False
     longer = functional.pad(real, (0, 50))
     assert torch.equal(k_max_pool(functional.pad(states, (0, 50)), longer), k_max_pool(states, real))
-
-
-def test_impossible_options() -> None:
-    with pytest.raises(InputError, match=r"model\.depth=10: choose one of 9, 17, 29, 49"):
-        VDCNN(depth=10)
-    with pytest.raises(InputError, match=r"model\.filters=0"):
-        CharCRNN(filters=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +10,6 @@ import torch
 from torch import nn
 
 from datamodules.batch import MatchingBatch
-from datamodules.core.errors import InputError
-from datamodules.matching import MatchingDataModule
 from datamodules.trigrams import letter_trigrams
 from tests.zoo.baselines.pairs import (
     NUM_CHARS,
@@ -104,32 +101,3 @@ def test_pairs_to_classify() -> None:
     vectors = [network.tower(words, text).detach().double().numpy() for text in batch[3:5]]
     similar = [cosine(vectors[0][i], vectors[1][j]) for i, j in zip(batch.first, batch.second, strict=True)]
     np.testing.assert_allclose(score(network, batch).score, 10.0 * (np.array(similar) - 0.5), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "message"),
-    [
-        (DSSM, {"num_trigrams": 0}, "num_trigrams=0: must be at least 1"),
-        (CDSSM, {"smoothing": -1}, "smoothing=-1: must be above 0"),
-    ],
-)
-def test_impossible_options(model: type[MatchingTask], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        model(**options)
-
-
-def test_needs_letters() -> None:
-    with pytest.raises(InputError, match=r"DSSM reads the letters of words: set --data\.characters true"):
-        DSSM().check_data(MatchingDataModule())
-    DSSM().check_data(MatchingDataModule(characters=True))
-    with pytest.raises(InputError, match=r"set --data\.tokenizer to words or whitespace"):
-        DSSM().check_data(MatchingDataModule(tokenizer="bert", characters=True))
-
-
-def test_impossible_sizes() -> None:
-    with pytest.raises(InputError, match="window=0"):
-        CDSSM(window=0)
-    for model in (DSSM, CDSSM):
-        for sizes in ((), (3, 0)):
-            with pytest.raises(InputError, match=r"model\.hidden_sizes=.*: must be at least 1"):
-                model(hidden_sizes=sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     UNKNOWN,
     classify,
@@ -55,16 +54,3 @@ def test_equations(name: str) -> None:
             pooled = pool_image(image, network.grid)
         expected = classify(network.classifier, pooled)
         np.testing.assert_allclose(output.logits[pair], expected, rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"similarity": "euclid"}, "choose one of cosine, dot, indicator"),
-        ({"filters": ()}, "must be at least 1"),
-        ({"grid": (0, 3)}, "must be at least 1"),
-    ],
-)
-def test_impossible_options(options: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        MatchPyramid(**options)  # type: ignore[arg-type]

@@ -75,8 +75,6 @@ def test_the_vote_equals_a_plain_one(tmp_path: Path) -> None:
 
 
 def test_a_vote_needs_memories_with_the_texts_labels(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"set --data\.num_memories"):
-        NeighborVote().check_data(ClassificationDataModule(num_memories=0))
     plain = write_table(tmp_path / "memory.csv", [(text,) for text, _ in sentences(9, seed=1)], ("text",))
     with pytest.raises(InputError, match="no labels or another task's"):
         fitted(tmp_path, NeighborVote(), sentences(20, seed=2), memory=str(plain), num_memories=3)

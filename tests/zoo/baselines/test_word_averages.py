@@ -41,7 +41,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Classification:
 
 def fit(model: Any, data: Any) -> Any:
     model._build(data.spec, None, None)
-    model.fit_to(data)
+    model.finish(data)
     return model
 
 
@@ -245,16 +245,6 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
     assert share_explained(PTE(**options)) > 1.3 * share_explained(LINE(**options))
 
 
-def test_impossible_options(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"model\.epochs=0"):
-        LINE(epochs=0)
-    with pytest.raises(InputError, match=r"model\.window=0"):
-        SkipGram(window=0)
-    with pytest.raises(InputError, match=r"model\.c=-1"):
-        PTE(c=-1)
-    with pytest.raises(
-        InputError, match=r"SkipGram .* reads memories.*set --data\.num_memories, or --model\.expand"
-    ):
-        SkipGram(expand="join").check_data(ClassificationDataModule(num_memories=0))
+def test_texts_without_words_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no text has a word"):
         fitted(tmp_path, SkipGram(), [("", "a"), (" ", "b"), ("", "a"), (" ", "b")], num_memories=0)

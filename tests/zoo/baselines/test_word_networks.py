@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
 from tests.zoo.baselines.helpers import network_of
 from zoo.baselines.word_networks import BiGRU, FastText, TextCNN
@@ -100,15 +99,6 @@ def test_buckets_depend_on_the_order_and_are_used_evenly() -> None:
     assert counts.max() < 132
     reversed_pairs = bigram_buckets(word, pairs.flip(1), 1000).flatten()
     assert (reversed_pairs == buckets).float().mean() < 0.01  # equal words, and a thousandth of the others
-
-
-def test_impossible_options() -> None:
-    with pytest.raises(InputError, match=r"model\.num_buckets=-1"):
-        FastText(num_buckets=-1)
-    with pytest.raises(InputError, match=r"model\.windows=\(\)"):
-        TextCNN(windows=())
-    with pytest.raises(InputError, match=r"model\.hidden_size=0"):
-        BiGRU(hidden_size=0)
 
 
 def test_vectors_for_retrieval(made: tuple[ClassificationSpec, ClassificationBatch], tmp_path: Path) -> None:

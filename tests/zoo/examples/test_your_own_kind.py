@@ -10,11 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import zoo
 from tests.zoo.conftest import COMMON_WORDS, Result
@@ -99,20 +97,6 @@ def test_fit_validate_test_and_predict_with_a_memory(
     higher = [json.loads(line)["rating"] for line in Path("nines.jsonl").read_text().splitlines()]
     assert np.mean(higher) > np.mean([line["rating"] for line in lines]) + 0.1
     assert type(zoo.load(best).model).__name__ == "MeanOfWords"
-
-
-def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(zoo_command: Command, train: Path) -> None:
-    given = [*FIT, "--data.train_file", train, "--seed_everything=3"]
-    run(zoo_command, "fit", *given, "--trainer.max_epochs=4", "--run_dir=whole")
-    run(zoo_command, "fit", *given, "--trainer.max_epochs=2", "--run_dir=parts")
-    run(zoo_command, "fit", "--trainer.max_epochs=4", "--ckpt_path=parts/checkpoints/last.ckpt")
-    whole, parts = (weights(Path(name, "checkpoints", "last.ckpt")) for name in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-def weights(checkpoint: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(checkpoint, weights_only=True)["state_dict"]
-    return state
 
 
 @pytest.mark.slow

@@ -319,24 +319,6 @@ def test_the_temperature_falls_by_the_same_factor_in_each_step(tmp_path: Path) -
     assert temperatures == pytest.approx([2.0 * 0.25 ** (step / steps) for step in range(steps)])
 
 
-def test_a_text_never_retrieves_itself_or_validation_rows(tmp_path: Path) -> None:
-    """No memory of a row is a validation row, and none of a training row is the row or its duplicate."""
-    rows = sentences(60, seed=5)
-    data = make_data(tmp_path, train_file=str(write_table(tmp_path / "twice.csv", rows + rows[:20])))
-    prepare(data)
-    train, validation = data.split("train"), data.split("validation")
-    trained = set(train.rows.texts[:])
-    for split in (train, validation):
-        assert split.neighbors is not None
-        for row, memory_numbers in enumerate(split.neighbors.rows):
-            memories = [
-                split.neighbors.memories.texts[int(number)] for number in memory_numbers if number >= 0
-            ]
-            assert split.rows.texts[row] not in memories
-            assert set(memories) <= trained
-    assert not trained & set(validation.rows.texts[:])
-
-
 def test_no_label_of_a_validation_row_changes_a_prediction(tmp_path: Path) -> None:
     data = prepare(make_data(tmp_path))
     model = ExpaNet(word_size=6, label_vectors=True)
@@ -451,63 +433,9 @@ def test_predictions_have_the_weights_of_each_hop(
 # --- bad input ---
 
 
-def test_bad_options(tmp_path: Path) -> None:
-    for options, message in (
-        ({"hops": -1}, r"model\.hops=-1: use 0 \(no memory\) to 4"),
-        ({"hops": 5}, r"model\.hops=5"),
-        ({"read": "both"}, r"model\.read='both': choose one of soft, hard"),
-        ({"tau": 0.0}, r"model\.tau=0\.0: must be above 0"),
-        ({"final_tau": -1.0}, r"model\.final_tau=-1\.0: must be above 0"),
-        (
-            {"sharpness": 0.0},
-            r"model\.sharpness=0\.0: must be above 0",
-        ),
-        ({"score_power": -1.0}, r"model\.score_power=-1\.0: must be 0 or more"),
-        ({"text_dropout": 1.0}, r"model\.text_dropout=1\.0: must be 0 or more and below 1"),
-        ({"bigrams": -1}, r"model\.bigrams=-1: must be 0 or more"),
-        ({"word_size": 0}, r"model\.word_size=0: must be at least 1"),
-    ):
-        with pytest.raises(InputError, match=message):
-            ExpaNet(**options)
-    with pytest.raises(InputError, match=r"reads memories, but data\.num_memories is 0.*--model\.hops 0"):
-        ExpaNet().check_data(make_data(tmp_path, num_memories=0))
+def test_labels_of_memories_without_labels_are_refused() -> None:
     with pytest.raises(InputError, match=r"model\.label_vectors is on, but the memories have no labels"):
         make_network(label_vectors=True, memory_labels=[])
-
-
-def test_without_hops_no_memory_is_used(tmp_path: Path) -> None:
-    data = make_data(tmp_path, num_memories=0)
-    model = ExpaNet(hops=0, word_size=6, label_vectors=True, log_attention=True)
-    assert not model.uses_memory
-    trainer = fit(model, data, tmp_path)
-    assert math.isfinite(trainer.callback_metrics["val/loss"])
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([], r"long\.jsonl"),
-        ([{"title": "a", "abstract": ""}, {"title": "b", "abstract": "  "}], r"long\.jsonl"),
-    ],
-)
-def test_an_external_memory_without_text_is_refused(
-    rows: list[dict[str, Any]], message: str, tmp_path: Path
-) -> None:
-    memory = write_lines(tmp_path / "long.jsonl", rows)
-    data = make_data(tmp_path, memory=memory, memory_text_column="abstract", num_memories=2)
-    with pytest.raises(InputError, match=message):
-        data.prepare_data()
-
-
-def test_validation_rows_of_a_class_without_training_rows_are_counted_errors(tmp_path: Path) -> None:
-    train = write_table(tmp_path / "few.csv", [row for row in sentences(60, seed=3) if row[1] != "metal"])
-    validation = write_table(tmp_path / "all.csv", sentences(30, seed=4))
-    data = make_data(tmp_path, train_file=str(train), validation_file=str(validation))
-    figures = fit(ExpaNet(word_size=6, label_vectors=True), data, tmp_path).callback_metrics
-    assert figures["val/unknown_labels"] == 10
-    assert figures["val/accuracy"] <= 2 / 3
-    assert figures["val/micro_f1"] == figures["val/accuracy"]
-    assert math.isfinite(figures["val/macro_f1"])
 
 
 @pytest.mark.parametrize("straight_through", [False, True])

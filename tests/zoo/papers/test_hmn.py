@@ -17,8 +17,8 @@ import zoo
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spelling_of
-from tests.dialogues import MadeUp, made_up, write_jsonl, write_published
-from tests.zoo.conftest import Result, resume
+from tests.dialogues import MadeUp, made_up, write_published
+from tests.zoo.conftest import Result
 from zoo.layers.open_words import normal_of
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.task import turns_with_answer
@@ -409,64 +409,6 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
     first = records[0]
     assert len(first["turns"]) == 2
     assert first["words"][0].keys() == {"word", "turn", "attention"}
-
-
-def test_tables_with_other_columns(tmp_path: Path, zoo_command: Command) -> None:
-    table = write_jsonl(tmp_path / "train.jsonl", made_up(20, seed=1))
-    renamed = table.read_text().replace('"turns"', '"messages"').replace('"question"', '"query"')
-    table.write_text(renamed.replace('"answer"', '"right"'))
-    columns = ["--data.turns_column=messages", "--data.question_column=query", "--data.answer_column=right"]
-    run_dir = tmp_path / "run"
-    result = zoo_command(
-        "fit", *SMALL, "--data.layout=table", "--data.train_file", table, *columns, "--run_dir", run_dir,
-        "--trainer.max_epochs=1",
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text(json.dumps({"messages": ["it is for Kim"], "query": "what is the name ?"}) + "\n")
-    result = zoo_command(
-        "predict", "--ckpt_path", run_dir / "checkpoints" / "last.ckpt", "--input", questions
-    )
-    assert result.code == 0, result.err
-    assert json.loads(result.out)["turns"][0]["text"] == "it is for Kim"
-
-
-def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path, zoo_command: Command) -> None:
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    whole.mkdir()
-    part.mkdir()
-    fitted(whole, zoo_command, "--trainer.max_epochs=3")
-    fitted(part, zoo_command, "--trainer.max_epochs=1")
-    resume(zoo_command, part / "run", max_epochs=3)
-    weights = [
-        torch.load(folder / "run" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        for folder in (whole, part)
-    ]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--model.readout=words", "readout"),
-        ("--model.k=0", "model.k=0: must be at least 1"),
-        ("--model.word_dropout=-1", "model.word_dropout=-1.0: must be 0 or more"),
-        ("--model.sentence_loss=-1", "model.sentence_loss=-1.0: must be 0 or more"),
-    ],
-)
-def test_bad_options_are_one_line(tmp_path: Path, zoo_command: Command, option: str, message: str) -> None:
-    table = write_published(tmp_path / "train.txt", made_up(5, seed=1))
-    result = zoo_command("fit", *SMALL, "--data.train_file", table, option)
-    assert result.code == 2
-    assert message in result.err
-    assert result.err.count("\n") == 1
-
-
-def test_a_model_for_another_kind_of_data_is_refused(tmp_path: Path, zoo_command: Command) -> None:
-    table = write_published(tmp_path / "train.txt", made_up(5, seed=1))
-    result = zoo_command("fit", "--model=AMVLSTM", *SMALL[5:], "--data.train_file", table)
-    assert result.code == 2
-    assert "AMVLSTM is a model for matching; a DialogueDataModule has other data" in result.err
 
 
 def test_charts(tmp_path: Path, zoo_command: Command) -> None:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from zoo import KNNBiLSTM
 from zoo.knn_bilstm import KNNNetwork, SharpAttention
@@ -290,40 +289,6 @@ def test_wrong_options(options: dict[str, Any], spec: dict[str, Any], words: lis
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
-
-
-@pytest.mark.parametrize(
-    ("options", "data", "words"),
-    [
-        (
-            {"features": "M3"},
-            {"num_memories": 0},
-            ["reads memories", "--data.num_memories", "--model.features M1"],
-        ),
-        ({"features": "M1"}, {"characters": False}, ["model.characters", "data.characters"]),
-        ({"freeze_encoder": True}, {}, ["model.freeze_encoder is on, but the encoder's weights are fresh"]),
-        ({"transformer": "encoder"}, {}, ["data.tokenizer=words", "--data.tokenizer encoder"]),
-    ],
-)
-def test_data_that_the_model_can_not_use(
-    options: dict[str, Any], data: dict[str, Any], words: list[str]
-) -> None:
-    with pytest.raises(InputError) as error:
-        KNNBiLSTM(**options).check_data(ClassificationDataModule(**data))
-    assert all(word in str(error.value) for word in words), error.value
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
-        ({"pooling": "sum"}, "model.pooling='sum'"),
-        ({"text_dropout": 1.5}, "model.text_dropout=1.5"),
-    ],
-)
-def test_impossible_options(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        KNNBiLSTM(**options)
 
 
 # --- in addition to the paper: sharp weights and text dropout ---

@@ -216,16 +216,6 @@ def test_word_dropout_drops_words_and_keeps_one() -> None:
     assert without_words(torch.zeros(2, 3, dtype=torch.long), 0.9).tolist() == [[0] * 3] * 2
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"cell": "gru"}, {"cell": "rnn", "peepholes": True}, {"hidden_size": 0}, {"gamma": 0.0},
-     {"word_dropout": 1.0}, {"num_trigrams": 0}],
-)  # fmt: skip
-def test_impossible_options(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="model"):
-        LSTMRNN(**options)
-
-
 def test_known_trigrams_have_rows_and_others_are_ignored() -> None:
     """Against counts of the strings: `12`, `1233` and `1212` with 1, 2, 3 as letters and 9 as the mark."""
     words = [[1, 2], [1, 2, 3, 3], [1, 2, 1, 2]]

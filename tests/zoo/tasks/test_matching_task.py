@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from torch.utils.data import DataLoader
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from datamodules.matching import MatchingDataModule
 from datamodules.matching.options import MatchingOptions
 from datamodules.state import DataState
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
@@ -32,7 +29,8 @@ from zoo.tasks.matching.metrics import (
     area_under_curve,
     measure_lists,
 )
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.matching.task import MatchingTask
 
 #: Scores and grades of each question's candidates.
 Lists = list[tuple[list[float], list[float]]]
@@ -410,26 +408,6 @@ def test_a_batch_without_anything_to_compare_trains_nothing(tmp_path: Path) -> N
     assert all(weight.isfinite().all() for weight in task.parameters())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": "hinges"}, "model.loss='hinges': choose one of"),
-        ({"margin": 0.0}, "model.margin=0.0: must be above 0"),
-    ],
-)
-def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        ToyTask(**options)
-
-
-@pytest.mark.parametrize("loss", ["hinge", "softmax"])
-def test_single_pairs_have_nothing_to_compare(loss: Any) -> None:
-    data = MatchingDataModule(batches="pointwise")
-    with pytest.raises(InputError, match=rf"model\.loss={loss} .* data\.batches=pointwise"):
-        ToyTask(loss).check_data(data)
-    ToyTask("cross_entropy").check_data(data)
-
-
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
 def test_weights_in_half_precision_are_refused(precision: Any, tmp_path: Path) -> None:
     run = trainer(tmp_path, max_epochs=1, precision=precision)
@@ -441,65 +419,3 @@ def test_pairs_to_classify_need_cross_entropy(tmp_path: Path) -> None:
     data = ToyData([batch_of(MIXED)], goal="classification")
     with pytest.raises(InputError, match=r"use model\.loss=cross_entropy"):
         trainer(tmp_path, fast_dev_run=1).fit(ToyTask("hinge"), datamodule=data)
-
-
-# --- processes ---
-
-
-@pytest.mark.slow
-def test_two_processes_count_the_digits_of_one(tmp_path: Path) -> None:
-    """Uneven parts, one of them without a counted pair; a fork needs a parent without threads."""
-    script = tmp_path / "count.py"
-    script.write_text(TWO_PROCESSES)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        env={"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    for case in range(2):
-        counted = [torch.load(tmp_path / f"{case}-{rank}.pt") for rank in range(2)]
-        alone = torch.load(tmp_path / f"{case}-alone.pt")
-        assert counted[0] == counted[1] == alone
-        assert alone["questions"] > 10
-
-
-TWO_PROCESSES = """
-import sys
-from pathlib import Path
-
-import torch
-from torch import distributed, multiprocessing
-
-from tests.zoo.tasks.test_matching_task import flat, random_lists
-from zoo.tasks.matching.metrics import RankingScores
-
-folder = Path(sys.argv[1])
-#: List -> the process that counts it.
-owners = [lambda i: int(i % 3 == 0), lambda i: 0]
-
-
-def count(case, rank, numbers, weight=1.0):
-    scores = RankingScores()
-    for i in numbers:
-        score, target, number = flat(lists[i : i + 1])
-        scores.update(score, target, torch.full_like(score, weight), number, torch.ones(0))
-    if not numbers:
-        score, target, number = flat(lists[:1])
-        scores.update(score, target, torch.zeros_like(score), number, torch.ones(0))
-    torch.save({name: float(value) for name, value in scores.compute().items()}, folder / f"{case}-{rank}.pt")
-
-
-def main(rank):
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    for case, owner in enumerate(owners):
-        count(case, rank, [i for i in range(len(lists)) if owner(i) == rank])
-
-
-lists = random_lists(11, number=31, ties=True)
-for case in range(2):
-    count(case, "alone", range(len(lists)))
-multiprocessing.start_processes(main, nprocs=2, start_method="fork")
-"""

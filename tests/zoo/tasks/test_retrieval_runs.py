@@ -21,7 +21,7 @@ from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
-from tests.zoo.conftest import Result, resume
+from tests.zoo.conftest import Result
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import run_table
@@ -89,15 +89,6 @@ def test_a_model_learns_and_two_processes_print_the_digits_of_one(
     assert by_query.keys() == {f"q{number}" for number in range(17)}
     assert one["ndcg@10"] == pytest.approx(np.mean(list(by_query.values())))
     assert one == two  # although the process that prints is not one of those that measure
-
-
-def test_two_processes_train(collection: Collection) -> None:
-    files = [f"--data.{option}={value}" for option, value in collection.options().items()]
-    zoo_process("fit", *SMALL, *files, "--data.validation_split=0.3", "--trainer.max_epochs=2",
-                "--run_dir=run", *DDP)  # fmt: skip
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["processes"] == 2
-    assert summary["metrics"]["val/queries"] == 12
 
 
 def predictor(checkpoint: Path, **options: Any) -> RetrievalPredictor:
@@ -250,19 +241,6 @@ def test_nesterov_has_the_papers_schedule(fit: Callable[..., Path]) -> None:
     state = torch.load(checkpoint.with_name("last.ckpt"), weights_only=True)
     assert state["optimizer_states"][0]["param_groups"][0]["updates"] == state["global_step"]
     assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(
-    fit: Callable[..., Path], zoo_command: Callable[..., Result]
-) -> None:
-    fit("--trainer.max_epochs=3", name="whole")
-    fit("--trainer.max_epochs=1", name="half")
-    resume(zoo_command, "half", max_epochs=3)
-    whole, rest = (
-        torch.load(f"{name}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for name in ("whole", "half")
-    )
-    assert all(torch.equal(whole[name], rest[name]) for name in whole)
 
 
 # --- significance, tables ---

@@ -399,28 +399,6 @@ def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
     torch.testing.assert_close(probabilities("lora.ckpt"), probabilities("old.ckpt"))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("KNNBiLSTM", {"lora_rank": 2}, "name one with --model.transformer"),
-        ("KNNBiLSTM", {"lora_rank": 0, "transformer": "a"}, "model.lora_rank=0: must be 1 or more"),
-        (
-            "KNNBiLSTM",
-            {"lora_rank": 2, "transformer": "a", "freeze_encoder": True},
-            "omit one of the two",
-        ),
-        (
-            "MemoryEnsemble",
-            {"lora_rank": 2, "transformer": "a", "metric_steps": 0},
-            "train_transformer true",
-        ),
-    ],
-)
-def test_adapters_that_are_refused(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        model_class(name)(**options)
-
-
 def test_frozen_adapters_are_refused(tiny_bert: Path) -> None:
     pytest.importorskip("peft")
     model = zoo.KNNBiLSTM(

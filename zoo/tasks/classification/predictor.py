@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import tee
 from operator import itemgetter, length_hint
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
+from datamodules.batch import TextBatch
 from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
@@ -35,9 +36,11 @@ from zoo.tasks.classification.abstention import (
     set_threshold,
 )
 from zoo.tasks.classification.drift import drift, likeness
+from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.predictor import (
     Counted,
     Predictor,
+    TrainedModel,
     as_record,
     as_texts,
     blocks_of,
@@ -46,10 +49,6 @@ from zoo.tasks.predictor import (
     on_device,
     texts_and_ids_in,
 )
-
-if TYPE_CHECKING:
-    from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask  # noqa: F401 - as a string below
-
 
 log = logging.getLogger("zoo")
 
@@ -113,7 +112,18 @@ class ExplainsPredictions(Protocol):
         """Add evidence to the predictions of a batch, from the output of the network; or all but the memories."""
 
 
-class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule[Any]]):
+class ClassifiesTexts(TrainedModel, Protocol):
+    """A trained classifier."""
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes, in the order of the logits."""
+
+    def encode_texts(self, batch: TextBatch) -> torch.Tensor:
+        """The texts' vectors [B, vector_size]."""
+
+
+class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]]):
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from torch.nn import functional
 from typing_extensions import override
 
 from callbacks.chart import Chart
-from datamodules.base import AnyDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
@@ -24,18 +23,7 @@ from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import ClassificationPredictor, lines_of
 
 
-class ClassificationOutput(NamedTuple):
-    """Output of a classification network."""
-
-    #: float32 [B, C].
-    logits: Tensor
-    #: float32 [B, K]: weight of each memory; 0 where there is none.
-    memory_weight: Tensor
-    #: float32 [B, H, K]: the weights in each of H hops; None where a network reads its memories once.
-    hop_weight: Tensor | None = None
-
-
-class ClassificationTask(Task):
+class ClassificationTask(Task[TextRowsDataModule[Any]]):
     """Base of the classifiers."""
 
     task = "classification"
@@ -52,7 +40,7 @@ class ClassificationTask(Task):
     new_labels: tuple[str, ...] = ()
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: TextRowsDataModule[Any]) -> None:
         super().check_data(data)
         if self.uses_memory and self.without_memory != "" and not data.has_memory:
             instead = "" if self.without_memory is None else f", or {self.without_memory}"
@@ -82,9 +70,8 @@ class ClassificationTask(Task):
         self.evaluation.calibration = {} if calibration is None else asdict(calibration)
         # One process predicts them again.
         if self.evaluation.lists_errors and self.trainer.is_global_zero:
-            assert isinstance(self.data, TextRowsDataModule)
             wrong = np.array(self.test_scores.wrong_rows, np.int64)
-            columns, lines = self._predictions(self.data, "test", wrong)
+            columns, lines = self._predictions(self.training_data, "test", wrong)
             self.evaluation.errors = {"columns": columns, "lines": lines}
 
     @override
@@ -105,16 +92,16 @@ class ClassificationTask(Task):
         raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
 
     @override
-    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
-        assert isinstance(data, TextRowsDataModule)
+    def charts(self, data: TextRowsDataModule[Any], rows: int) -> Iterator[Chart]:
         split = data.split("validation")
         predictions = list(ClassificationPredictor(self, data).predict_split(split, rows=rows))
         labels = [split.rows.label(row) for row in range(len(predictions))]
         return charts_of(predictions, labels, self.memory_weight)
 
     @override
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
-        assert isinstance(data, TextRowsDataModule)
+    def shown_predictions(
+        self, data: TextRowsDataModule[Any], rows: int
+    ) -> tuple[list[str], list[list[object]]]:
         number = min(rows, len(data.split("validation").rows))
         (_, *columns), lines = self._predictions(data, "validation", np.arange(number))
         return columns, [line[1:] for line in lines]

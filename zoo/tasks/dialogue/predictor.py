@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -17,10 +17,8 @@ from datamodules.corpora.dialogue_readers import with_free_question_marks
 from datamodules.corpora.dialogues import Dialogue, Dialogues
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
-from zoo.tasks.predictor import Predictor, as_record
-
-if TYPE_CHECKING:
-    from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask  # noqa: F401 - as a string below
+from zoo.tasks.dialogue.outputs import DialogueOutput
+from zoo.tasks.predictor import Predictor, TrainedModel, as_record
 
 #: Words that explain an answer.
 NUM_WORDS = 5
@@ -62,7 +60,15 @@ class Answer(NamedTuple):
     words: list[PointedWord]
 
 
-class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
+class AnswersQuestions(TrainedModel, Protocol):
+    """A trained dialogue model."""
+
+    @property
+    def readout(self) -> str:
+        """Name of the read-out that answers, of those of `DialogueOutput.choices`."""
+
+
+class DialoguePredictor(Predictor[AnswersQuestions, DialogueDataModule]):
     """Answers questions about dialogues."""
 
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'
@@ -90,7 +96,6 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
         """Answers to the questions of the first dialogues (None: of all), each with the right one if it is known."""
         start = 0
         dataset = self.data.dataset(split, self.model.batch_contents("predict"))
-        assert isinstance(dataset, DialogueDataset)
         for batch, output in self.outputs(dataset, batch_size, dialogues):
             readouts = {name: value.float().cpu() for name, value in output.choices().items()}
             for row in range(len(batch.row)):

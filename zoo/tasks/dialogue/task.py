@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from callbacks.chart import Chart
-from datamodules.base import AnyDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.dialogue import DialogueDataModule
 from zoo.tasks.base import Task, check_choice, check_not_negative
 from zoo.tasks.dialogue.charts import attention_chart
 from zoo.tasks.dialogue.metrics import DialogueScores
+from zoo.tasks.dialogue.outputs import DialogueOutput
 from zoo.tasks.dialogue.predictor import DialoguePredictor
 
 Readout: TypeAlias = Literal["sentence", "word", "joint"]
@@ -27,40 +27,7 @@ Loss: TypeAlias = Literal["joint", "each"]
 _LEAST = 1e-30
 
 
-class Pointer(NamedTuple):
-    """Attention on the words of the sentences that were kept for a question; M words at most."""
-
-    #: int64 [P, k]: the kept turns, 0..N-1; -1 where a dialogue has fewer.
-    kept: Tensor
-    #: int64 [P, M]: positions in `DialogueBatch.text`; 0 where there is no word.
-    position: Tensor
-    #: float32 [P, M]: attention, adds up to 1; 0 where there is no word.
-    weight: Tensor
-    #: float32 [P, V + X]: attention summed by choice (p_W).
-    choice: Tensor
-
-
-class DialogueOutput(NamedTuple):
-    """Output of a network for P questions: probabilities over V + X choices, and its attention."""
-
-    #: float32 [P, V + X]: logarithm of p_S, the sentence-level read-out.
-    log_sentence: Tensor
-    #: float32 [P, N]: attention on the turns in the last hop; 0 where there is none to read.
-    attention: Tensor
-    #: attention on words; None where the model has none.
-    pointer: Pointer | None = None
-
-    def choices(self) -> dict[str, Tensor]:
-        """Probabilities [P, V + X] of each read-out."""
-        sentence = self.log_sentence.exp()
-        if self.pointer is None:
-            return {"sentence": sentence}
-        word = self.pointer.choice
-        # Equation 8, halved to be a distribution; the order stays the same.
-        return {"sentence": sentence, "word": word, "joint": (sentence + word) / 2}
-
-
-class DialogueTask(Task):
+class DialogueTask(Task[DialogueDataModule]):
     """Base of the models that answer a question with one word."""
 
     task = "dialogue"
@@ -90,7 +57,7 @@ class DialogueTask(Task):
         self.readout: Readout = self.readouts[0]
 
     @override
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: DialogueDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         if self.loss != "each" and len(self.readouts) == 1:
             yield "model.loss", f"a {type(self).__name__} has one read-out"
@@ -140,15 +107,13 @@ class DialogueTask(Task):
         torch.set_flush_denormal(False)
 
     @override
-    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
-        assert isinstance(data, DialogueDataModule)
+    def charts(self, data: DialogueDataModule, rows: int) -> Iterator[Chart]:
         split = data.split("validation")
         answers = DialoguePredictor(self, data).predict_split(split)
         yield attention_chart(list(islice(answers, rows)), split.dialogues)
 
     @override
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
-        assert isinstance(data, DialogueDataModule)
+    def shown_predictions(self, data: DialogueDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
         split, lines = data.split("validation"), list[list[object]]()
         for prediction, answer in DialoguePredictor(self, data).predict_split(split, dialogues=rows):
             turns = "\n".join(f"{turn.attention:.3f} {turn.text}" for turn in prediction.turns)

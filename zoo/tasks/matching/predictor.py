@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,10 +28,8 @@ from datamodules.matching.tables import read_pair_table
 from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, memory_of, texts_in
-
-if TYPE_CHECKING:
-    from zoo.tasks.matching.task import MatchingOutput, MatchingTask  # noqa: F401 - as a string below
+from zoo.tasks.matching.outputs import MatchingOutput
+from zoo.tasks.predictor import Predictor, TrainedModel, as_record, as_texts, blocks_of, memory_of, texts_in
 
 #: Questions whose candidates are ranked together.
 _LISTS = 64
@@ -81,7 +79,14 @@ class _List(NamedTuple):
     texts: list[str]
 
 
-class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
+class ScoresPairs(TrainedModel, Protocol):
+    """A trained matching model."""
+
+    def probability(self, score: Tensor) -> Tensor | None:
+        """Probabilities [P] of a match from scores [P]; None where the score of a ranking is none."""
+
+
+class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
     """Scores pairs, ranks given candidates, or retrieves candidates from the memory and ranks them."""
 
     example = 'model.predict([("a question", "an answer")])[0]'

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
@@ -15,30 +14,13 @@ from datamodules.matching.options import MatchingOptions
 from zoo.tasks.base import Task, check_choice, check_positive
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
+from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.predictor import MatchingPredictor
 
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
 
-class MatchingOutput(NamedTuple):
-    """Output of a matching network."""
-
-    #: float32 [P, spec.num_outputs]: the score of a pair to rank; of a pair to classify, logits of "does not
-    #: match" and "matches".
-    logits: Tensor
-    #: float32 [P, T, S]: strength of the interaction of the words of a pair's texts, 0 where there is no word; None
-    #: where a model compares no words.
-    interaction: Tensor | None = None
-
-    @property
-    def score(self) -> Tensor:
-        """float32 [P]: higher = matches better."""
-        if self.logits.shape[1] == 1:
-            return self.logits[:, 0]
-        return self.logits[:, 1] - self.logits[:, 0]
-
-
-class MatchingTask(Task):
+class MatchingTask(Task[MatchingDataModule]):
     """Base of the models that score pairs."""
 
     task = "matching"
@@ -82,7 +64,7 @@ class MatchingTask(Task):
         return self.loss_for(spec.goal) == "cross_entropy"
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: MatchingDataModule) -> None:
         super().check_data(data)
         goal = data.options.chosen_goal
         loss = self.loss_for(goal)
@@ -135,8 +117,7 @@ class MatchingTask(Task):
         return score.sigmoid() if self.loss == "cross_entropy" else None
 
     @override
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
-        assert isinstance(data, MatchingDataModule)
+    def shown_predictions(self, data: MatchingDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
         split, lines = data.split("validation"), list[list[object]]()
         for row, prediction in MatchingPredictor(self, data).predict_split(split, rows).items():
             words = "\n".join(

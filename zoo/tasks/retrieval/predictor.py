@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from datamodules.text.tokens import TokenStore
 from zoo.tasks.predictor import (
     BLOCK,
     Predictor,
+    TrainedModel,
     as_texts,
     blocks_of,
     evaluating,
@@ -39,9 +40,6 @@ from zoo.tasks.predictor import (
     on_device,
     texts_in,
 )
-
-if TYPE_CHECKING:
-    from zoo.tasks.retrieval.task import RetrievalTask
 
 
 class RankedDocument(NamedTuple):
@@ -75,7 +73,24 @@ class TracesStates(Protocol):
         """States at each word of queries or documents: name -> [B, T, directions * H]; and the number of directions."""
 
 
-class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
+class RanksDocuments(TrainedModel, Protocol):
+    """A trained retrieval model."""
+
+    @property
+    def mix_retriever(self) -> bool:
+        """Whether the retriever's scores are mixed with the model's."""
+
+    def encode_collection(self, dataset: RankingDataset, block: int) -> Any:
+        """Encode documents, `block` at a time, for `ranking_scores`."""
+
+    def ranking_scores(self, batch: QueryBatch, documents: Any) -> list[Tensor]:
+        """The scores [B, D] of all documents, in a list of one."""
+
+    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
+        """Embed queries, or documents: float32 [B, d]."""
+
+
+class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
     """Ranks the corpus of the training, or a memory that replaces it, for queries; embeds texts."""
 
     example = 'model.predict("a query")[0]'
@@ -275,7 +290,7 @@ def query_blocks(dataset: RankingDataset, size: int) -> list[NDArray[np.int64]]:
 
 
 def encode_blocks(
-    model: RetrievalTask,
+    model: RanksDocuments,
     dataset: RankingDataset,
     blocks: Iterable[NDArray[np.int64]],
     queries: bool,

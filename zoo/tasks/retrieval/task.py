@@ -13,12 +13,10 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import TrainerFn
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted
@@ -35,7 +33,7 @@ MIXTURES = (0.0, *(0.05 * 1.25**i for i in range(20)))
 FEW_QUERIES = 500
 
 
-class RetrievalTask(Task):
+class RetrievalTask(Task[ClickthroughDataModule]):
     """Base of the models that rank a collection for a query.
 
     A network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
@@ -68,13 +66,13 @@ class RetrievalTask(Task):
         self._documents: Any = None
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: ClickthroughDataModule) -> None:
         super().check_data(data)
         if self.mix_retriever and data.options.num_hits == 0:
             raise InputError("model.mix_retriever: set the number of hits to mix in with data.num_hits")
 
     @override
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: ClickthroughDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         learns_from_hits = "retrieved" in data.options.sources and not isinstance(self, Fitted)
         if data.options.num_hits and not learns_from_hits and not self.mix_retriever:
@@ -86,8 +84,7 @@ class RetrievalTask(Task):
     @override
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        assert isinstance(self.data, ClickthroughDataModule)
-        queries = int(self.data.split("train").judgements.has_relevant.sum())
+        queries = int(self.training_data.split("train").judgements.has_relevant.sum())
         if queries < FEW_QUERIES and not self.mix_retriever and not isinstance(self, Fitted):
             log.warning(
                 "only %d training queries have a relevant document: a model alone is probably worse than BM25. Add"
@@ -180,7 +177,7 @@ class RetrievalTask(Task):
     @override
     def on_validation_epoch_end(self) -> None:
         self._documents = None
-        if self.mix_retriever and self.trainer.state.fn == TrainerFn.FITTING:
+        if self.mix_retriever and self.is_fitting:
             self.validation_scores.compute()
             self.mixture.fill_(MIXTURES[self.validation_scores.best])
         super().on_validation_epoch_end()
@@ -203,7 +200,7 @@ class RetrievalTask(Task):
     @override
     def count(self, scores: RetrievalScores, batch: QueryBatch) -> None:
         weights = self.mixture.expand(len(MIXTURES))
-        if self.trainer.state.fn == TrainerFn.FITTING:
+        if self.is_fitting:
             weights = self.mixture.new_tensor(MIXTURES)
         ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
@@ -231,8 +228,9 @@ class RetrievalTask(Task):
         checkpoint[CHECKPOINT_KEY]["by_query"] = self.evaluation.query_scores
 
     @override
-    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
-        assert isinstance(data, ClickthroughDataModule)
+    def shown_predictions(
+        self, data: ClickthroughDataModule, rows: int
+    ) -> tuple[list[str], list[list[object]]]:
         split, lines = data.split("validation"), list[list[object]]()
         judgements = split.judgements
         for row, ranked in enumerate(RetrievalPredictor(self, data).rank_split(split, 3, rows)):

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
 from datamodules.batch import ClickSpec
+from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState
@@ -50,7 +50,7 @@ class TrigramRetrieval(RetrievalTask):
         """Make the encoder of the texts of one side."""
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: ClickthroughDataModule) -> None:
         super().check_data(data)
         if not data.options.characters:
             raise InputError(

@@ -87,12 +87,8 @@ def test_the_blocks_of_a_table_do_not_look_up_each_other(
     np.testing.assert_allclose(np.concatenate(twice), np.concatenate(once), atol=1e-6)
 
 
-def test_vectors_of_large_tables_and_shards_are_not_stored(
-    tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vectors_of_large_tables_are_not_stored(tiny_encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu", None)
-    made = [*vectors.of_blocks([TEXTS[:70], TEXTS[70:]], 140, progress=False, delay=0)]
-    assert [len(block) for block in made] == [70, 70]
     monkeypatch.setattr(text_vectors, "MOST", 139)
     assert len([*vectors.blocks(TEXTS, 70, progress=False, delay=0)]) == 2
     assert not [*cache_folder(None).glob("vectors-*")]

@@ -1,0 +1,128 @@
+"""Impossible options of models, alone or with the options of their data: a line that names the option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from datamodules import ClassificationDataModule, InputError, MatchingDataModule
+from zoo.registry import model_class
+
+#: Model, options, and a part of the message.
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("AMVLSTM", {"attention": "Q"}, "model.attention='Q': choose one of none, question"),
+    ("AMVLSTM", {"attention_scale": "long"}, "model.attention_scale='long': choose one of"),
+    ("AMVLSTM", {"similarity": "dot"}, "model.similarity='dot': choose one of cosine, bilinear"),
+    ("AMVLSTM", {"interaction": "both"}, "model.interaction='both': choose one of"),
+    ("AMVLSTM", {"k": 0}, "model.k=0"),
+    ("AMVLSTM", {"hidden_size": 0}, "model.hidden_size=0"),
+    ("AMVLSTM", {"loss": "hinges"}, "model.loss='hinges': choose one of"),
+    ("AMVLSTM", {"margin": 0.0}, "model.margin=0.0: must be above 0"),
+    ("ANMM", {"num_bins": 0}, "model.num_bins=0: must be at least 1"),
+    ("ARCI", {"filters": (4, 0)}, "model.filters=(4, 0): must be at least 1"),
+    ("ARCII", {"window": 0}, "model.window=0"),
+    ("BOWRocchio", {"weight": 1.5}, "model.weight=1.5: must be in 0..1"),
+    ("BiGRU", {"hidden_size": 0}, "model.hidden_size=0"),
+    ("CDSSM", {"smoothing": -1}, "model.smoothing=-1: must be above 0"),
+    ("CDSSM", {"window": 0}, "model.window=0"),
+    ("CharCNN", {"length": 122}, "model.length=122: the convolutions read at least 123 characters"),
+    ("CharCRNN", {"filters": 0}, "model.filters=0"),
+    ("DSSM", {"num_trigrams": 0}, "model.num_trigrams=0: must be at least 1"),
+    ("DSSM", {"hidden_sizes": ()}, "model.hidden_sizes=(): must be at least 1"),
+    ("DSSM", {"hidden_sizes": (3, 0)}, "model.hidden_sizes=(3, 0): must be at least 1"),
+    ("ExpaNet", {"hops": -1}, "model.hops=-1: use 0 (no memory) to 4"),
+    ("ExpaNet", {"hops": 5}, "model.hops=5"),
+    ("ExpaNet", {"read": "both"}, "model.read='both': choose one of soft, hard"),
+    ("ExpaNet", {"tau": 0.0}, "model.tau=0.0: must be above 0"),
+    ("ExpaNet", {"final_tau": -1.0}, "model.final_tau=-1.0: must be above 0"),
+    ("ExpaNet", {"sharpness": 0.0}, "model.sharpness=0.0: must be above 0"),
+    ("ExpaNet", {"score_power": -1.0}, "model.score_power=-1.0: must be 0 or more"),
+    ("ExpaNet", {"text_dropout": 1.0}, "model.text_dropout=1.0: must be 0 or more and below 1"),
+    ("ExpaNet", {"bigrams": -1}, "model.bigrams=-1: must be 0 or more"),
+    ("ExpaNet", {"word_size": 0}, "model.word_size=0: must be at least 1"),
+    ("FastText", {"num_buckets": -1}, "model.num_buckets=-1"),
+    ("HMN", {"k": 0}, "model.k=0: must be at least 1"),
+    ("HMN", {"word_dropout": -1.0}, "model.word_dropout=-1.0: must be 0 or more"),
+    ("HMN", {"sentence_loss": -1.0}, "model.sentence_loss=-1.0: must be 0 or more"),
+    ("KNNBiLSTM", {"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
+    ("KNNBiLSTM", {"pooling": "sum"}, "model.pooling='sum'"),
+    ("KNNBiLSTM", {"text_dropout": 1.5}, "model.text_dropout=1.5"),
+    ("KNNBiLSTM", {"lora_rank": 2}, "name one with --model.transformer"),
+    ("KNNBiLSTM", {"lora_rank": 0, "transformer": "a"}, "model.lora_rank=0: must be 1 or more"),
+    ("KNNBiLSTM", {"lora_rank": 2, "transformer": "a", "freeze_encoder": True}, "omit one of the two"),
+    ("LINE", {"epochs": 0}, "model.epochs=0"),
+    ("LSTMRNN", {"cell": "gru"}, "model.cell"),
+    ("LSTMRNN", {"cell": "rnn", "peepholes": True}, "model.peepholes"),
+    ("LSTMRNN", {"hidden_size": 0}, "model.hidden_size=0"),
+    ("LSTMRNN", {"gamma": 0.0}, "model.gamma=0.0"),
+    ("LSTMRNN", {"word_dropout": 1.0}, "model.word_dropout=1.0"),
+    ("LSTMRNN", {"num_trigrams": 0}, "model.num_trigrams=0"),
+    ("MatchPyramid", {"similarity": "euclid"}, "choose one of cosine, dot, indicator"),
+    ("MatchPyramid", {"filters": ()}, "must be at least 1"),
+    ("MatchPyramid", {"grid": (0, 3)}, "must be at least 1"),
+    ("MemoryEnsemble", {"lora_rank": 2, "transformer": "a", "metric_steps": 0}, "train_transformer true"),
+    ("NGrams", {"c": 0}, "model.c=0"),
+    ("PTE", {"c": -1}, "model.c=-1"),
+    ("SkipGram", {"window": 0}, "model.window=0"),
+    ("TextCNN", {"windows": ()}, "model.windows=()"),
+    ("TfidfSVM", {"max_ngram": 0}, "model.max_ngram=0"),
+    ("TransformerMatcher", {"transformer": "a", "mode": "tri"}, "model.mode='tri': choose one of cross, bi"),
+    ("VDCNN", {"depth": 10}, "model.depth=10: choose one of 9, 17, 29, 49"),
+]
+NO_MEMORY = {"num_memories": 0}
+#: Model, options, options of the data, and a part of the message.
+REFUSED_DATA: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("AMVLSTM", {"loss": "hinge"}, {"batches": "pointwise"}, "model.loss=hinge"),
+    ("AMVLSTM", {"loss": "softmax"}, {"batches": "pointwise"}, "model.loss=softmax"),
+    ("BOWRocchio", {}, NO_MEMORY, "set --data.num_memories"),
+    ("CharCNN", {}, {**NO_MEMORY, "max_length": 1014}, "data.tokenizer=words: set --data.tokenizer characters"),
+    ("CharCNN", {}, {**NO_MEMORY, "tokenizer": "characters"}, "model.length=1014, data.max_length=128: make them"),
+    ("CharCRNN", {}, NO_MEMORY, "data.tokenizer=words: set --data.tokenizer characters"),
+    ("VDCNN", {}, NO_MEMORY, "data.tokenizer=words: set --data.tokenizer characters"),
+    ("DSSM", {}, {}, "DSSM reads the letters of words: set --data.characters true"),
+    ("DSSM", {}, {"tokenizer": "bert", "characters": True}, "set --data.tokenizer to words or whitespace"),
+    ("ExpaNet", {}, NO_MEMORY, "--model.hops 0"),
+    ("KNNBiLSTM", {"features": "M3"}, NO_MEMORY, "--model.features M1"),
+    ("KNNBiLSTM", {"features": "M1"}, {"characters": False}, "model.characters"),
+    ("KNNBiLSTM", {"freeze_encoder": True}, {}, "model.freeze_encoder is on, but the encoder's weights are fresh"),
+    ("KNNBiLSTM", {"transformer": "encoder"}, {}, "--data.tokenizer encoder"),
+    ("NeighborVote", {}, NO_MEMORY, "set --data.num_memories"),
+    ("SkipGram", {"expand": "join"}, NO_MEMORY, "set --data.num_memories, or --model.expand"),
+    ("TransformerMatcher", {"transformer": "a"}, {}, "needs its own tokens: set --data.tokenizer"),
+]  # fmt: skip
+#: Options of models and data that agree.
+ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("AMVLSTM", {"loss": "cross_entropy"}, {"batches": "pointwise"}),
+    ("CharCNN", {"length": 130}, {**NO_MEMORY, "tokenizer": "characters", "max_length": 130}),
+    ("DSSM", {}, {"characters": True}),
+    ("ExpaNet", {"hops": 0}, NO_MEMORY),
+]
+PAIRS = ("AMVLSTM", "DSSM", "TransformerMatcher")
+
+
+def data_of(name: str, options: dict[str, Any]) -> Any:
+    return (MatchingDataModule if name in PAIRS else ClassificationDataModule)(**options)
+
+
+@pytest.mark.parametrize(("name", "options", "message"), REFUSED, ids=str)
+def test_an_impossible_option_is_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        model_class(name)(**options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "options", "data", "message"), REFUSED_DATA, ids=str)
+def test_data_that_a_model_cannot_read(
+    name: str, options: dict[str, Any], data: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        model_class(name)(**options).check_data(data_of(name, data))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_options_that_agree() -> None:
+    for name, options, data in ACCEPTED:
+        model_class(name)(**options).check_data(data_of(name, data))

@@ -1,0 +1,124 @@
+"""The end of a fit: what needs no gradients is fitted after the last epoch, validated and saved.
+
+`finish` reads nothing of the epochs but their checkpoints: a run that was killed in it resumes there, and so do the
+processes that were started for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from typing_extensions import override
+
+from callbacks import RunFolder
+from datamodules.base import AnyDataModule
+from zoo.saving.checkpoint import Checkpoint, read_contents
+from zoo.tasks.base import Task
+
+
+def fit(trainer: pl.Trainer, model: Task, data: AnyDataModule, resumed: str | Path | None = None) -> None:
+    """Train a model by gradients, if it has such weights, and finish it.
+
+    Args:
+        trainer: runs the epochs and the last validation.
+        model: without a network, unless it was trained before.
+        data: of the model's kind.
+        resumed: the checkpoint of a run that is resumed; None = a new run.
+    """
+    if model.has_epochs:
+        trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
+    if not model.finishes:
+        return
+    folders = [callback for callback in trainer.callbacks if isinstance(callback, RunFolder)]  # type: ignore[attr-defined]
+    if resumed is None or not any(folder.is_finished for folder in folders):
+        finish(trainer, model, data)
+    elif not model.has_epochs:
+        print(f"{resumed}: finished, nothing to train")
+
+
+def finish(trainer: pl.Trainer, model: Task, data: AnyDataModule) -> None:
+    """Fit what needs no gradients to the model of the best epoch; validate and save it, and write the summary.
+
+    Lightning's validation starts the processes and moves the model to its device.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    model.is_finishing = data.is_finishing = True
+    trainer.callbacks = [*callbacks, _Finishing(callbacks)]  # type: ignore[attr-defined]
+    try:
+        trainer.validate(model, datamodule=data, verbose=False)
+    finally:
+        model.is_finishing = data.is_finishing = False
+        trainer.callbacks = callbacks  # type: ignore[attr-defined]
+    if model.network is None and (best := _best_file(trainer)) is not None:
+        model.restore(_read(best))  # the processes were forks of this one
+
+
+class _Finishing(Callback):
+    """Finishes a model in each process before its validation, and saves it afterwards."""
+
+    def __init__(self, callbacks: list[Callback]) -> None:
+        self.folders = [callback for callback in callbacks if isinstance(callback, RunFolder)]
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        model: Any = pl_module
+        if model.network is None:
+            model.setup("fit")
+        if model.has_epochs:
+            _restore_epochs(trainer, model)
+        model.to(trainer.strategy.root_device)
+        if not model.has_epochs:
+            for folder in self.folders:
+                folder.on_fit_start(trainer, model)
+            model.on_fit_start()
+        model.finish(model.data)
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        checkpoints = _checkpoints(trainer)
+        # The checkpoint of the last epoch, from which a run is resumed, stays as it is.
+        model: Any = pl_module
+        for checkpoint in checkpoints[:1] if model.has_epochs else checkpoints:
+            file = _file_of(checkpoint)
+            trainer.save_checkpoint(file)
+            checkpoint.best_model_path = str(file)
+            checkpoint.best_model_score = trainer.callback_metrics.get(checkpoint.monitor or "")
+        for folder in self.folders:
+            folder.write(trainer, model)
+
+
+def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
+    """Give a model the weights of its best epoch; and a trainer whose epochs ran in forks, their number."""
+    files = [file for each in _checkpoints(trainer) if (file := _file_of(each)).is_file()]
+    if not files:
+        return  # without checkpoints, the last epoch counts
+    model.restore(_read(files[0]))
+    if trainer.current_epoch == 0:
+        last = max(files, key=lambda file: file.stat().st_mtime)
+        trainer.fit_loop.load_state_dict(_read(last).training["loops"]["fit_loop"])
+
+
+def _checkpoints(trainer: pl.Trainer) -> list[ModelCheckpoint]:
+    """The callbacks that keep checkpoints, first the one that keeps the best epoch's."""
+    model: Any = trainer.lightning_module
+    checkpoints = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
+    return sorted(checkpoints, key=lambda each: each.monitor != (model.monitor or model.data.monitor))
+
+
+def _best_file(trainer: pl.Trainer) -> Path | None:
+    files = [file for each in _checkpoints(trainer)[:1] if (file := _file_of(each)).is_file()]
+    return files[0] if files else None
+
+
+def _file_of(checkpoint: ModelCheckpoint) -> Path:
+    """The file that a callback wrote last, or the one that it would write."""
+    if checkpoint.best_model_path:
+        return Path(checkpoint.best_model_path)
+    return Path(checkpoint.dirpath or ".") / f"{checkpoint.filename or 'model'}.ckpt"
+
+
+def _read(file: Path) -> Checkpoint:
+    return Checkpoint.from_contents(read_contents(file), file)
