@@ -17,6 +17,7 @@ from datamodules.retrieval import (
     make_retriever,
     open_memory,
 )
+from datamodules.retrieval.memories.changes import conflicting_rows, corrections
 from zoo.saving import fitted_weights
 from zoo.saving.saved_model import SavedModel, is_model
 
@@ -139,7 +140,7 @@ def _correct(memory: Memory, rows: Rows, known: list[str] | None) -> int:
     """Relabel the memories that have the texts of rows with other labels; return their number."""
     if not isinstance(memory, FolderMemory):
         raise memory.is_only_read()
-    labels = memory.corrections(rows)
+    labels = corrections(memory.rows, memory.opened.lookup, rows)
     return memory.relabel(labels, known).changed if labels else 0
 
 
@@ -298,7 +299,9 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
         number_of = {count["values"]: count["counts"] for count in counts}
         labels = [f"{label} {number_of[label]}" for label in labels]
     facts["labels"] = ", ".join(labels) or "none"
-    conflicts = opened.conflicts() if isinstance(opened, FolderMemory) else []
+    conflicts = (
+        conflicting_rows(opened.rows, opened.opened.lookup) if isinstance(opened, FolderMemory) else []
+    )
     if conflicts:
         facts["conflicts"] = f"{len(conflicts)} texts with several labels; `zoo memory relabel` corrects them"
     facts["back end"] = type(opened.retriever).__name__

@@ -256,7 +256,7 @@ def open_to_change(
 
 def _own(saved: SavedModel | None, memory: FolderMemory, ids: Sequence[str] = ()) -> FolderMemory:
     """Return the memory that may change, after a look at the ids: a copy of one that other runs share."""
-    memory.rows_with_ids(ids)
+    memory.opened.rows_with_ids(ids)
     return memory if saved is None else own_memory(saved, memory)
 
 

@@ -15,7 +15,7 @@ from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import check_inside, named_disk_errors, new_folder
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.memories.encoded_memory import encodings_folder
+from datamodules.retrieval.dense.vector_store import store_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.layers.lora import without_adapters
 from zoo.markdown import code_span
@@ -116,8 +116,8 @@ def _copy_memory(saved: SavedModel, memory: FolderMemory, target: Path) -> None:
     """Copy a memory without the encodings of other models that share it."""
     own, model = None, saved.make_model()
     if isinstance(model, EncodesMemories) and model.network.encoder is not None:
-        own = encodings_folder(memory.folder, model.encoder_fingerprint(saved.make_data()))
-    others = [path.name for path in memory.folder.glob("encodings-*") if path != own]
+        own = store_folder(memory.folder, model.encoder_fingerprint(saved.make_data()))
+    others = [path.name for path in memory.folder.glob("vectors-*") if path != own]
     check_inside(memory.folder)  # of links, the files that they lead to would be copied, and published
     shutil.copytree(memory.folder, target, ignore=shutil.ignore_patterns(".*", *others))
 

@@ -253,7 +253,7 @@ def test_a_grown_memory_is_a_new_version(
     assert [*online.used] == ["train_file"]
     (model,) = online.logged
     assert (model.name, model.type) == ("topics", "model")
-    assert any(path.startswith("memory/rows-2") for path in model.manifest.entries)
+    assert any(path.startswith("memory/version-2") for path in model.manifest.entries)
 
 
 def test_a_place_that_cannot_be(fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
