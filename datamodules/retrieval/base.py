@@ -124,11 +124,8 @@ class Retriever(ABC):
     retrievers: Sequence[Retriever] = ()
     #: options that name a server or hold credentials: no description has them.
     local_options: frozenset[str] = frozenset()
-
-    @property
-    def is_on_server(self) -> bool:
-        """True if a search needs a server."""
-        return any(member.is_on_server for member in self.retrievers)
+    #: True if a search needs a server.
+    is_on_server: bool = False
 
     def describe(self) -> PlainDict:
         """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`."""
