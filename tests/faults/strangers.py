@@ -41,7 +41,6 @@ ESCAPE = "\x1b]0;owned\x07\x9b2J"
 _COMMANDS = (
     "transformers", "safetensors.torch", "zoo.cli.lightning", "zoo.search.search", "zoo.cli.models", "zoo.cli.predict",
     "zoo.cli.runs", "zoo.memory.commands", "zoo.saving.export", "zoo.knn_bilstm",
-    "zoo.tasks.retrieval.refreshed_negatives",
 )  # fmt: skip
 
 
