@@ -14,7 +14,6 @@ from datamodules.retrieval.registry import checked_description as checked_descri
 from datamodules.retrieval.registry import is_existing_index as is_existing_index
 from datamodules.retrieval.registry import load_all_retrievers as load_all_retrievers
 from datamodules.retrieval.registry import make_retriever as make_retriever
-from datamodules.retrieval.registry import servers_of as servers_of
 
 if TYPE_CHECKING:
     from datamodules.retrieval.dense.retriever import DenseRetriever as DenseRetriever

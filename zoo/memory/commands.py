@@ -108,7 +108,7 @@ def add(
     if saved is not None and tune:
         # Opened again: the memory may be a copy now.
         fit_again(SavedModel.open(saved.source), None, refit=False, retriever=retriever)
-    share_changed(push, model, "added", file)
+    share_changed(push, model)
 
 
 def check_push(push: str | None, model: str, saved: SavedModel | None) -> None:
@@ -122,13 +122,12 @@ def check_push(push: str | None, model: str, saved: SavedModel | None) -> None:
     sharing.check_target(push)
 
 
-def share_changed(push: str | None, model: str, change: str, file: str | None) -> None:
-    """Upload a model after a change by the rows of a table, if `push` names a place."""
+def share_changed(push: str | None, model: str) -> None:
+    """Upload a changed model, if `push` names where."""
     if push is not None:
         from zoo.saving import sharing
 
-        tables = [] if file is None else [sharing.table_of(change, file)]
-        print(sharing.share(model, push, tables=tables))
+        print(sharing.share(model, push))
 
 
 def _check_tuned(model: str, saved: SavedModel | None) -> None:
@@ -211,7 +210,7 @@ def tune(
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
     fit_again(saved, read_table(file, **columns), refit, retriever)
-    share_changed(push, model, "tuned", file)
+    share_changed(push, model)
 
 
 def check_fits_weights(saved: SavedModel) -> None:
