@@ -59,7 +59,7 @@ TREC = {
 }
 HITS = {"num_hits": 5}
 HIT_NEGATIVES = {**HITS, **RETRIEVED}
-LIKELIHOOD = EmbeddedRetriever("LMDirichlet", mu=1.0)
+LIKELIHOOD = EmbeddedRetriever(similarity="LMDirichlet", mu=1.0)
 PLAIN = {
     "train_file": "plain_pairs.tsv",
     "validation_file": None,

@@ -84,7 +84,7 @@ def test_the_fused_list_is_that_of_the_sums(
 ) -> None:
     members: list[Retriever] = [
         EmbeddedRetriever(),
-        EmbeddedRetriever("LMDirichlet", mu=20),
+        EmbeddedRetriever(similarity="LMDirichlet", mu=20),
         DenseRetriever(tiny_encoder, device="cpu"),
     ]
     fused = FusedRetriever(members, method, weights, depth)
@@ -120,7 +120,7 @@ def test_equal_scores_stand_in_row_order_whatever_the_order_of_the_members() -> 
 def nested(encoder: str, **options: Any) -> FusedRetriever:
     """A fused retriever in a fused one."""
     inner = FusedRetriever(
-        [EmbeddedRetriever("LMDirichlet", mu=9), DenseRetriever(encoder, device="cpu")], "score"
+        [EmbeddedRetriever(similarity="LMDirichlet", mu=9), DenseRetriever(encoder, device="cpu")], "score"
     )
     return FusedRetriever([EmbeddedRetriever(k1=0.9), inner], **options)
 
@@ -234,11 +234,11 @@ def test_mistakes_are_named() -> None:
 
 @pytest.mark.server
 def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
-    embedded = FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever("LMDirichlet", mu=20)])
+    embedded = FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever(similarity="LMDirichlet", mu=20)])
     mixed = FusedRetriever(
         [
             ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix),
-            EmbeddedRetriever("LMDirichlet", mu=20),
+            EmbeddedRetriever(similarity="LMDirichlet", mu=20),
         ]
     )
     here = FolderMemory.build(rows(90), embedded, tmp_path / "here", progress=False)
