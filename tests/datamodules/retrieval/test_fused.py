@@ -15,7 +15,6 @@ import yaml
 from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.rows import Rows
 from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
 from datamodules.retrieval.dense.retriever import DenseRetriever
@@ -195,22 +194,6 @@ def test_a_grown_index_ranks_like_a_new_one(
     np.testing.assert_array_equal(hits.rows, expected.rows)
     np.testing.assert_allclose(hits.scores, expected.scores, atol=1e-5)
     assert (hits.rows >= 60).any()
-
-
-@pytest.mark.parametrize("kind", ["dense", "fused"])
-def test_a_memory_grows(tmp_path: Path, tiny_encoder: str, kind: str) -> None:
-    def make() -> Retriever:
-        return nested(tiny_encoder) if kind == "fused" else DenseRetriever(tiny_encoder, device="cpu")
-
-    memory = FolderMemory.build(rows(60), make(), tmp_path / "memory", progress=False)
-    before = memory.search(QUERIES, 9)
-    memory.add(Rows.from_lists(["zebra of the new deck", "lion zebra"], LABELS[:2]), progress=False)
-    assert list(memory.search(["lion zebra"], 1).memories.texts) == ["lion zebra"]
-    grown = open_memory(str(tmp_path / "memory"))
-    assert len(grown.search(QUERIES, 62).memories) == 62
-    old = open_memory(str(tmp_path / "memory"), make(), version=1)
-    np.testing.assert_array_equal(old.search(QUERIES, 9).scores, before.scores)
-    assert old.search(QUERIES, 9).memories.ids == before.memories.ids
 
 
 def test_mistakes_are_named() -> None:
