@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,9 +122,13 @@ class Retriever(ABC):
     existing_index: str | None = None
     #: the members of a retriever that combines several.
     retrievers: Sequence[Retriever] = ()
+    #: options that name a server or hold credentials: no description has them.
+    local_options: frozenset[str] = frozenset()
+    #: True if a search needs a server.
+    is_on_server: bool = False
 
     def describe(self) -> PlainDict:
-        """Return `class_path` and `init_args`, without secrets, for `make_retriever`."""
+        """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`."""
         class_path = f"{type(self).__module__}.{type(self).__name__}"
         return {"class_path": class_path, "init_args": self._init_args()}
 
@@ -137,7 +141,7 @@ class Retriever(ABC):
 
     @abstractmethod
     def _init_args(self) -> PlainDict:
-        """Return the constructor's arguments, JSON values; `retrievers`, if it takes them, as their descriptions."""
+        """Return the constructor's arguments, JSON values, without `local_options`; `retrievers` as descriptions."""
 
     @abstractmethod
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
@@ -172,6 +176,35 @@ class Retriever(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release files and connections; `open` may follow."""
+
+
+class TermRetriever(Retriever):
+    """A retriever that ranks by terms; every back end has these options, and the same order of hits."""
+
+    ranking: Ranking
+
+    def __init__(
+        self,
+        similarity: Similarity = "BM25",
+        analyzer: AnalyzerName = "standard",
+        k1: float = 1.2,
+        b: float = 0.75,
+        mu: float = 2000.0,
+        **back_end: Any,
+    ) -> None:
+        """Choose the ranking.
+
+        Args:
+            similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
+            analyzer: `standard` (UAX #29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk`
+                (bigrams of Chinese, Japanese and Korean characters).
+            k1: saturation of the term frequency, for BM25.
+            b: weight of the document length, for BM25.
+            mu: pseudo-count in words, for LMDirichlet.
+            **back_end: options of the back end.
+        """
+        self.ranking = Ranking(similarity, analyzer, k1, b, mu)
+        super().__init__(**back_end)
 
 
 def warn_of_long_query() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
@@ -13,7 +13,6 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
 
 if TYPE_CHECKING:
-    from datamodules.retrieval.elasticsearch.connection import ServerConnection
     from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 
 #: Name -> module of the built-in retrievers, imported on first use: each needs packages that the others do not.
@@ -24,8 +23,6 @@ RETRIEVERS = {
     "EmbeddedRetriever": "datamodules.retrieval.embedded.retriever",
     "FusedRetriever": "datamodules.retrieval.fused",
 }
-#: Options of a server, which no file of a model or a memory has: they could send texts and credentials anywhere.
-_OF_SERVERS = ("url", "client_args")
 
 
 def load_all_retrievers() -> None:
@@ -48,26 +45,8 @@ def retriever_class(class_path: str) -> type[Retriever]:
     return kind
 
 
-def without_servers(description: PlainDict) -> PlainDict:
-    """Return what `Retriever.describe` described without its servers, which the user names each time."""
-    return {
-        **description,
-        "init_args": {
-            name: _without_servers(value)
-            for name, value in description["init_args"].items()
-            if name not in _OF_SERVERS
-        },
-    }
-
-
-def _without_servers(value: object) -> object:
-    if isinstance(value, list):
-        return [_without_servers(item) for item in value]
-    return without_servers(value) if isinstance(value, dict) and "class_path" in value else value
-
-
 def checked_description(description: object, folder: Path | None = None) -> PlainDict:
-    """Return what `Retriever.describe` described in a file, without servers, and with encoders that are in `folder`.
+    """Return what `Retriever.describe` described in a file, which names no server, with encoders that are in `folder`.
 
     Raises an `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
     """
@@ -75,16 +54,24 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
         raise InputError("the description of the retriever is damaged; name a retriever with --retriever")
     kind = retriever_class(str(description.get("class_path")))
     arguments = {
-        str(name): _checked_argument(value, folder)
-        for name, value in description["init_args"].items()
-        if name not in _OF_SERVERS
+        str(name): _checked_argument(value, folder) for name, value in description["init_args"].items()
     }
     # The parser of the command line takes a dot in a name for an option of a part.
     if unknown := [name for name in arguments if not name.isidentifier()]:
         raise InputError(f"the retriever {kind.__name__} has no option {unknown[0]!r}")
+    if local := sorted(kind.local_options & arguments.keys()):
+        raise InputError(
+            f"the description of the retriever {kind.__name__} has the option {local[0]}, which files must not set;"
+            " name a server in ELASTICSEARCH_URL, or with --retriever"
+        )
     encoder = arguments.get("encoder")
     if folder is not None and isinstance(encoder, str) and (folder / encoder).exists():
         arguments["encoder"] = str(folder / encoder)
+    elif folder is not None and isinstance(encoder, str) and os.path.lexists(encoder):
+        raise InputError(
+            f"{folder}: names the encoder {encoder!r} on the Hub, and here is a file of this name; run the command in"
+            " another folder, or name a retriever with --retriever"
+        )
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
 
 
@@ -112,15 +99,6 @@ def make_retriever(description: object, folder: Path | None = None) -> Retriever
             f"the description of the retriever {kind.__name__} is damaged ({reason(error)}); name a retriever with"
             " --retriever"
         ) from error
-
-
-def servers_of(retriever: Retriever) -> Iterator[ServerConnection]:
-    """Yield the connections of a retriever and of its members."""
-    server: ServerConnection | None = getattr(retriever, "server", None)
-    if server is not None and hasattr(server, "trust"):
-        yield server
-    for member in retriever.retrievers:
-        yield from servers_of(member)
 
 
 def is_existing_index(retriever: Retriever) -> TypeGuard[ElasticsearchRetriever]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.memories.changes import conflicting_rows
 from zoo.audit.judging import Inputs, judge, read_inputs
 from zoo.tasks.predictor import Predictor
 
@@ -97,7 +98,7 @@ def _ranked(memory: FolderMemory, labels: list[str], inputs: Inputs, logs: NDArr
     suggested = logs.argmax(axis=1)
     conflicts = {
         row: [each for each in group if target[each] != target[row]]
-        for group in memory.conflicts()
+        for group in conflicting_rows(memory.rows, memory.opened.lookup)
         for row in group
     }
     rows = memory.rows

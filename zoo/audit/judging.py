@@ -77,7 +77,7 @@ def read_texts(memory: FolderMemory, labels: list[str]) -> Inputs:
     """Read the texts of a memory whose rows have these labels, and search each text among the others."""
     texts, target = memory.rows.texts[:], label_numbers(memory.rows, labels)
     neighbors = memory.search(texts, NEIGHBORS, exclude_duplicates=True)
-    row_of = np.append(memory.rows_with_ids(neighbors.memories.ids), -1)
+    row_of = np.append(memory.opened.rows_with_ids(neighbors.memories.ids), -1)
     votes = _votes(row_of[neighbors.rows], neighbors.scores, target, len(labels))
     sizes = Sizes(len(labels), NEIGHBORS, 0, 0, False, max_ngram=2, max_letters=5, c=_COST, ridge=_RIDGE)
     groups = duplicate_codes(texts)
@@ -86,7 +86,7 @@ def read_texts(memory: FolderMemory, labels: list[str]) -> Inputs:
 
 def add_vectors(inputs: Inputs, memory: EncodedMemory) -> Inputs:
     """Add the vectors of a memory's rows, which also vote by their similarity."""
-    hits = memory.search(memory.vectors, NEIGHBORS, memory.memory.excluded_rows(inputs.readings.texts))
+    hits = memory.search(memory.vectors, NEIGHBORS, memory.memory.opened.excluded_rows(inputs.readings.texts))
     votes = _votes(hits.rows, hits.scores, inputs.target, inputs.sizes.num_classes)
     sizes = inputs.sizes._replace(vector_size=memory.vectors.shape[1])
     return inputs._replace(

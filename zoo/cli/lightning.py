@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -323,8 +322,7 @@ class ZooCLI(LightningCLI):
                 if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
                     logger.experiment.summary[best.monitor] = float(score)
                 if self.artifact is not None:
-                    state = self.datamodule.state()
-                    log_run(logger.experiment, self.run_dir, self.artifact, state, self._rows_by_option())
+                    log_run(logger.experiment, self.run_dir, self.artifact)
                 logger.experiment.finish()  # the next run of this process is another one
         if score is not None:
             print(f"best {best.monitor} {float(score):.4f}")
@@ -349,14 +347,6 @@ class ZooCLI(LightningCLI):
             data.setup("fit")
         restore(model, best)
         ModelFolder.write(self.run_dir / IN_RUN, model, data)
-
-    def _rows_by_option(self) -> dict[str, int]:
-        """Return the number of rows that were read for training and validation, by the option of their table."""
-        data, rows = self.datamodule, Counter[str]()
-        for name in ("train", "validation"):
-            table = "train" if data.is_split_off(name) else name
-            rows[data.options.table_option.format(split=table)] += len(data.dataset(data.split(name)))
-        return rows
 
     def after_validate(self) -> None:
         """Write the scores."""

@@ -6,7 +6,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 
 import yaml
@@ -92,7 +91,6 @@ def _resumed(source: str, options: list[str]) -> list[str]:
 def _import_classes(strings: set[str]) -> None:
     """Import callbacks, and the models and data modules that are named: options name them without their modules."""
     load_all_retrievers()
-    import_module("zoo.tasks.retrieval.refreshed_negatives")
     for name in callbacks.__all__:
         getattr(callbacks, name)
     names = {string.rpartition(".")[2] for string in strings}

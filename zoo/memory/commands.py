@@ -6,8 +6,8 @@ from datamodules.core.errors import excerpt, visible
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory, Retriever, UnknownLabels
+from datamodules.retrieval.memories.changes import conflicting_rows, corrections
 from zoo.memory.opened import OpenedMemory
-from zoo.memory.sharing import share_changed
 
 _SHOWN_CONFLICTS = 10
 
@@ -65,8 +65,9 @@ def add(
     rows = read_table(file, **columns)
     known = opened.addable_labels(new_labels)
     tuned = opened.check_fits_weights("--tune") if tune else None
-    corrections = opened.folder.corrections(rows) if relabel else {}
-    corrected = memory.relabel(corrections, known).changed if corrections else 0
+    corrected = 0
+    if relabel and (changes := corrections(opened.folder.rows, opened.folder.opened.lookup, rows)):
+        corrected = memory.relabel(changes, known).changed
     done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     fresh = [label for label in memory.labels() if label not in labels]
     if opened.model is not None and fresh:
@@ -91,7 +92,7 @@ def add(
         from zoo.memory.tuning import fit_again
 
         fit_again(tuned, None, refit=False, retriever=retriever)
-    share_changed(push, model, "added", file)
+    opened.share(push)
 
 
 def show(model: str, memory: str | None = None, retriever: Retriever | None = None) -> None:
@@ -130,7 +131,7 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
 def _conflicts_of(memory: FolderMemory) -> list[str]:
     """Return a line for each text that has several labels, with ids and labels of its rows."""
     lines = []
-    for rows in memory.conflicts():
+    for rows in conflicting_rows(memory.rows, memory.opened.lookup):
         named = memory.rows.select(rows)
         votes = zip(named.ids, named.table.column("label").to_pylist(), strict=True)
         listed = ", ".join(f"{name} {label}" for name, label in votes)

@@ -11,10 +11,9 @@ from datamodules.core.errors import InputError, visible
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, Retriever, servers_of
+from datamodules.retrieval import FolderMemory, Retriever
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.opened import OpenedMemory
-from zoo.memory.sharing import share_changed
 
 
 def remove(
@@ -61,7 +60,7 @@ def remove(
         gone = memory.removed_ids()
         wanted = [each for each in wanted if each not in gone]
     _report(opened, memory.remove(wanted, allow_empty_class), "removed", refit, retriever)
-    share_changed(push, model, "removed", file)
+    opened.share(push)
 
 
 def relabel(
@@ -100,7 +99,7 @@ def relabel(
         wanted = parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
     relabel_rows(opened, wanted, labels, allow_empty_class, refit, retriever)
-    share_changed(push, model, "relabelled", file)
+    opened.share(push)
 
 
 def relabel_rows(
@@ -112,7 +111,7 @@ def relabel_rows(
     retriever: Retriever | None = None,
 ) -> None:
     """Give labels to the rows with these ids, and report it."""
-    opened.folder.rows_with_ids(ids)  # refuses an id that is given twice
+    opened.folder.opened.rows_with_ids(ids)  # refuses an id that is given twice
     change = dict(zip(ids, labels, strict=True))
     done = opened.folder.relabel(change, opened.addable_labels(), allow_empty_class)
     _report(opened, done, "relabelled", refit, retriever)
@@ -150,7 +149,7 @@ def replace(
         columns["label_column"] = label_column
     done = opened.folder.replace(read_table(file, **columns), opened.addable_labels(), allow_empty_class)
     _report(opened, done, "replaced", refit, retriever)
-    share_changed(push, model, "replaced", file)
+    opened.share(push)
 
 
 def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> None:
@@ -167,7 +166,7 @@ def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> No
     first = memory.versions()[0][0]
     kept = "version" if first == memory.version else f"versions {first} to"
     print(f"{memory.location()}: {deleted} versions deleted, {kept} {memory.version} kept")
-    if deleted and any(servers_of(memory.retriever)):
+    if deleted and memory.retriever.is_on_server:
         print(
             "the server keeps the index of the first version, which other memories may share; delete it there"
         )

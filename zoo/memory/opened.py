@@ -102,6 +102,13 @@ class OpenedMemory(NamedTuple):
 
         sharing.check_target(push)
 
+    def share(self, push: str | None) -> None:
+        """Upload the changed model, if `push` names a place."""
+        if push is not None and self.model is not None:
+            from zoo.model_folder import sharing  # the import takes seconds
+
+            print(sharing.share(self.model.source, push))
+
 
 def _check_labels(model: ModelFolder, memory: Memory) -> None:
     """Raise an `InputError` for a memory with labels that a classifier lacks."""

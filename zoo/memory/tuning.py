@@ -8,7 +8,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, Retriever
 from zoo.memory.opened import OpenedMemory
-from zoo.memory.sharing import share_changed
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import FITTED
 from zoo.model_folder.state import Fitted, write_values
@@ -46,7 +45,7 @@ def tune(
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
     fit_again(folder, read_table(file, **columns), refit, retriever)
-    share_changed(push, model, "tuned", file)
+    opened.share(push)
 
 
 def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool, retriever: Retriever | None) -> None:

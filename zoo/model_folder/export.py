@@ -46,7 +46,8 @@ def export(source: str | Path, folder: str | Path) -> Path:
         version = 0
         if isinstance(memory, FolderMemory):
             version = memory.version
-            memory.copy_to(partial / MEMORY, partial / STATE).compact()
+            # Vectors of removed texts are deleted, too.
+            memory.copy_to(partial / MEMORY, partial / STATE, only_current=True).compact()
         for name in fitted.names:
             (partial / FITTED).mkdir(exist_ok=True)
             shutil.copyfile(model.path / FITTED / name, partial / FITTED / name)

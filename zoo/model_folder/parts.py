@@ -10,9 +10,8 @@ from typing import Any
 
 from datamodules.core.storage import check_inside, named_disk_errors, sync
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import without_servers
 from datamodules.retrieval.dense.ranking import files_of_encoder
-from datamodules.retrieval.memories.row_versions import ENCODINGS
+from datamodules.retrieval.dense.vector_store import store_folder
 from datamodules.text.hub import model_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.model_folder.meta import without_places
@@ -46,8 +45,7 @@ def copy_tokenizer(name: str, folder: Path) -> str:
 
 def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
     """Copy the encoders that a retriever reads from folders, and return its description with their names here."""
-    described: PlainDict = without_servers(description)
-    arguments = {name: _copied(value, folder) for name, value in described["init_args"].items()}
+    arguments = {name: _copied(value, folder) for name, value in description["init_args"].items()}
     encoder = arguments.get("encoder")
     if isinstance(encoder, str) and Path(encoder).exists():
         name = _ENCODER
@@ -58,7 +56,7 @@ def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
         for relative, file in files_of_encoder(encoder).items():
             _copy(file, folder / name / relative)
         arguments["encoder"] = name
-    return {"class_path": described["class_path"], "init_args": without_places(arguments)}
+    return {"class_path": description["class_path"], "init_args": without_places(arguments)}
 
 
 def _copied(value: Any, folder: Path) -> Any:
@@ -69,10 +67,10 @@ def _copied(value: Any, folder: Path) -> Any:
 
 def keep_encodings(memory: Path, encoder: str | None) -> None:
     """Delete the vectors of a memory that other models have left there."""
-    own = None if encoder is None else f"{ENCODINGS}{encoder[:16]}"
-    for encodings in memory.glob(f"{ENCODINGS}*"):
-        if encodings.name != own:
-            shutil.rmtree(encodings)
+    own = None if encoder is None else store_folder(memory, encoder)
+    for vectors in memory.glob("vectors-*"):
+        if vectors != own:
+            shutil.rmtree(vectors)
 
 
 def _copy(source: Path, target: Path) -> None:

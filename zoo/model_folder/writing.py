@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from datamodules.base import DataModule
-from datamodules.core.secrets import redact
 from datamodules.core.storage import lock, named_disk_errors, new_folder, read_checked, set_key
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory
@@ -78,12 +77,10 @@ def _portable(meta: Meta, data: DataModule[Any, Any, Any], folder: Path) -> Meta
     options = {**state.options, "tokenizer": copy_tokenizer(state.options["tokenizer"], folder)}
     return replace(
         meta,
-        options=redact(
-            {
-                name: None if name in _STARTED_WITH else without_places(value)
-                for name, value in meta.options.items()
-            }
-        ),
+        options={
+            name: None if name in _STARTED_WITH else without_places(value)
+            for name, value in meta.options.items()
+        },
         transformer_config=without_places(meta.transformer_config),
         data=replace(state, options=options, retriever=retriever),
     )

@@ -188,12 +188,12 @@ def test_no_damaged_model_is_used(trained_run: Path, tmp_path: Path) -> None:
 def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
     before = zoo.load(grown, memory_version=1).predict(texts)
-    rows = grown / "model" / "memory" / "rows-2" / "rows.arrow"
+    rows = grown / "model" / "memory" / "version-2" / "rows-2-0.arrow"
     contents = bytearray(rows.read_bytes())
     contents[len(contents) // 2] ^= 1
     rows.write_bytes(contents)
     with pytest.raises(
-        InputError, match=r"rows-2/rows.arrow: damaged .*an earlier version \(--memory_version 1\)"
+        InputError, match=r"version-2/rows-2-0.arrow: damaged .*an earlier version \(--memory_version 1\)"
     ):
         zoo.load(grown)
     assert zoo.load(grown, memory_version=1).predict(texts) == before  # as the message says

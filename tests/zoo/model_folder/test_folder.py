@@ -170,10 +170,9 @@ def test_a_server_that_a_model_names_is_not_used(exported: Path) -> None:
         "class_path": "ElasticsearchRetriever",
         "init_args": {"url": "http://evil.example:9200", "client_args": {"verify_certs": False}},
     }
-    data = zoo.ModelFolder.open(altered(exported, put("data", "retriever", value=retriever)))
-    server = data.retriever().server  # type: ignore[attr-defined]
-    assert server.urls == ["http://localhost:9200"]
-    assert dict(server.client_args) == {}
+    model = zoo.ModelFolder.open(altered(exported, put("data", "retriever", value=retriever)))
+    with pytest.raises(InputError, match="has the option client_args, which files must not set"):
+        model.retriever()
 
 
 def test_nothing_is_imported_by_a_name_in_a_folder(
