@@ -14,13 +14,13 @@ from datamodules.corpora.readers import HUB
 from datamodules.corpora.rows import Rows
 from datamodules.options import MemoryOptions, TextOptions
 from datamodules.retrieval import (
-    POINTER,
     EmbeddedRetriever,
     FolderMemory,
     IndexMemory,
     Memory,
     Retriever,
     is_existing_index,
+    is_memory,
     open_memory,
 )
 
@@ -101,7 +101,7 @@ class MemorySource:
         if is_existing_index(self.retriever):
             return IndexMemory(self.retriever)
         name = self.options.memory
-        if name is not None and (Path(name) / POINTER).exists():
+        if name is not None and is_memory(name):
             return open_memory(name, self.retriever)
         if name is None or not training:
             return None
@@ -117,7 +117,7 @@ class MemorySource:
         """True if the located memory is an index, or a folder that exists."""
         if self.location is None:
             return False
-        return self.is_index or (self.pointer or Path(self.location) / POINTER).exists()
+        return self.is_index or is_memory(self.location)
 
     @property
     def opened(self) -> Memory:

@@ -25,7 +25,7 @@ from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.duplicates import digest
 from datamodules.prepared import Origin
-from datamodules.retrieval import POINTER, contents_of_memory, is_memory
+from datamodules.retrieval import contents_of_memory, is_memory, pointer_of
 from datamodules.retrieval.folding import FOLDING
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
     if data.retrieves and data.memory is not None:
         if data.memory.is_index:
             return False  # the index is the user's, and may have changed
-        if plan.memory is None or not (data.memory.pointer or Path(plan.memory) / POINTER).exists():
+        if not is_memory(plan.memory):
             return False
     splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
     parts = [*splits, plan.seen, plan.vocabulary]
@@ -151,7 +151,7 @@ def _describe_memory(data: AnyDataModule, training: bool) -> PlainDict | None:
     path = source.options.memory
     if source.location is not None and (source.pointer is not None or not (path or training)):
         path = source.location
-    pointer = source.pointer or (None if path is None else Path(path) / POINTER)
+    pointer = source.pointer or (None if path is None else pointer_of(Path(path)))
     return {
         "retriever": source.retriever.describe(),
         # An encoder is named by its folder, whose contents only the ranking knows.

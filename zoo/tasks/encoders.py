@@ -78,7 +78,7 @@ class ReadsWordVectors(Task):
         """The encoder of a vocabulary's words, from pre-trained values [num_words, d] where the data brings them."""
         # A model that is restored from its checkpoint is given a table in any case.
         state = self.data_state
-        is_drawn = word_vectors is None or (state is not None and state.options.get("word_vectors") is None)
+        is_drawn = word_vectors is None or (state is not None and state.files.get("word_vectors") is None)
         return WordEncoder(
             spec.num_words,
             self.word_size if word_vectors is None else word_vectors.shape[1],

@@ -28,6 +28,7 @@ from datamodules.retrieval.memories.versions import (
     Version,
     folder_of,
     in_order,
+    pointer_of,
     read_pointer,
     write_pointer,
 )
@@ -52,8 +53,8 @@ class FolderMemory(Memory):
         """
         self.folder = folder
         self.retriever = retriever
-        self.pointer = pointer or folder / POINTER
-        state = read_pointer(folder, pointer)
+        self.pointer = pointer or pointer_of(folder)
+        state = read_pointer(folder, self.pointer)
         version = state["version"] if version is None else version
         # The rows of a version beyond the current one are left over from an interrupted change.
         if not 1 <= version <= state["version"]:
