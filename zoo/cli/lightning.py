@@ -160,7 +160,7 @@ class ZooCLI(LightningCLI):
         if self.subcommand is not None and (output := self._option("output")) is not None:
             data = vars(self._option("data").init_args)
             files = [value for value in data.values() if isinstance(value, str)]
-            self.output = check_output(output, [self._option("ckpt_path"), *files])
+            self.output = check_output(output, [*files, *([self.folder.source] if self.folder else [])])
 
     def _choose_wandb_run(self, model: str) -> None:
         """Continue the W&B run of a resumed run, whose id is in the run folder; seeds of one setting share a group."""

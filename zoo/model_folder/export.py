@@ -11,7 +11,7 @@ from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import FITTED, KIND, MEMORY, STATE
-from zoo.model_folder.state import Fitted, State
+from zoo.model_folder.state import Fitted, State, whole_file
 from zoo.registry import model_class, paper_of
 from zoo.run_folder import read_run
 
@@ -50,7 +50,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
             memory.copy_to(partial / MEMORY, partial / STATE, only_current=True).compact()
         for name in fitted.names:
             (partial / FITTED).mkdir(exist_ok=True)
-            shutil.copyfile(model.path / FITTED / name, partial / FITTED / name)
+            shutil.copyfile(whole_file(model.path / FITTED, name), partial / FITTED / name)
         state = State(version, {version: fitted} if fitted != Fitted() else {})
         set_key(partial / STATE, "fitted", state.describe_fitted())
         (partial / "README.md").write_text(card, encoding="utf-8")

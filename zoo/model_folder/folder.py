@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import (
     check_contents,
@@ -81,6 +81,8 @@ class ModelFolder:
     @property
     def state(self) -> State:
         """The state as it is now; another process may switch it."""
+        if not self.state_file.exists():
+            raise DamagedError(f"{self.state_file}: missing; {_ADVICE}")
         values = read_checked(self.state_file, _ADVICE)
         return State.parse(values, str(self.state_file))
 

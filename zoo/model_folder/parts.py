@@ -8,14 +8,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from datamodules.core.storage import check_inside, named_disk_errors, sync
+from datamodules.core.storage import check_inside, named_disk_errors, set_key, sync
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.dense.ranking import files_of_encoder
+from datamodules.retrieval.dense.ranking import files_of_encoder, trained_model
 from datamodules.retrieval.dense.vector_store import store_folder
 from datamodules.text.hub import model_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.model_folder.meta import without_places
-from zoo.model_folder.names import TOKENIZER
+from zoo.model_folder.names import STATE, TOKENIZER
 
 #: Files by which `transformers` loads a tokenizer, and those of published modules.
 _TOKENIZER_FILES = [
@@ -55,6 +55,8 @@ def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
             name = f"{_ENCODER}-{number}"
         for relative, file in files_of_encoder(encoder).items():
             _copy(file, folder / name / relative)
+        if trained_model(encoder) is not None:
+            set_key(folder / name / STATE, "fitted", {})
         arguments["encoder"] = name
     return {"class_path": description["class_path"], "init_args": without_places(arguments)}
 

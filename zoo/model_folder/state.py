@@ -112,16 +112,21 @@ def write_values(folder: Path, kind: str, values: Any) -> str:
     return name
 
 
-def read_values(folder: Path, name: str) -> Any:
-    """Return what `write_values` wrote; raise a `DamagedError` if the file is missing or damaged."""
-    from safetensors.torch import load_file
-
+def whole_file(folder: Path, name: str) -> Path:
+    """Return the path of a file of fitted values; raise a `DamagedError` if it is missing or damaged."""
     path = folder / name
     if not path.is_file() or checksum_of(path) != path.stem.rpartition("-")[2]:
         raise DamagedError(
             f"{path}: missing or damaged; restore it, use an earlier version of the memory (--memory_version), or copy"
             " the folder again"
         )
-    tensors = load_file(path)
+    return path
+
+
+def read_values(folder: Path, name: str) -> Any:
+    """Return what `write_values` wrote."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(whole_file(folder, name))
     plain = json.loads(tensors.pop(_PLAIN).numpy().tobytes())
     return with_tensors(plain, tensors)

@@ -229,7 +229,7 @@ def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
     `ranking` those of the index.
     """
     path = pointer or pointer_of(folder)
-    if not path.exists():
+    if not (path.exists() and folder.is_dir()):
         raise InputError(
             f"{folder}: no memory here (it has no {path.name}); build one with `zoo index` or name another"
             " with --data.memory"
