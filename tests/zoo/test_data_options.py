@@ -75,24 +75,19 @@ CASES: Cases = {
     "DataOptions": {
         "validation_split": Case(0.4, SPLIT),
         "split_seed": Case(3, SPLIT),
-        "split_duplicates": Case(True, SPLIT),
         "tokenizer": Case("whitespace"),
         "lowercase": Case(False),
         "min_count": Case(25),
         "max_words": Case(9),
         "batch_size": Case(3),
         "eval_batch_size": Case(3),
-        "bucket_by_length": Case(False),
         "num_workers": NoEffect("processes that build the same batches"),
-        "seed": Case(7),
         "cache_dir": NoEffect("the place of the cache"),
     },
     "VectorOptions": {
         "word_vectors": Case("vectors.txt"),
         "normalize_vectors": Case(True, {**VECTORS, "normalize_vectors": False}),
-        "vector_words": Case(2, VECTORS),
         "characters": Case(True, {"characters": False}),
-        "max_characters": Case(2, {"characters": True}),
     },
     "MemoryOptions": {
         "memory": Case(OTHER),
@@ -113,13 +108,11 @@ CASES: Cases = {
         "num_memories": Case(2),
         "max_length": Case(3),
         "memory_max_length": Case(3),
-        "missing_labels": Case("skip", {"train_file": "unlabelled.csv"}),
     },
     "ClassificationOptions": {
         "class_names": Case("names.txt", {"label_column": "number"}),
         "classes": Case(["boats", "bread"]),
         "rows_per_class": Case(5),
-        "max_labels": Case(2, effect=REFUSED),
         "memory_label_column": Case("label", {"memory": OTHER}),
     },
     "MatchingOptions": {
@@ -130,7 +123,6 @@ CASES: Cases = {
         "first_column": Case("other_first"),
         "second_column": Case("other_second"),
         "question_column": Case("topic"),
-        "encoding_errors": Case("replace", {"train_file": "latin.csv"}),
         "queries_file": Case("others/queries.jsonl", TREC),
         "documents_file": Case("others/corpus.jsonl", {**TREC, "document_column": "title"}),
         "document_column": Case("title", TREC),
@@ -139,9 +131,6 @@ CASES: Cases = {
         "num_negatives": Case(1, {"negatives": "random"}),
         "candidates": Case("retrieved"),
         "num_candidates": Case(2, {"candidates": "retrieved"}),
-        "keep_questions_without_positive": NoEffect(
-            "counted by the scores of a model, see tests/zoo/tasks/test_matching_task.py"
-        ),
         "first_length": Case(2),
         "second_length": Case(2),
         "train_file": Case("pairs_other.csv"),
@@ -159,7 +148,6 @@ CASES: Cases = {
         "validation_judgements": Case("others/qrels.tsv"),
         "validation_split": Case(0.4),
         "split_seed": Case(3),
-        "split_duplicates": Case(True),
         "test_queries": Case("others/queries.jsonl"),
         "test_judgements": Case("others/qrels.tsv"),
         "query_column": Case("other_text"),
@@ -179,7 +167,6 @@ CASES: Cases = {
     },
     "ClickthroughDataModule": {"retriever": Case(LIKELIHOOD, HIT_NEGATIVES)},
     "DialogueOptions": {
-        "split_duplicates": Case(True, effect=LOGGED),
         "layout": Case("table", {**DIALOGUES, "layout": "hmn4qa"}),
         "train_file": Case("other.txt"),
         "validation_file": Case("other.txt"),
@@ -270,13 +257,11 @@ def write_texts_and_pairs() -> None:
         write_pairs(Path(f"pairs_{name}"), seed)
     rows = [f'"{text}",{label}' for text, label in zip(*labelled_texts(20), strict=True)]
     Path("quoted.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    Path("unlabelled.csv").write_text(Path("train.csv").read_text() + "a text,,,,,\n")
     texts, _ = labelled_texts(40)
     pairs = [f'"{texts[i // 2]}",{texts[i]},{i % 2}' for i in range(40)]
     Path("quoted_pairs.csv").write_text("\n".join(["first,second,label", *pairs]) + "\n")
     plain = [f"{i % 2}\t{texts[i // 2]}\t{texts[i]}\t{i}" for i in range(40)]
     Path("plain_pairs.tsv").write_text("\n".join(plain) + "\n")
-    Path("latin.csv").write_bytes(Path("pairs_train.csv").read_bytes().replace(b"rye", b"r\xe9"))
     Path("names.txt").write_text("one\ntwo\nthree\n")
     words = ("the", "of", "old", "lion", "mast", "rye", "good", "day", "apple", "iron", "never")
     Path("vectors.txt").write_text("".join(f"{word} {i + 1} {i % 3} 2\n" for i, word in enumerate(words)))
@@ -390,7 +375,7 @@ def test_every_option_of_the_data_has_an_effect(name: str) -> None:
     write_clicks()
     write_dialogues()
     kind = datamodules.find(name)
-    base = {**BASES[name], "seed": 0, "cache_dir": "cache"}
+    base = {**BASES[name], "cache_dir": "cache"}
 
     known: dict[str, tuple[Any, set[str]]] = {}
 
