@@ -18,11 +18,9 @@ from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
-    AnalyzerName,
     ExcludedRows,
     Hits,
-    Ranking,
-    Similarity,
+    TermRetriever,
     check_search,
     warn_of_long_query,
 )
@@ -50,7 +48,7 @@ class Document(NamedTuple):
     score: float
 
 
-class ElasticsearchRetriever(ServerRetriever):
+class ElasticsearchRetriever(TermRetriever, ServerRetriever):
     """Ranks texts with an Elasticsearch 8 or 9 server, in an own index for each memory or in an existing `index`.
 
     Credentials come from the environment (`ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
@@ -58,11 +56,6 @@ class ElasticsearchRetriever(ServerRetriever):
     never printed, logged, pickled or described.
 
     Args:
-        similarity: see `EmbeddedRetriever`, also for the next four; not used with `index`, which has its own.
-        analyzer: `standard`, `english` or `cjk`.
-        k1: saturation of the term frequency, for BM25.
-        b: weight of the document length, for BM25.
-        mu: pseudo-count in words, for LMDirichlet.
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is returned, and searched unless there is a `query`.
         label_field: its field with the label; None = no labels.
@@ -71,16 +64,11 @@ class ElasticsearchRetriever(ServerRetriever):
             such as `{"semantic": {"field": "meaning", "query": "{text}"}}`. None = a `match` query of `text_field`.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
-        server: see `ServerRetriever`.
+        others: options of `TermRetriever`, which an existing `index` does not read, and of `ServerRetriever`.
     """
 
     def __init__(
         self,
-        similarity: Similarity = "BM25",
-        analyzer: AnalyzerName = "standard",
-        k1: float = 1.2,
-        b: float = 0.75,
-        mu: float = 2000.0,
         index: str | None = None,
         text_field: str = "text",
         label_field: str | None = None,
@@ -88,10 +76,9 @@ class ElasticsearchRetriever(ServerRetriever):
         query: dict[str, Any] | None = None,
         batch_size: int = 128,
         threads: int = 2,
-        **server: Any,
+        **others: Any,
     ) -> None:
-        self.ranking: Ranking = Ranking(similarity, analyzer, k1, b, mu)
-        super().__init__(batch_size=batch_size, threads=threads, **server)
+        super().__init__(batch_size=batch_size, threads=threads, **others)
         if index is not None and not index.strip():
             raise InputError("retriever.index='': that would be every index; name one, or omit the option")
         self.existing_index = index

@@ -360,12 +360,11 @@ def _shards_and_window(answer: PlainDict) -> tuple[bool, int]:
     return sum(int(each["index.number_of_shards"]) for each in settings) > 1, min(windows)
 
 
-def _scores_and_numbers(hits: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _scores_and_numbers(hits: list[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the sort values of a query's hits: scores, and numbers of documents."""
     if hits and isinstance(hits[0], dict):  # a gateway has formatted the JSON in another way
         hits = [value for hit in hits for value in hit["sort"]]
-    values = np.array(hits, np.float64).reshape(-1, 2)
-    return values[:, 0], values[:, 1].astype(np.int64)
+    return np.array(hits[::2], np.float32), np.array(hits[1::2], np.int64)
 
 
 def rows_of(numbers: NDArray[np.int64], gone: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -781,7 +781,7 @@ def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
 
 
 def test_description_makes_the_same_retriever() -> None:
-    retriever = ElasticsearchRetriever("LMDirichlet", mu=7.0)
+    retriever = ElasticsearchRetriever(similarity="LMDirichlet", mu=7.0)
     described = retriever.describe()
     assert described["class_path"] == "datamodules.retrieval.elasticsearch.retriever.ElasticsearchRetriever"
     assert json.loads(json.dumps(described)) == described
