@@ -83,11 +83,9 @@ CASES: Cases = {
     "ReadsWordVectors": {
         "word_size": Case(7),
         "train_word_vectors": Case(True, data={"word_vectors": VECTORS}),
-        "sparse_updates": NoEffect("rows are updated with the same result"),
     },
     "ReadsSpelling": {
         "characters": Case(False, {"characters": True}),
-        "char_size": Case(3, {"characters": True}),
         "char_hidden_size": Case(5, {"characters": True}),
     },
     "ReadsTransformer": {
@@ -132,14 +130,12 @@ CASES: Cases = {
     },
     "MemNet": {
         "hops": Case(1),
-        "sharpness": Case(3.0),
         "score_power": Case(1.0),
         "text_dropout": Case(0.5),
         "tie_matrices": Case(True),
         "label_vectors": Case(True),
         "bigrams": Case(50),
         "dropout": Case(0.5),
-        "duplicate_memories": Case(True, data={"num_memories": 60}),
         "log_attention": Case(True),
     },
     "HMN": {
@@ -165,7 +161,6 @@ CASES: Cases = {
         "k": Case(9),
         "hidden_size": Case(5),
         "shared_encoder": Case(False),
-        "mlp_size": Case(11),
         "overlap": Case(True),
         "dropout": Case(0.5),
         "freeze_encoder": Case(True, TRANSFORMER, TOKENS),
@@ -187,7 +182,6 @@ CASES: Cases = {
     "ARCI": {
         "filters": Case((8, 5)),
         "window": Case(2),
-        "segments": Case(1),
         "hidden_size": Case(5),
         "dropout": Case(0.5),
     },
@@ -201,7 +195,6 @@ CASES: Cases = {
     "TrigramMatcher": {
         "num_trigrams": Case(150),
         "hidden_sizes": Case((8, 5)),
-        "smoothing": Case(2.0),
     },
     "CDSSM": {"window": Case(1)},
     "MatchPyramid": {
@@ -216,7 +209,6 @@ CASES: Cases = {
         "transformer": Case("other-bert"),
         "mode": Case("bi"),
         "pooling": Case("max", {"mode": "bi"}),
-        "scale": Case(3.0, {"mode": "bi"}),
         "dropout": Case(0.5),
     },
     "BOWRocchio": {"weight": Case(0.4), "max_ngram": Case(2)},
@@ -235,10 +227,9 @@ CASES: Cases = {
         "windows": Case((4, 2)),
         "filters": Case(7),
         "hidden_size": Case(5),
-        "char_size": Case(3),
         "dropout": Case(0.5),
     },
-    "VDCNN": {"depth": Case(17), "filters": Case(3), "hidden_size": Case(9), "char_size": Case(3)},
+    "VDCNN": {"depth": Case(17), "filters": Case(3), "hidden_size": Case(9)},
     "WordAverages": {
         "word_size": Case(7),
         "epochs": Case(3),
@@ -247,7 +238,7 @@ CASES: Cases = {
         "expand": Case("separate"),
         "c": Case(0.01),
     },
-    "LINE": {"epochs": Case(3), "learning_rate": Case(0.1)},
+    "LINE": {"epochs": Case(3)},
     "NeighborVote": {"score_power": Case(1.0)},
     "PairBM25": {"k1": Case(0.5), "b": Case(0.1)},
     "RetrievalBM25": {"k1": Case(0.5), "b": Case(0.1), "analyzer": Case("english")},
@@ -257,17 +248,10 @@ CASES: Cases = {
     "RetrievalDoc2Vec": {
         "vector_size": Case(5),
         "window": Case(1),
-        "sample": Case(0.01),
         "num_negatives": Case(2),
         "epochs": Case(2),
     },
-    "RetrievalPLSA": {
-        "num_topics": Case(4),
-        "iterations": Case(3),
-        "topic_prior": Case(0.5),
-        "word_prior": Case(0.5),
-        "smoothing": Case(0.6),
-    },
+    "RetrievalPLSA": {"num_topics": Case(4)},
 }
 
 #: The options with which others have an effect, where the first variant of the adapters lacks these.
