@@ -40,12 +40,11 @@ from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.metric_learning import LearnsMetric
+from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
 from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of_start
-from zoo.training.metric import MetricPlan
 from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
