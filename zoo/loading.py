@@ -76,7 +76,7 @@ def open_predictor(
     fitted = use_fitted(folder, model, version if memory is None else None)
     predictor.source = _absolute(folder.source)
     predictor.answer_file = folder.path.parent / "answer.json"
-    predictor.held_out = KeptHeldOut(held_out_rows(folder, fitted), None, fitted.members)
+    predictor.held_out = KeptHeldOut(held_out_rows(folder, fitted), fitted.members)
     # Another process opens the same version of the memory, although the memory may have grown.
     place = None if memory is None else _absolute(str(memory))
     predictor.reopen = partial(load, predictor.source, place, retriever, device, version)

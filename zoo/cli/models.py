@@ -34,7 +34,7 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
     """Write a trained model as a folder that works alone on another machine: no pickle, a checksum for every file.
 
     Args:
-        ckpt_path: a run folder, a checkpoint or an exported folder.
+        ckpt_path: a run folder or a model folder.
         folder: to make.
         push: upload the model, too: user/name on the Hugging Face Hub, or wandb:entity/project/name, a new version of
             an artifact.

@@ -11,7 +11,7 @@ from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import FITTED, KIND, MEMORY, STATE
-from zoo.model_folder.state import Fitted, State, whole_file
+from zoo.model_folder.state import Fitted, State, read_values, whole_file
 from zoo.registry import model_class, paper_of
 from zoo.run_folder import read_run
 
@@ -77,8 +77,9 @@ def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted) 
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif (index := meta.data.retriever["init_args"].get("index")) is not None:
         lines += [f"It needs access to an index that is not part of it: {code_span(str(index))}.", ""]
-    if fitted.held_out is not None:
-        lines += [f"`{FITTED}` may have held-out texts with their labels, for `max_error`.", ""]
+    held_out = {} if fitted.held_out is None else read_values(model.path / FITTED, fitted.held_out)
+    if texts := held_out.get("texts"):
+        lines += [f"`{FITTED}` has {len(texts):,} held-out texts with labels, for `max_error`.", ""]
     return "\n".join([*lines, *_scores(model), _USE.format(example=kind.predictor_type.example)])
 
 
