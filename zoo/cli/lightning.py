@@ -33,7 +33,7 @@ from datamodules.core.outputs import check_output
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
-from datamodules.state import check_split
+from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
 from zoo.ensemble.answer import Answer
@@ -208,10 +208,20 @@ class ZooCLI(LightningCLI):
         if model.init_from is None:
             return
         # The rows that the other model was trained on count as seen, and its words are kept.
-        state = meta_of_start(model.init_from).data
+        state = self._state_of_start(model.init_from)
         check_split(self.datamodule, state, "validation", f"model.init_from={model.init_from}")
         self.datamodule.duplicates.remember(state.seen)
         self.datamodule.words.keep(state.vocabulary)
+
+    def _state_of_start(self, start: str) -> DataState:
+        try:
+            return meta_of_start(start).data
+        except InputError:
+            resumed = self.subcommand and self._option("ckpt_path")
+            if not resumed or Path(start).exists():
+                raise
+            # The checkpoint has this state, even if the other model has been deleted.
+            return meta_of_start(resumed).data
 
     def _restore(self, folder: ModelFolder) -> None:
         """Give the trained weights to the model, and its memory to the data."""
