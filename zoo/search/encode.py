@@ -76,7 +76,7 @@ def encode(
     if (ckpt_path is None) == (encoder is None):
         raise InputError("zoo encode: name a model with --ckpt_path, or a sentence encoder with --encoder")
     if ckpt_path is not None:
-        encoder, options = ckpt_path, {}
+        encoder, options = str(ModelFolder.open(ckpt_path).path), {}
     assert encoder is not None
     encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
     ranking = DenseRanking(encoder, **options)
