@@ -18,7 +18,7 @@ import torch
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import write_table
+from tests.zoo.conftest import fit_options, write_table
 from zoo.runs.evaluation import evaluate
 from zoo.runs.training import Trained, TrainerOptions, train
 
@@ -143,8 +143,6 @@ def test_an_error_of_ours_is_a_traceback(
     zoo_command: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from tests.zoo.conftest import fit_options
-
     def fail(*_: Any, **__: Any) -> None:
         raise TypeError("planted")
 
