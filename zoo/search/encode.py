@@ -13,6 +13,7 @@ from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, che
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.text.pooling import Pooling
+from zoo.model_folder.folder import ModelFolder
 
 #: Number of texts that are sorted by length, encoded and written together; only their vectors are in memory.
 BLOCK = 1 << 14

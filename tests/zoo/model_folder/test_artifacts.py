@@ -18,11 +18,11 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.storage import checksum_of
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
-from zoo.cli.run_dir import setting_of
 from zoo.model_folder import artifacts, sharing
 from zoo.model_folder.export import export
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import MODEL
+from zoo.runs.run_dir import setting_of
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 NAME = "wandb:me/texts/topics"
@@ -128,6 +128,7 @@ def test_the_model_folder_is_an_artifact_of_the_run(
     run_id = (run / "wandb_id").read_text()
     assert (artifact.name, artifact.type) == (f"model-{run_id}", "model")
     assert options["aliases"] == ["latest", "best"]
+    wandb.teardown()  # its process writes the last lines after the end of the run
     # `wandb sync` uploads the copies of the files that the file of the run names: the whole model with its memory.
     (recorded,) = run.glob("wandb/offline-run-*/*.wandb")
     uploaded = tmp_path / "uploaded"
@@ -304,7 +305,7 @@ def test_seeds_of_one_setting_share_a_group(
 
 def test_a_setting_is_without_seeds() -> None:
     def config(seed: int | None = None, **trainer: Any) -> dict[str, Any]:
-        data = {"class_path": "ClassificationDataModule", "init_args": {"seed": seed}}
+        data = {"class_path": "ClassificationDataModule", "init_args": {}}
         return {"seed_everything": seed, "model": {"class_path": "A"}, "data": data, "trainer": trainer}
 
     setting = setting_of(config())
