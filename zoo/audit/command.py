@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import json
 
-from datamodules.core.errors import InputError, visible
+from datamodules.core.errors import visible
 from datamodules.core.outputs import check_output
-from datamodules.core.storage import new_file, write_text
+from datamodules.core.storage import new_file
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import Retriever, open_memory
 from zoo.audit.audit import Audit, audit
-from zoo.audit.page import page as page_of
 from zoo.memory.edit import open_to_change, relabel_rows
 from zoo.saving.saved_model import SavedModel, is_model
 
@@ -22,7 +21,6 @@ _CONTRADICTIONS = ("contradicting_ids", "contradicting_labels", "contradicting_t
 def audit_memory(
     model: str,
     output: str = "audit.csv",
-    page: str | None = None,
     apply: str | None = None,
     allow_empty_class: bool = False,
     refit: bool = False,
@@ -40,7 +38,6 @@ def audit_memory(
     Args:
         model: a run folder, a checkpoint or an exported folder; or a memory folder.
         output: the table, a CSV file.
-        page: a HTML file for the 1,000 most suspicious rows; null: none.
         apply: relabel the memory's rows by a table with the columns id and label instead; other rows stay.
         allow_empty_class: with --apply, whether the last row of a class may get another label.
         refit: with --apply, see `zoo memory remove`.
@@ -53,9 +50,6 @@ def audit_memory(
         relabel_rows(*opened, list(rows.texts), rows.labels or [], allow_empty_class, refit, retriever)
         return
     table = check_output(output, [model])
-    page_file = None if page is None else check_output(page, [model], "--page")
-    if page_file == table:
-        raise InputError(f"--page {visible(output)}: is the file of --output; name another file")
     if is_model(model):
         result = audit(SavedModel.open(model).predictor(retriever=retriever))
     else:
@@ -69,10 +63,7 @@ def audit_memory(
                 for name in ("id", "label", "text")
             ]
             writer.writerow([row.id, row.text, row.label, row.suggested, f"{row.suspicion:.4f}", *against])
-    summary = describe(result)
-    if page_file is not None:
-        write_text(page_file, page_of(result, f"Audit of {model}", summary), "--page")
-    print(f"{visible(output)}: {summary}")
+    print(f"{visible(output)}: {describe(result)}")
 
 
 def describe(result: Audit) -> str:

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from callbacks.pictures import write_picture
 from datamodules.core.errors import visible
 from datamodules.core.storage import write_json, write_text
-from datamodules.core.types import PlainDict
 from zoo.markdown import markdown_table
 from zoo.reproduce.picture import Figures, draw
 from zoo.reproduce.table import SPLITS, Row, Table, title
-
-#: Draws of signs, unless there are fewer combinations of them; a p of 0.05 is then known to about 0.002.
-DRAWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -30,8 +23,8 @@ class Report:
     table: Table
     #: rows of the report, in order.
     rows: Sequence[Row]
-    #: row -> its finished runs, with `metrics` and, of the test, `queries` (query -> value).
-    results: Mapping[str, Sequence[PlainDict]]
+    #: row -> the metrics of its finished runs.
+    results: Mapping[str, Sequence[Mapping[str, float]]]
     #: row, or run -> the reason.
     skipped: Mapping[str, str]
     failed: Mapping[str, str]
@@ -40,7 +33,7 @@ class Report:
         """Return means and standard deviations (of the sample) over finished runs."""
         figures: Figures = {}
         for row in self.rows:
-            runs = [result["metrics"] for result in self.results[row.name]]
+            runs = self.results[row.name]
             figures[row.name] = {}
             for name in dict.fromkeys([*(name for run in runs for name in run), *row.paper]):
                 values = [run[name] for run in runs if name in run]
@@ -56,7 +49,7 @@ class Report:
         """Write `table.json` and `table.md` into a folder."""
         figures = self.figures()
         write_json(out / "table.json", figures)
-        text = "\n".join([*self._markdown(figures), *self._comparison()])
+        text = "\n".join(self._markdown(figures))
         write_text(out / "table.md", "\n".join(map(visible, text.split("\n"))) + "\n")
 
     def write_plot(self, out: Path) -> None:
@@ -92,43 +85,6 @@ class Report:
             return ""
         spread = "" if sd is None else f" ± {self.table.percent(metric, sd):.1f}"
         return f"{self.table.percent(metric, mean):.1f}{spread}"
-
-    def _comparison(self) -> Iterator[str]:
-        """Yield each row against the one that the table names, query by query; nothing where it names none."""
-        other = self.table.compare_with
-        if other is None:
-            return
-        values = {row: _mean_by_query([run["queries"] for run in runs]) for row, runs in self.results.items()}
-        lines = [["row", "difference", "p", "queries"]]
-        for row in self.rows:
-            both = sorted(values[row.name].keys() & values[other].keys())
-            if row.name != other and both:
-                difference = np.array([values[row.name][query] - values[other][query] for query in both])
-                mean, p = 100 * difference.mean(), randomization_test(difference)
-                lines.append([row.name, f"{mean:+.1f}", f"{p:.4f}", str(len(both))])
-        if len(lines) > 1:
-            yield f"\n## Against {other}, test\n\n{markdown_table(lines)}"
-            yield (
-                "Mean difference over queries of each query's mean over seeds, in percent; p of a paired"
-                f" randomization test with two sides ({DRAWS:,} draws)."
-            )
-
-
-def _mean_by_query(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each query's mean over tested runs, for queries that all of them have."""
-    tested = [run for run in runs if run]
-    common = set(tested[0]).intersection(*tested[1:]) if tested else set()
-    return {query: statistics.fmean(run[query] for run in tested) for query in common}
-
-
-def randomization_test(differences: NDArray[np.float64]) -> float:
-    """Return the two-sided p of paired differences [n] (Smucker, Allan, Carterette, CIKM 2007)."""
-    from scipy.stats import permutation_test
-
-    if len(differences) == 1:
-        return 1.0  # either sign
-    options = {"permutation_type": "samples", "n_resamples": DRAWS, "random_state": 0}
-    return float(permutation_test((differences,), np.mean, vectorized=True, batch=1000, **options).pvalue)
 
 
 def describe_skipped(skipped: Mapping[str, str]) -> Iterator[str]:

@@ -78,8 +78,6 @@ class Table:
     profiles: Sequence[str] = ()
     #: name of the x axis; None = the table is no curve.
     x_label: str | None = None
-    #: the row that the others are compared with on the test, query by query.
-    compare_with: str | None = None
     #: True if rows without data in --data_dir are skipped.
     skip_absent: bool = False
     #: data options for test files without a header line.
@@ -166,8 +164,6 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     table = Table(name=path.stem, rows=rows, **contents)
     for row, entry in entries.items():
         rows[str(row)] = _make_row(f"{path}: row {row}", str(row), entry or {}, table, shared)
-    if table.compare_with is not None and table.compare_with not in rows:
-        raise InputError(f"{path}: compare_with names no row: {table.compare_with}")
     return table
 
 
