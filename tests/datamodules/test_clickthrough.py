@@ -164,10 +164,7 @@ def test_random_documents_replace_missing_hits(
 
 def test_queries_to_rank_carry_their_judgements(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared(num_hits=7)
-    judgements, batch = (
-        data.split("validation").judgements,
-        validation_dataset(data).__getitems__([3, ~1]),
-    )
+    judgements, batch = (data.split("validation").judgements, validation_dataset(data).__getitems__([3, ~1]))
     assert batch.weight.tolist() == [1, 0]
     assert batch.row.tolist() == [3, 1]
     of_query = judgements.query == 3
