@@ -24,7 +24,7 @@ from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import contents_of, lock_file, write_json, write_text
 from datamodules.core.types import PlainDict
 from zoo.reproduce.data import RowData, read_test, without_absent_tests
-from zoo.reproduce.report import Report
+from zoo.reproduce.report import Figures, describe_skipped, figures_of, report_lines
 from zoo.reproduce.table import SPLITS, Row, Table
 from zoo.saving.run_folder import read_run
 
@@ -109,14 +109,22 @@ class Reproduction:
                 names = [name for key in SPLITS if (name := f"{key}/{self.table.metrics[0]}") in metrics]
                 shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names)
                 print(visible(f"{run}: {shown}  ({'kept' if was_finished else f'{took:.0f} s'})"), flush=True)
-            self.report().write(self.out)
-        self.report().write_plot(self.out)
+            self.write()
 
-    def report(self) -> Report:
-        """Return the table so far: the wanted rows, and others with finished runs in the folder."""
+    def write(self) -> Figures:
+        """Write `table.json` and `table.md`: the wanted rows, and others with finished runs in the folder."""
         results = {row.name: self._results(row) for row in self.table.rows.values()}
-        wanted = {*(row.name for row in self.rows), *(name for name, runs in results.items() if runs)}
-        return Report(self.table, self.table.with_starts(wanted), results, self.skipped, self.failed)
+        rows = self.table.with_starts(
+            {row.name for row in self.rows} | {row for row in results if results[row]}
+        )
+        figures = figures_of(rows, results)
+        lines = [*report_lines(self.table, rows, figures, results)]
+        lines += [f"\n{line}" for line in describe_skipped(self.skipped)]
+        lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
+        write_json(self.out / "table.json", figures)
+        text = "\n".join(lines).split("\n")
+        write_text(self.out / "table.md", "\n".join(map(visible, text)) + "\n")
+        return figures
 
     def _results(self, row: Row) -> list[dict[str, float]]:
         """Return the metrics of each of a row's finished runs."""

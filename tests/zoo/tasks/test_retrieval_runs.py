@@ -278,22 +278,3 @@ def test_rows_have_scores_with_and_without_test_files(
     found = run_table("small.yaml", str(data), rows=["BM25"], run_dir="without")
     assert found["BM25"]["test/ndcg@10"]["mean"] is None
     assert found["BM25"]["val/ndcg@10"]["mean"] == figures["BM25"]["val/ndcg@10"]["mean"]
-
-
-@pytest.mark.parametrize("name", ["clickthrough", "clickthrough-negatives", "clickthrough-cells"])
-def test_the_shipped_tables_configurations_are_right(
-    name: str, zoo_command: Command, collection: Collection
-) -> None:
-    """`zoo fit` accepts the configuration of each row."""
-    from zoo.reproduce.run import as_arguments
-    from zoo.reproduce.table import load_table
-
-    table = load_table(name)
-    Path("base.yaml").write_text(yaml.safe_dump(dict(table.base), sort_keys=False))
-    for row in list(table.rows.values())[:: 3 if name == "clickthrough" else 4]:
-        result = zoo_command("fit", "--config=base.yaml", *as_arguments(row.overrides), "--print_config")
-        assert result.code == 0, (row.name, result.err)
-        made = yaml.safe_load(result.out)
-        assert made["data"]["class_path"].endswith("ClickthroughDataModule")
-        if row.overrides.get("model.tied") is False:
-            assert made["model"]["init_args"]["optimizer"]["class_path"].endswith("ScheduledNesterov")
