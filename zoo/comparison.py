@@ -163,7 +163,7 @@ def table_of(comparison: Comparison) -> list[list[str]]:
     return table
 
 
-def _cells(comparison: Comparison, run: Run) -> dict[str, object]:
+def _cells(comparison: Comparison, run: Run) -> dict[str, str | float | None]:
     """Return the row of a run: column -> value; None where the run has none."""
     epoch, best = run.best()
     figures = {name: best.get(name) for name in comparison.metrics}

@@ -44,11 +44,11 @@ def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Pa
     return folder.name, fingerprint
 
 
-def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object], **facts: object) -> None:
+def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object]) -> None:
     """Let `save` write the files of a folder unless it is whole; refuse a folder with another fingerprint."""
     with lock(folder):
         if not is_whole(folder, fingerprint):
-            with new_folder(folder, fingerprint, like=None, **facts) as partial:
+            with new_folder(folder, fingerprint) as partial:
                 save(partial)
 
 
@@ -212,11 +212,11 @@ def with_checksum(values: PlainDict) -> PlainDict:
 def read_checked(path: Path, advice: str) -> PlainDict:
     """Return the values of a JSON file that was written `with_checksum`; raise a `DamagedError` if it is damaged."""
     try:
-        values: PlainDict = load_json(path)
-        if values.pop("checksum") != fingerprint_of(values):
-            raise ValueError("its checksum has changed")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        values = load_json(path)
+    except ValueError as error:
         raise DamagedError(f"{path}: damaged; {advice}") from error
+    if not isinstance(values, dict) or values.pop("checksum", None) != fingerprint_of(values):
+        raise DamagedError(f"{path}: damaged; {advice}")
     return values
 
 
