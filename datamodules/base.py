@@ -342,8 +342,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def seed(self) -> int:
-        """Seed of the training order: the option's, or the run's."""
-        return run_seed() if self.options.seed is None else self.options.seed
+        """Seed of the training order and of all other draws: that of the run."""
+        return run_seed()
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches to train on."""
@@ -369,7 +369,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             dataset.lengths if dataset.is_redrawn else dataset.lengths(),
             options.batch_size if training else evaluated,
             training=training,
-            bucket=options.bucket_by_length,
             seed=self.seed,
             process=0 if trainer is None else trainer.global_rank,
             num_processes=1 if trainer is None else trainer.world_size,

@@ -30,7 +30,7 @@ _PLACES = re.compile(
     r"run_dir|ckpt_path|output|config|data\.cache_dir|"
     r"trainer\.(default_root_dir|logger|enable_|log_every_n_steps)"
 )
-_SEEDS = ("seed_everything", "data.seed", "data.split_seed")
+_SEEDS = ("seed_everything", "data.split_seed")
 #: Metrics of the validation, without those of single classes.
 _METRIC = re.compile(r"val/[^/]+")
 

@@ -59,7 +59,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def read_split(self, name: str) -> Pairs:
         (path,) = self.options.files_of(name)
         if self.options.layout == "trec":
-            return read_trec(path, *self.collection, self.options.encoding_errors)
+            return read_trec(path, *self.collection)
         return read_pair_table(path, self.options)
 
     @property
@@ -181,7 +181,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         without, single = int((~pairs.has_positive).sum()), int((pairs.lists.counts == 1).sum())
         questions = f"{len(pairs)} pairs of {pairs.num_questions} questions"
         yield logging.INFO, f"{questions}; {without} questions have no positive, {single} have one candidate"
-        if not pairs.has_positive.any() and not self.options.keep_questions_without_positive:
+        if not pairs.has_positive.any():
             yield (
                 logging.WARNING,
                 "no question has a positive, so there is no order to measure: MAP, MRR, NDCG, P@1 and AUC are omitted",

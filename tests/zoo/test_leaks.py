@@ -198,20 +198,16 @@ def test_duplicates_stay_on_one_side_of_the_split(
     assert metrics["val/accuracy"] < 0.75
     assert metrics["val/rows_in_training"] == 0
     assert caplog.text.count("240 of 240 rows to split are duplicates of each other, in 60 groups") == 1
-
-    metrics = fit(zoo_command, *options, "--data.split_duplicates=true", run="separated")
-    assert metrics["val/accuracy"] > 0.8
-    assert metrics["val/rows_in_training"] > 40
-    assert len(warned()) == 1
+    assert not warned()
 
 
 def test_a_split_that_contradicts_the_run_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", drawn_rows(60))
     fit(zoo_command, *SVM, "--data.train_file", train)
     checkpoint = Path("run/checkpoints/best.ckpt")
-    for option in ("split_seed=1", "validation_split=0.3", "split_duplicates=true"):
+    for option in ("split_seed=1", "validation_split=0.3"):
         line = refusal(zoo_command("validate", "--ckpt_path", checkpoint, f"--data.{option}"))
-        assert f"data.{option.replace('true', 'True')}: --ckpt_path {checkpoint} was trained with" in line
+        assert f"data.{option}: --ckpt_path {checkpoint} was trained with" in line
         assert "has seen rows that would now be split off" in line
         # Other rows are accepted.
         scored(zoo_command, "validate", f"--data.{option}", "--data.validation_file", train)
@@ -309,17 +305,14 @@ def test_duplicate_questions_stay_together(tmp_path: Path) -> None:
     }
     assert not sides["train"] & sides["validation"]
     assert data.duplicate_counts("validation")["rows_in_training"] == 0
-    separated = pairs_module(file, split_duplicates=True)
-    assert separated.duplicate_counts("validation")["rows_in_training"] > 0
 
 
 def test_swapped_pairs_stay_together(tmp_path: Path) -> None:
     rows = [(f"text {n} one", f"text {n} two", n % 2) for n in range(40)]
     rows += [(second, first.upper(), label) for first, second, label in rows]
     file = write_pairs(tmp_path / "train.tsv", rows)
-    for are_separated in (False, True):
-        data = pairs_module(file, goal="classification", split_duplicates=are_separated)
-        assert (data.duplicate_counts("validation")["rows_in_training"] > 0) == are_separated
+    data = pairs_module(file, goal="classification")
+    assert data.duplicate_counts("validation")["rows_in_training"] == 0
 
 
 def test_test_questions_that_were_trained_on_are_counted(

@@ -19,7 +19,7 @@ from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Encoder
 from zoo.ensemble.pool import folds_of
 from zoo.layers.encoders import TransformerEncoder
-from zoo.training.metric import MetricPlan, trained_weights
+from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble

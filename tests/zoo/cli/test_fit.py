@@ -214,7 +214,6 @@ def test_fit_needs_no_retriever_after_prepare(
         ("--data.characters=false", ["characters"]),
         ("--data.batch_size=0", ["data.batch_size=0"]),
         ("--data.eval_batch_size=0", ["data.eval_batch_size=0"]),
-        ("--data.max_characters=0", ["data.max_characters=0"]),
         ("--model.hidden_size=0", ["model", "hidden_size"]),
         ("--model.dropout=3", ["model", "dropout", "between 0 and 1"]),
         ("--model.optimizer.lr=-1", ["model.optimizer", "learning rate"]),

@@ -47,7 +47,6 @@ def refused_fit(zoo_command: Command, train_csv: Path, *options: object) -> Resu
     [
         ("--seed_everything=-1", "--seed_everything: -1"),
         (f"--seed_everything={2**32}", "--seed_everything"),
-        ("--data.seed=-1", "data.seed=-1"),
         ("--data.split_seed=-1", "data.split_seed=-1"),
         ("--trainer.accelerator=abacus", "abacus"),
         ("--trainer.strategy=hope", "hope"),

@@ -82,7 +82,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         read_table(file)
 
 
-def test_too_many_labels(zoo_command: Zoo, tmp_path: Path) -> None:
-    table = write_table(tmp_path / "ids.csv", [(f"text {i}", f"label {i}") for i in range(60)])
-    result = zoo_command(*fit_options(table, "--data.max_labels=50"))
-    refusal(result, "60 labels, more than data.max_labels=50", "data.label_column")
+def test_too_many_labels(zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datamodules.classification.datamodule.MANY_LABELS", 50)
+    table = write_table(tmp_path / "ids.csv", [(f"text {i}", f"label {i}") for i in range(80)])
+    refusal(zoo_command(*fit_options(table)), "80 labels of 80 rows", "data.label_column")
