@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import ClassVar
 
 from datamodules.core.errors import InputError
-from datamodules.core.origin import absent
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column
 
@@ -76,13 +75,6 @@ class DataOptions:
     def to_dict(self) -> PlainDict:
         """All options as plain values."""
         return asdict(self)
-
-    @classmethod
-    def without_files(cls, options: PlainDict) -> PlainDict:
-        """Replace the files and folders that a stranger's options name by names that do not exist."""
-        listed = {name for name in cls.name_lists if not isinstance(options.get(name), str)}
-        replaced = {name: _absent(options[name]) for name in cls.files if name in options.keys() - listed}
-        return {**options, **replaced, "cache_dir": None}
 
     @property
     def tables(self) -> dict[str, str | list[str] | None]:
@@ -203,13 +195,6 @@ class TextOptions(TableOptions):
         super().__post_init__()
         check_least(self, 0, "num_memories")
         check_least(self, 1, "max_length", "memory_max_length")
-
-
-def _absent(files: object) -> object:
-    """Return names that do not exist, in place of the names of files; options that are None stay None."""
-    if isinstance(files, (list, tuple)):
-        return [_absent(file) for file in files]
-    return None if files is None else absent(str(files))
 
 
 def check_least(options: object, least: int, *names: str) -> None:

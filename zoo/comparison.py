@@ -18,7 +18,7 @@ from callbacks.pictures import write_picture
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import write_text
 from zoo.markdown import markdown_table
-from zoo.saving.run_folder import Run, read_run
+from zoo.run_folder import Run, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -16,9 +16,11 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes
+from datamodules.corpora.table import read_class_names
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.retrieval import Retriever, is_memory
+from datamodules.state import DataState
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 
@@ -119,6 +121,15 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         # The training table is read in one way, so that equal ids are the same row.
         own = {"id_column": options.id_column, "quotes": options.quotes}
         return {**columns, **own} if self.is_memory_table(options.train_file) else columns
+
+    @override
+    def portable_state(self) -> DataState:
+        state, names = super().portable_state(), self.options.class_names
+        if isinstance(names, str):
+            names = read_class_names(names)
+        named = {"class_names": names}
+        columns = {**state.memory_columns, **(named if "class_names" in state.memory_columns else {})}
+        return replace(state, options={**state.options, **named}, memory_columns=columns)
 
     @override
     def learn(self, train: TextSplit, vocabulary: Vocabulary) -> PlainDict:

@@ -59,7 +59,7 @@ def read_table(
     """
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):
-        class_names = [name for line in open_lines(class_names) if (name := line.strip())]
+        class_names = read_class_names(class_names)
     elif isinstance(class_names, Mapping):
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
     blocks = read_blocks(path, columns, header, quotes, class_names)
@@ -72,6 +72,11 @@ def read_table(
     if id_column is not None:
         _warn_of_equal_ids(rows)
     return rows
+
+
+def read_class_names(file: str | Path) -> list[str]:
+    """Return the names of classes in a file that has one in each line."""
+    return [name for line in open_lines(file) if (name := line.strip())]
 
 
 def _batches(

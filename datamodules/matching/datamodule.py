@@ -66,8 +66,9 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def collection(self) -> tuple[Rows, Rows]:
         """Queries and documents of a test collection (layout `trec`)."""
         if self._collection is None:
-            files, documents = self.options.queries_file or [], self.options.documents_file
-            assert documents is not None  # checked by the options
+            files, documents = self.options.queries_file, self.options.documents_file
+            if files is None or documents is None:
+                raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
             queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
             rows = read_identified(documents, self.options.document_column)
             self._collection = Rows.concat(queries), rows

@@ -83,8 +83,6 @@ class MatchingOptions(TableOptions):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
                 raise InputError(f"data.{name}={share}: give a share between 0 and 1")
-        if self.layout == "trec" and (self.queries_file is None or self.documents_file is None):
-            raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
 
     def _check_lists(self) -> None:
         if self.chosen_goal == "classification":

@@ -16,7 +16,7 @@ def list_models(name: str | None = None) -> None:
         name: of a model; null lists all.
     """
     if name is not None:
-        from zoo.saving.saved_model import option_names
+        from zoo.loading import option_names
 
         kind = model_class(name)
         print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
@@ -35,14 +35,14 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
     """Write a trained model as a folder that works alone on another machine: no pickle, a checksum for every file.
 
     Args:
-        ckpt_path: a run folder, a checkpoint or an exported folder.
+        ckpt_path: a run folder or a model folder.
         folder: to make.
         push: upload the model, too: user/name on the Hugging Face Hub, or wandb:entity/project/name, a new version of
             an artifact.
         private: only its owner sees the repository on the Hub.
     """
-    from zoo.saving import sharing
-    from zoo.saving.export import export
+    from zoo.model_folder import sharing
+    from zoo.model_folder.export import export
 
     if push is not None:
         sharing.check_target(push, private)

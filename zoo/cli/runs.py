@@ -6,19 +6,18 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.cli.options import named_values, with_files
 from zoo.runs import configs
 from zoo.runs.names import check_names
 
 if TYPE_CHECKING:
+    from zoo.model_folder.folder import ModelFolder
     from zoo.runs.options import RunOptions
-    from zoo.saving.saved_model import SavedModel
 
 log = logging.getLogger("zoo")
 
@@ -38,11 +37,11 @@ def run(command: str, options: Sequence[str]) -> None:
     files = [configs.contents(value) for name, value in named_values(options) if name == "--config"]
     source = given.get("--ckpt_path")
     shows_help = "-h" in options or any(name.endswith(("--help", ".help")) for name in names)
-    saved, base = None, PlainDict()
+    folder, base = None, PlainDict()
     if command in ("validate", "test"):
         check_names(names)
         if source is not None:
-            saved, base = _open(source, command, given)
+            folder, base = _open(source, command, given)
         elif not shows_help:
             raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     elif source is not None:
@@ -63,8 +62,8 @@ def run(command: str, options: Sequence[str]) -> None:
         _fit(parsed)
     elif command == "prepare":
         parsed.prepare()
-    elif saved is not None:
-        _evaluate(command, parsed, saved)
+    elif folder is not None:
+        _evaluate(command, parsed, folder)
 
 
 def _class_of(group: str, given: Mapping[str, str], layers: Sequence[PlainDict]) -> str | None:
@@ -95,9 +94,6 @@ def _fit(options: RunOptions) -> None:
 
 def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
     """Return the configuration of the run that a checkpoint is in, for a command with options of these names."""
-    from zoo.saving.saved_model import SavedModel
-
-    SavedModel.open(source)  # before a message that tells how to start from it
     start = f"start a new run from its weights with zoo fit --model.init_from {source}"
     if not Path(source).is_file():
         raise InputError(f"--ckpt_path {source}: a run is resumed from its checkpoints/last.ckpt; or {start}")
@@ -110,38 +106,34 @@ def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
+    from zoo.training.checkpoints import meta_of, read_contents
+
+    meta_of(read_contents(Path(source)), source)  # Lightning reports a damaged one late, with a traceback
     return {**configs.contents(str(config)), "run_dir": str(folder)}
 
 
-def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[SavedModel, PlainDict]:
+def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFolder, PlainDict]:
     """Open a trained model, and return it with the configuration with which it is evaluated."""
     from datamodules.retrieval import checked_description
-    from datamodules.state import options_to_evaluate
-    from zoo.saving.checkpoint import explained_by
-    from zoo.saving.saved_model import SavedModel, option_names
+    from zoo.loading import check_options, class_of, option_names, options_of_data
+    from zoo.model_folder.folder import ModelFolder
 
-    saved = SavedModel.open(source)
-    # The user may name a memory in a file of --config: it is opened later.
-    state, data = saved.state(names_memory=True), saved.data_kind
-    named = {name.removeprefix("--data."): value for name, value in given.items()}
-    options = options_to_evaluate(state, data.options_type, command, named)
-    with explained_by(saved.source):
-        _check_known(saved.options, option_names(saved.kind))
-        _check_known(options, [field.name for field in fields(data.options_type)])
-        retriever = checked_description(state.retriever, saved.stranger)
-    return saved, {
-        "model": {"class_path": saved.kind.__name__, "init_args": saved.options},
+    folder = ModelFolder.open(source)
+    kind, (data, options) = class_of(folder), options_of_data(folder)
+    check_options(folder.meta.options, option_names(kind), folder)
+    names_test = any(
+        given.get(f"--data.{name}") for name in data.options_type.files if name.startswith("test_")
+    )
+    if command == "test" and names_test and "test_split" in options:
+        options["test_split"] = None  # the file replaces it
+    retriever = checked_description(folder.meta.data.retriever, folder.path)
+    return folder, {
+        "model": {"class_path": kind.__name__, "init_args": folder.meta.options},
         "data": {"class_path": data.__name__, "init_args": {**options, "retriever": retriever}},
     }
 
 
-def _check_known(options: PlainDict, names: Sequence[str]) -> None:
-    """Refuse options that a class does not have: the parser would import a class that `optimizer.class_path` names."""
-    if unknown := sorted(options.keys() - {*names}):
-        raise InputError(f"has options that this version does not have: {excerpt(', '.join(unknown))}")
-
-
-def _evaluate(command: str, options: RunOptions, saved: SavedModel) -> None:
+def _evaluate(command: str, options: RunOptions, folder: ModelFolder) -> None:
     """Evaluate a trained model, print its scores, and write them to the file of `--output`."""
     from datamodules.core.outputs import check_output
     from zoo.cli.scores import as_text
@@ -150,10 +142,10 @@ def _evaluate(command: str, options: RunOptions, saved: SavedModel) -> None:
     output = options.values.output
     if output is not None:  # hours of evaluation should not end in a refusal
         files = [value for value in vars(options.values.data.init_args).values() if isinstance(value, str)]
-        output = check_output(output, [saved.source, *files])
+        output = check_output(output, [folder.source, *files])
     made = options.make()
     split = "validation" if command == "validate" else "test"
-    restore(made.model, made.data, saved, split)
+    restore(made.model, made.data, folder, split)
     scores = evaluate(made.model, made.data, split, made.trainer, lists_errors=output is not None)
     if scores is None:
         return

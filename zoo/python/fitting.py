@@ -18,12 +18,13 @@ from datamodules.core.errors import InputError, excerpt, reason
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Retriever
+from zoo.loading import load, move
+from zoo.model_folder.folder import is_model
 from zoo.registry import model_class
 from zoo.runs import configs
 from zoo.runs.names import check_names
 from zoo.runs.options import RunOptions
 from zoo.runs.seeds import seeded
-from zoo.saving.saved_model import is_model, load, move
 from zoo.tasks.predictor import as_texts
 
 #: The table in the run folder that holds texts and labels of Python.

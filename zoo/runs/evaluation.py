@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytorch_lightning as pl
 
 from callbacks.chart import write_table
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.state import check_split
 from zoo.ensemble.answer import Answer
+from zoo.loading import use_fitted, use_memory
+from zoo.model_folder.folder import ModelFolder
 from zoo.runs.quiet import quiet
 from zoo.runs.refusals import running
 from zoo.runs.seeds import seeded
 from zoo.runs.training import TrainerOptions, skip_unread_memory, without_output
-from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
 
@@ -66,7 +67,7 @@ class Scores:
 
 def evaluate(
     model: Task,
-    data: AnyDataModule,
+    data: DataModule,
     split: str,
     trainer: TrainerOptions | None = None,
     lists_errors: bool = False,
@@ -102,23 +103,29 @@ def evaluate(
     )
 
 
-def restore(model: Task, data: AnyDataModule, saved: SavedModel, split: str) -> None:
+def restore(model: Task, data: DataModule, folder: ModelFolder, split: str) -> None:
     """Give the trained weights to a model, and its memory to the data, unless the options name another."""
-    trained = saved.state(names_memory=True)
-    names_memory = data.memory is not None and data.options.memory != trained.options.get("memory")
-    # An index that the user names is a memory, too.
-    state = saved.state(names_memory or data.retriever.existing_index is not None)
-    source = f"--ckpt_path {saved.source}"
+    source = f"--ckpt_path {folder.source}"
     if data.spec_type is not model.spec_type:
         raise InputError(
-            f"--data {type(data).__name__}: {source} is a {saved.checkpoint.model}, which takes other data; omit the"
-            " option"
+            f"--data {type(data).__name__}: {source} is a {folder.meta.model}, which takes other data; omit the option"
         )
     skip_unread_memory(model, data)
-    check_split(data, saved.checkpoint.data, split, source)
-    model.restore(saved.checkpoint)
+    named = data.options.tables
+    if named["train" if data.is_split_off(split) else split] is None:
+        option = data.options.table_option.format(split=split)
+        command = "validate" if split == "validation" else "test"
+        raise InputError(
+            f"zoo {command}: name a table with --data.{option}, or those of the training with --config"
+            " runs/NAME/config.yaml"
+        )
+    state = folder.data_state
+    check_split(data, state, split, source)
+    model.restore(replace(folder.meta, data=state), folder.weights())
     data.duplicates.remember(state.seen)
-    if data.memory is not None and not names_memory:
-        data.memory.use(state.memory)
-        if data.has_memory and saved.fitted_weights():
-            saved.use_fitted_weights(model, data.memory.opened)
+    version = None
+    if data.memory is not None and data.has_memory and data.options.memory is None:
+        data.memory.was_users = state.memory_is_users
+        use_memory(folder, data)
+        version = folder.state.version
+    use_fitted(folder, model, version)

@@ -20,23 +20,25 @@ from pytorch_lightning.plugins import CheckpointIO
 from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.pictures import write_picture
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
 from datamodules.core.types import PlainDict
-from datamodules.state import DataState, check_split
+from datamodules.state import check_split
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer
-from zoo.runs.finishing import fit
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.names import IN_RUN
+from zoo.model_folder.sharing import log_run
+from zoo.run_folder import draw_training, read_run
+from zoo.runs.finishing import fit, restore
 from zoo.runs.quiet import quiet
 from zoo.runs.refusals import running
 from zoo.runs.run_dir import locked_run_dir
 from zoo.runs.seeds import seeded
-from zoo.saving.run_folder import draw_training, read_run
-from zoo.saving.saved_model import SavedModel
-from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.training.checkpoint_io import WholeCheckpoints
+from zoo.training.checkpoints import meta_of_start
 
 log = logging.getLogger("zoo")
 
@@ -79,7 +81,7 @@ class Trained:
 
 def train(
     model: Task,
-    data: AnyDataModule,
+    data: DataModule,
     trainer: TrainerOptions,
     run_dir: Path,
     config: PlainDict,
@@ -103,7 +105,7 @@ def train(
     is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     with seeded(trainer.seed), quiet(), running():
         model.run_seed = data.seed = trainer.seed
-        check_fit(model, data, trainer.resume)
+        check_fit(model, data)
         lightning = _make_trainer(model, data, trainer, run_dir, config)
         with locked_run_dir(run_dir, trainer.resume is not None) if is_first else nullcontext():
             for name, text in (files or {}).items() if is_first else ():
@@ -111,41 +113,31 @@ def train(
             if is_first:
                 _write_wandb_id(lightning, run_dir)
             _fit(lightning, model, data, trainer.resume)
-            return _finish(lightning, model, trainer, run_dir)
+            return _finish(lightning, model, data, trainer, run_dir)
 
 
-def check_fit(model: Task, data: AnyDataModule, resume: Path | None = None) -> None:
+def check_fit(model: Task, data: DataModule) -> None:
     """Refuse data that the model cannot read, and take the model into account from which it starts."""
     model.check_data(data)
     skip_unread_memory(model, data)
     if model.init_from is None:
         return
     # The rows that the other model was trained on count as seen, and its words are kept.
-    state = _state_of_start(model.init_from, resume)
+    state = meta_of_start(model.init_from).data
     check_split(data, state, "validation", f"model.init_from={model.init_from}")
     data.duplicates.remember(state.seen)
     data.words.keep(state.vocabulary)
 
 
-def skip_unread_memory(model: Task, data: AnyDataModule) -> None:
+def skip_unread_memory(model: Task, data: DataModule) -> None:
     """Let the data retrieve nothing for a model that reads no memories."""
     if isinstance(data, TextRowsDataModule) and data.has_memory and not model.uses_memory:
         log.info("this model reads no memories: none are retrieved")
         data.disable_memory()
 
 
-def _state_of_start(start: str, resume: Path | None) -> DataState:
-    try:
-        return SavedModel.open(start).checkpoint.data
-    except InputError:
-        if resume is None or Path(start).exists():
-            raise
-        # The checkpoint has this state, even if the other model has been deleted.
-        return SavedModel.open(resume).checkpoint.data
-
-
 def _make_trainer(
-    model: Task, data: AnyDataModule, trainer: TrainerOptions, run_dir: Path, config: PlainDict
+    model: Task, data: DataModule, trainer: TrainerOptions, run_dir: Path, config: PlainDict
 ) -> pl.Trainer:
     """Make Lightning's Trainer, with the loggers and callbacks of a run folder besides the user's."""
     arguments = without_output(trainer.arguments)
@@ -195,7 +187,7 @@ def _write_wandb_id(lightning: pl.Trainer, run_dir: Path) -> None:
             write_text(run_dir / "wandb_id", str(logger.version), "--run_dir")
 
 
-def _fit(lightning: pl.Trainer, model: Task, data: AnyDataModule, resume: Path | None) -> None:
+def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | None) -> None:
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         fit(lightning, model, data, resume)
@@ -209,10 +201,25 @@ def _fit(lightning: pl.Trainer, model: Task, data: AnyDataModule, resume: Path |
             signal.signal(signal.SIGINT, interrupt)
 
 
-def _finish(lightning: pl.Trainer, model: Task, trainer: TrainerOptions, run_dir: Path) -> Trained | None:
+def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
+    """Write the model folder from the best checkpoint, if there is one."""
+    best = run_dir / "checkpoints" / "best.ckpt"
+    if not best.is_file():
+        return
+    if data.memory is not None and data.has_memory and data.memory.location is None:
+        data.prepare_data()  # the processes of the training were forks of this one
+        data.setup("fit")
+    restore(model, best)
+    ModelFolder.write(run_dir / IN_RUN, model, data)
+
+
+def _finish(
+    lightning: pl.Trainer, model: Task, data: DataModule, trainer: TrainerOptions, run_dir: Path
+) -> Trained | None:
     """Write what is made of a whole training, and return its results."""
     if not lightning.is_global_zero:
         return None
+    _write_model(model, data, run_dir)
     best: Any = lightning.checkpoint_callback
     score = getattr(best, "best_model_score", None)
     for logger in lightning.loggers:

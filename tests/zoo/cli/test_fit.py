@@ -15,7 +15,7 @@ import yaml
 
 import zoo
 from tests.zoo.conftest import SMALL, Fit, Zoo, best, fit_options, last, refusal, resume
-from zoo.saving.export import export
+from zoo.model_folder.export import export
 
 
 def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:

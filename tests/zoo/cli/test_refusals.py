@@ -127,7 +127,7 @@ def test_labels_that_look_like_numbers(label: str, fit: Callable[..., Path], tmp
     """Mixed types are valid labels, sorted as words."""
     rows = [(text, label if number % 2 else "1") for number, (text, _) in enumerate(sentences(60, seed=1))]
     run = fit("run", "--data.train_file", write_table(tmp_path / "labels.csv", rows))
-    assert set(zoo.load(run / "checkpoints" / "last.ckpt").data.spec.labels) == {label, "1"}
+    assert set(zoo.load(run).data.spec.labels) == {label, "1"}
 
 
 def test_tables_that_no_reader_takes(zoo_command: Command, train_csv: Path) -> None:
@@ -183,7 +183,7 @@ def test_inputs_of_predict(
 
 
 def test_numbers_and_texts_in_python(trained_run: Path) -> None:
-    predictor = zoo.load(trained_run / "checkpoints" / "last.ckpt")
+    predictor = zoo.load(trained_run)
     for size in (0, -1):
         with pytest.raises(InputError, match=f"batch_size {size}"):
             predictor.predict(["apple"], batch_size=size)

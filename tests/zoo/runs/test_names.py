@@ -10,16 +10,14 @@ from pytorch_lightning import Trainer
 
 import datamodules
 from datamodules.core.errors import InputError
+from zoo import loading
 from zoo.registry import MODELS, model_class
 from zoo.runs.names import check_names, option_names
-from zoo.saving import saved_model
 
 
 def test_the_names_are_those_of_the_classes() -> None:
     for name, entry in MODELS.items():
-        assert option_names(entry.module, name) == {*saved_model.option_names(model_class(name))} - {
-            "options"
-        }
+        assert option_names(entry.module, name) == {*loading.option_names(model_class(name))} - {"options"}
     for name, module in datamodules.MODULES.items():
         own = {field.name for field in fields(datamodules.find(name).options_type)}
         assert own | {"retriever"} == option_names(module, name) - {"options"}

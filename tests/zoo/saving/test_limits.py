@@ -15,7 +15,7 @@ from datamodules.core.arrays import map_array
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
-from zoo.saving.export import export
+from zoo.model_folder.export import export
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_deep_json(exported: Path) -> None:
 
 @pytest.mark.parametrize("version", [10**9, 1e9, -1, "1", None])
 def test_a_version_that_no_memory_has(exported: Path, version: object) -> None:
-    file = exported / "memory" / "memory.json"
+    file = exported / "state.json"
     state = {**json.loads(file.read_text())["memory"], "version": version}
     file.write_text(json.dumps(storage.with_checksum({"memory": state})))
     with pytest.raises(InputError, match=r"^[^\n]*memory[^\n]*$"):
