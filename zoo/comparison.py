@@ -31,10 +31,8 @@ _PLACES = re.compile(
     r"trainer\.(default_root_dir|logger|enable_|log_every_n_steps)"
 )
 _SEEDS = ("seed_everything", "data.split_seed")
-#: Metrics of single classes, and metrics that count rows.
-_DETAILS = re.compile(
-    r"val/.*/|val/((near_|empty_)?(rows|pairs|questions|queries|duplicates)(_\w+)?|unknown_labels|unanswerable)$"
-)
+#: Metrics of the validation, without those of single classes.
+_METRIC = re.compile(r"val/[^/]+")
 
 
 class Comparison(NamedTuple):
@@ -64,7 +62,7 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
     Args:
         runs: run folders, or folders that contain such; those that can't be read are skipped.
         metrics: names of metrics, "val/accuracy,val/loss", the first of which orders the runs; null: the monitored
-            metrics, and the validation's others in which runs differ.
+            metrics, and others of the validation in which runs differ.
         output: a folder for `compare.md`, `compare.csv` (a row for each run) and `compare.png`; null: no files.
     """
     if not runs:
@@ -125,15 +123,9 @@ def _comparison(title: str, runs: list[Run], wanted: Sequence[str] | None) -> Co
     best = [run.best()[1] for run in runs]
     known = sorted({name for figures in best for name in figures})
     if wanted is None:
-        values = {name: str([(run.lower_is_better(name), run.curve(name)) for run in runs]) for name in known}
         differing = [name for name in known if len(runs) == 1 or len({str(f.get(name)) for f in best}) > 1]
-        own = [name for name in differing if name.startswith("val/") and not _DETAILS.match(name)]
-        # Each once, without those that equal an earlier one, such as micro-F1 and accuracy.
-        first = {
-            values[name]: name for name in reversed([*(run.monitor for run in runs), *own]) if name in known
-        }
-        wanted = [*first.values()][::-1]
-    metrics = [name for name in wanted if name in known]
+        wanted = [str(run.monitor) for run in runs] + [name for name in differing if _METRIC.fullmatch(name)]
+    metrics = [name for name in dict.fromkeys(wanted) if name in known]
     runs = sorted(runs, key=lambda run: _rank(run, metrics[0])) if metrics else runs
     settings = dict.fromkeys(name for run in runs for name in run.settings if not _PLACES.match(name))
     # Options of another model are no difference.
@@ -165,13 +157,18 @@ def table_of(comparison: Comparison) -> list[list[str]]:
             same = ["" if name in _SEEDS else group[0].settings.get(name, "") for name in names]
             means = [f"{_text(mean)} ± {deviation:.2g}" for mean, deviation in pairs]
             table.append([f"mean of {len(seeds)} seeds", *means, "", *same, ""])
-        for run in group:
-            epoch, best = run.best()
-            figures_of_run = [_text(best[name]) if name in best else "" for name in metrics]
-            options = [run.settings.get(name, "") for name in names]
-            seconds = "unfinished" if run.seconds is None else _text(run.seconds)
-            table.append([run.name, *figures_of_run, str(epoch), *options, seconds])
+        for cells in (_cells(comparison, run) for run in group):
+            cells["seconds"] = cells["seconds"] or "unfinished"
+            table.append([_text(cells[column]) for column in table[0]])
     return table
+
+
+def _cells(comparison: Comparison, run: Run) -> dict[str, str | float | None]:
+    """Return the row of a run: column -> value; None where the run has none."""
+    epoch, best = run.best()
+    figures = {name: best.get(name) for name in comparison.metrics}
+    options = {name: run.settings.get(name) for name in comparison.names}
+    return {"run": run.name, **figures, "best epoch": epoch, **options, "seconds": run.seconds}
 
 
 def _finished(group: Sequence[Run]) -> list[Run]:
@@ -180,20 +177,22 @@ def _finished(group: Sequence[Run]) -> list[Run]:
     return [*{tuple(run.settings.get(name, "") for name in _SEEDS): run for run in finished}.values()]
 
 
-def _text(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "" if value is None else str(value)
 
 
 def _write_csv(file: Path, comparisons: Sequence[Comparison]) -> None:
     """Write a row for each run, with all digits."""
-    metrics = dict.fromkeys(name for each in comparisons for name in each.metrics)
-    names = dict.fromkeys(name for each in comparisons for name in each.names)
-    runs = [(each.title, run, *run.best()) for each in comparisons for group in each.groups for run in group]
     rows = [
-        [title, run.name, epoch, run.seconds, *map(best.get, metrics), *map(run.settings.get, names)]
-        for title, run, epoch, best in runs
+        {"task": each.title, **_cells(each, run)}
+        for each in comparisons
+        for group in each.groups
+        for run in group
     ]
-    write_table(file, ["task", "run", "best epoch", "seconds", *metrics, *names], rows)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    write_table(file, columns, [[row.get(column) for column in columns] for row in rows])
 
 
 def draw(comparisons: Sequence[Comparison]) -> Figure:

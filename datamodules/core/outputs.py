@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from datamodules.core.errors import DamagedError, InputError, visible
+from datamodules.core.files import is_number
 from datamodules.core.storage import named_disk_errors
 
 #: First characters of a formula.
@@ -47,14 +48,9 @@ def spreadsheet_cells(values: Iterable[object]) -> list[object]:
 
     A spreadsheet would execute the formula, which a stranger may have written. Numbers stay as they are.
     """
-    return [f"'{value}" if _is_formula(value) else value for value in values]
-
-
-def _is_formula(value: object) -> bool:
-    if not isinstance(value, str) or not value.startswith(_FORMULA):
-        return False
-    try:
-        float(value)
-    except ValueError:
-        return True
-    return False
+    return [
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(_FORMULA) and not is_number(value)
+        else value
+        for value in values
+    ]

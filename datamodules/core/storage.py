@@ -8,11 +8,10 @@ import logging
 import math
 import os
 import shutil
-import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -47,11 +46,11 @@ def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Pa
     return folder.name, fingerprint
 
 
-def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object], **facts: object) -> None:
+def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object]) -> None:
     """Let `save` write the files of a folder unless it is whole; refuse a folder with another fingerprint."""
     with lock(folder):
         if not is_whole(folder, fingerprint):
-            with new_folder(folder, fingerprint, like=None, **facts) as partial:
+            with new_folder(folder, fingerprint) as partial:
                 save(partial)
 
 
@@ -222,11 +221,11 @@ def with_checksum(values: PlainDict) -> PlainDict:
 def read_checked(path: Path, advice: str) -> PlainDict:
     """Return the values of a JSON file that was written `with_checksum`; raise a `DamagedError` if it is damaged."""
     try:
-        values: PlainDict = load_json(path)
-        if values.pop("checksum") != fingerprint_of(values):
-            raise ValueError("its checksum has changed")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        values = load_json(path)
+    except ValueError as error:
         raise DamagedError(f"{path}: damaged; {advice}") from error
+    if not isinstance(values, dict) or values.pop("checksum", None) != fingerprint_of(values):
+        raise DamagedError(f"{path}: damaged; {advice}")
     return values
 
 
@@ -274,7 +273,6 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
     """
     partial = partial_file(path)
     try:
-        partial.unlink(missing_ok=True)  # a link in its place would be followed
         yield partial
         sync(partial)
         partial.replace(path)
@@ -289,19 +287,8 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
 
 
 def partial_file(path: Path) -> Path:
-    """Return the path under which this process, of all that share the folder, writes a file before it is complete."""
-    return path.with_name(f".{path.name}.{machine()}.{os.getpid()}")
-
-
-@cache
-def machine() -> str:
-    """Return an id (8 hex digits) that processes share if their process ids differ: those of a machine or container."""
-    facts = [socket.gethostname()]
-    try:
-        facts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
-    except OSError:  # not Linux
-        facts.append(f"{uuid.getnode()}")
-    return sha256(" ".join(facts).encode()).hexdigest()[:8]
+    """Return a random path next to a file, for its contents before they are complete: writers never share one."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
 
 
 def write_text(path: Path, text: str, option: str = "folder") -> None:

@@ -87,8 +87,8 @@ class SentenceModules(NamedTuple):
         file = folder / MODULES
         if not file.is_file():
             return cls()
-        modules = [_Module.of(entry, file) for entry in _read_json(file, list)]
-        kinds = [module.kind for module in modules]
+        modules = [_kind_and_path(entry, file) for entry in _read_json(file, list)]
+        kinds = [kind for kind, _ in modules]
         is_static = kinds[:1] == ["StaticEmbedding"]
         start = ["StaticEmbedding"] if is_static else ["Transformer", "Pooling"]
         middle = kinds[len(start) : len(kinds) - (kinds[-1:] == ["Normalize"])]
@@ -97,19 +97,19 @@ class SentenceModules(NamedTuple):
                 f"{file}: has the modules {', '.join(kinds)}; only Transformer and Pooling, or StaticEmbedding, then"
                 " Dense layers and Normalize, can be read in this order"
             )
-        own = folder / modules[0].path
+        own = folder / modules[0][1]
         lengths = _read_json(own / _LENGTHS, dict) if (own / _LENGTHS).is_file() else {}
         query, document = _prompts(folder / _PROMPTS)
         pooling: Pooling = "mean"
         if not is_static:
-            pooling = _pooling(folder / modules[1].path / _CONFIG, bool(query or document))
+            pooling = _pooling(folder / modules[1][1] / _CONFIG, bool(query or document))
         return cls(
-            folder=modules[0].path,
+            folder=modules[0][1],
             is_static=is_static,
             max_length=lengths.get("max_seq_length"),
             lowercases=bool(lengths.get("do_lower_case")),
             pooling=pooling,
-            dense=tuple(_dense_layer(folder, each.path) for each in modules if each.kind == "Dense"),
+            dense=tuple(_dense_layer(folder, path) for kind, path in modules if kind == "Dense"),
             normalizes=kinds[-1] == "Normalize",
             query_prompt=query,
             document_prompt=document,
@@ -130,27 +130,21 @@ def load_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_file=str(model_folder(name, (file,), revision) / file))
 
 
-class _Module(NamedTuple):
-    """An entry of `modules.json`."""
-
-    kind: str
-    path: str
-
-    @classmethod
-    def of(cls, entry: object, file: Path) -> Self:
-        if not isinstance(entry, dict) or {str} != {type(entry.get("type")), type(entry.get("path"))}:
-            raise InputError(f"{file}: an entry has no type or path: {entry}")
-        path = str(entry["path"])
-        package, *_, kind = str(entry["type"]).split(".")
-        if package != "sentence_transformers" or kind not in _KINDS:
-            raise InputError(
-                f"{file}: the module {entry['type']!r} can't be read here; {', '.join(_KINDS)} of"
-                " sentence_transformers can"
-            )
-        folder = file.parent.resolve()
-        if ".." in PurePosixPath(path).parts or not (folder / path).resolve().is_relative_to(folder):
-            raise InputError(f"{file}: the path {path!r} of the module {kind} is outside of the folder")
-        return cls(kind, path)
+def _kind_and_path(entry: object, file: Path) -> tuple[str, str]:
+    """Return the class and the folder of a module in `modules.json`."""
+    if not isinstance(entry, dict) or {str} != {type(entry.get("type")), type(entry.get("path"))}:
+        raise InputError(f"{file}: an entry has no type or path: {entry}")
+    path = str(entry["path"])
+    package, *_, kind = str(entry["type"]).split(".")
+    if package != "sentence_transformers" or kind not in _KINDS:
+        raise InputError(
+            f"{file}: the module {entry['type']!r} can't be read here; {', '.join(_KINDS)} of"
+            " sentence_transformers can"
+        )
+    folder = file.parent.resolve()
+    if ".." in PurePosixPath(path).parts or not (folder / path).resolve().is_relative_to(folder):
+        raise InputError(f"{file}: the path {path!r} of the module {kind} is outside of the folder")
+    return kind, path
 
 
 def _read_json(file: Path, kind: type[Content]) -> Content:

@@ -28,7 +28,7 @@ _NAMES_OF_CODE = (
 )
 
 
-class StaticModel(nn.Module):
+class _StaticModel(nn.Module):
     """Token vectors of a table, the same in every context, with the interface of a transformer."""
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
@@ -46,7 +46,7 @@ class StaticModel(nn.Module):
 def make_model(config: PlainDict, published: SentenceModules) -> Any:
     """Make a transformer or table with random weights by its configuration."""
     if published.is_static:
-        return StaticModel(config["vocab_size"], config["hidden_size"])
+        return _StaticModel(config["vocab_size"], config["hidden_size"])
     config = {name: value for name, value in config.items() if name not in _NAMES_OF_CODE}
     made = AutoConfig.for_model(config.pop("model_type"), **config)
     return AutoModel.from_config(made, trust_remote_code=False)
@@ -61,7 +61,7 @@ def load_model(name: str, published: SentenceModules, revision: str | None = Non
     table = weights.get("embedding.weight")
     if table is None or table.ndim != 2:
         raise InputError(f"{name}: the module StaticEmbedding has no table embedding.weight")
-    model = StaticModel(*table.shape)
+    model = _StaticModel(*table.shape)
     model.embedding.weight.data.copy_(table)
     return model
 

@@ -58,30 +58,21 @@ OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
     """Make the tokenizer that the user's option names, or raise an `InputError`."""
-    kinds: dict[str, Callable[[str, bool], Tokenizer]] = {
-        "words": WordTokenizer,
-        "whitespace": WhitespaceTokenizer,
-        CHARACTERS: CharacterTokenizer,
-    }
-    if name not in kinds:
-        _load(name)  # to refuse a wrong name now, before the corpus is read
-    return kinds.get(name, TransformersTokenizer)(name, lowercase)
+    if name == "words":
+        return _WordTokenizer(name, lowercase)
+    if name in OWN_TOKENIZERS:
+        return _SplitTokenizer(name, lowercase)
+    _load(name)  # to refuse a wrong name now, before the corpus is read
+    return TransformersTokenizer(name, lowercase)
 
 
-class WhitespaceTokenizer(Tokenizer):
-    """Splits at white space (`str.split`), for texts that are tokenised already."""
+class _SplitTokenizer(Tokenizer):
+    """Splits texts that are tokenized already at white space, or any texts into code points, spaces included."""
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
         """See `Tokenizer.encode`."""
-        return (list(map(lexicon.__getitem__, text.split())) for text in self._folded(texts))
-
-
-class CharacterTokenizer(Tokenizer):
-    """Splits texts into code points, spaces included, for models that read single letters."""
-
-    def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
-        """See `Tokenizer.encode`."""
-        return (list(map(lexicon.__getitem__, text)) for text in self._folded(texts))
+        split: Callable[[str], Iterable[str]] = iter if self.name == CHARACTERS else str.split
+        return (list(map(lexicon.__getitem__, split(text))) for text in self._folded(texts))
 
 
 # Unicode Standard Annex #29, "Word Boundary Rules": one segment. The comments at the right name the rules. `_X` matches
@@ -111,7 +102,7 @@ _SEGMENT = regex.compile(
 )
 
 
-class WordTokenizer(Tokenizer):
+class _WordTokenizer(Tokenizer):
     """Splits texts into the segments of Unicode Standard Annex #29, without white space.
 
     Words and numbers stay whole (`can't`, `3.14`); punctuation, emoji, Han and Hiragana characters are single tokens.

@@ -222,10 +222,10 @@ def test_tasks_and_data_have_tables_of_their_own(tmp_path: Path, zoo_command: Co
     assert names(result.out) == ["c", "a", "e", "f", "b", "d"]
 
 
-def test_counts_and_single_classes_are_shown_if_named(tmp_path: Path, zoo_command: Command) -> None:
+def test_single_classes_are_shown_if_named(tmp_path: Path, zoo_command: Command) -> None:
     run = write_run(tmp_path / "run", 0.1, [0.5])
     header = cells(zoo_command("compare", run).out.splitlines()[0])
-    assert [name for name in header if "/" in name] == ["val/accuracy", "val/loss"]
+    assert [name for name in header if "/" in name] == ["val/accuracy", "val/loss", "val/rows"]
     header = cells(zoo_command("compare", run, "--metrics=val/rows,val/f1/a").out.splitlines()[0])
     assert [name for name in header if "/" in name] == ["val/rows", "val/f1/a"]
 
@@ -279,17 +279,6 @@ def test_the_files_have_a_row_and_a_dot_for_each_run(tmp_path: Path, zoo_command
     assert mean.get_xydata().tolist() == [[0.712345, 0]]
     assert [label.get_text() for label in first.get_yticklabels()] == [f"{runs[0]} (of 2)"]
     assert second.get_xlabel() == "val/accuracy"
-
-
-def test_metrics_with_the_same_figures_are_shown_once() -> None:
-    figures = [{"val/accuracy": 0.5, "val/micro_f1": 0.5}, {"val/accuracy": 0.7, "val/micro_f1": 0.7}]
-    runs = [
-        run_of(str(number), "val/accuracy", [], logged=[(1, each)]) for number, each in enumerate(figures)
-    ]
-    assert compared(runs, None)[0].metrics == ["val/accuracy"]
-    assert compared(runs, ["val/micro_f1", "val/accuracy"])[0].metrics == ["val/micro_f1", "val/accuracy"]
-    figures[0]["val/micro_f1"] = 0.6
-    assert compared(runs, None)[0].metrics == ["val/accuracy", "val/micro_f1"]
 
 
 def test_an_unknown_metric(tmp_path: Path, zoo_command: Command) -> None:

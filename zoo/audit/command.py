@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import json
 
-from datamodules.core.errors import InputError, visible
+from datamodules.core.errors import visible
 from datamodules.core.outputs import check_output
-from datamodules.core.storage import new_file, write_text
+from datamodules.core.storage import new_file
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import Retriever, open_memory
 from zoo.audit.audit import Audit, audit
-from zoo.audit.page import page as page_of
 from zoo.loading import load
 from zoo.memory.edit import relabel_rows
 from zoo.memory.opened import OpenedMemory
@@ -24,7 +23,6 @@ _CONTRADICTIONS = ("contradicting_ids", "contradicting_labels", "contradicting_t
 def audit_memory(
     model: str,
     output: str = "audit.csv",
-    page: str | None = None,
     apply: str | None = None,
     allow_empty_class: bool = False,
     refit: bool = False,
@@ -42,7 +40,6 @@ def audit_memory(
     Args:
         model: a run folder or a model folder; or a memory folder.
         output: the table, a CSV file.
-        page: a HTML file for the 1,000 most suspicious rows; null: none.
         apply: relabel the memory's rows by a table with the columns id and label instead; other rows stay.
         allow_empty_class: with --apply, whether the last row of a class may get another label.
         refit: with --apply, see `zoo memory remove`.
@@ -55,9 +52,6 @@ def audit_memory(
         relabel_rows(opened, list(rows.texts), rows.labels or [], allow_empty_class, refit, retriever)
         return
     table = check_output(output, [model])
-    page_file = None if page is None else check_output(page, [model], "--page")
-    if page_file == table:
-        raise InputError(f"--page {visible(output)}: is the file of --output; name another file")
     audited = load(model, retriever=retriever) if is_model(model) else open_memory(model, retriever)
     result = audit(audited)
     with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
@@ -69,10 +63,7 @@ def audit_memory(
                 for name in ("id", "label", "text")
             ]
             writer.writerow([row.id, row.text, row.label, row.suggested, f"{row.suspicion:.4f}", *against])
-    summary = describe(result)
-    if page_file is not None:
-        write_text(page_file, page_of(result, f"Audit of {model}", summary), "--page")
-    print(f"{visible(output)}: {summary}")
+    print(f"{visible(output)}: {describe(result)}")
 
 
 def describe(result: Audit) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import named_disk_errors
-from zoo.reproduce.picture import Figures
-from zoo.reproduce.report import describe_skipped
+from zoo.reproduce.report import Figures, describe_skipped
 from zoo.reproduce.run import Reproduction, RowFailed
 from zoo.reproduce.table import load_table, shipped_tables
 
@@ -26,7 +25,7 @@ def reproduce(
 ) -> None:
     """Run a paper's table: every row for every seed, with the paper's figures.
 
-    Writes `table.json`, `.md` and `.png`. The same command resumes a killed table; finished runs are kept.
+    Writes `table.json` and `table.md`. The same command resumes a killed table; finished runs are kept.
 
     Args:
         name: a table's name, or its YAML file.
@@ -84,7 +83,7 @@ def run_table(
         out.mkdir(parents=True, exist_ok=True)
     reproduction.run()
     print((out / "table.md").read_text(encoding="utf-8"), end="")
-    print(f"table: {out / 'table.md'} (.json, .png)")
+    print(f"table: {out / 'table.md'} (.json)")
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")
-    return reproduction.report().figures()
+    return reproduction.write()

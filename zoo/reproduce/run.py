@@ -24,7 +24,7 @@ from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import contents_of, lock_file, write_json, write_text
 from datamodules.core.types import PlainDict
 from zoo.reproduce.data import RowData, read_test, without_absent_tests
-from zoo.reproduce.report import Report
+from zoo.reproduce.report import Figures, describe_skipped, figures_of, report_lines
 from zoo.reproduce.table import SPLITS, Row, Table
 from zoo.run_folder import read_run
 
@@ -105,26 +105,34 @@ class Reproduction:
                 self.failed[str(run)] = " ".join(str(error).split())
                 print(visible(f"{run}: FAILED: {self.failed[str(run)]}"), flush=True)
             else:
-                metrics, took = self._result(run)["metrics"], time.monotonic() - started
+                metrics, took = self._metrics(run), time.monotonic() - started
                 names = [name for key in SPLITS if (name := f"{key}/{self.table.metrics[0]}") in metrics]
                 shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names)
                 print(visible(f"{run}: {shown}  ({'kept' if was_finished else f'{took:.0f} s'})"), flush=True)
-            self.report().write(self.out)
-        self.report().write_plot(self.out)
+            self.write()
 
-    def report(self) -> Report:
-        """Return the table so far: the wanted rows, and others with finished runs in the folder."""
+    def write(self) -> Figures:
+        """Write `table.json` and `table.md`: the wanted rows, and others with finished runs in the folder."""
         results = {row.name: self._results(row) for row in self.table.rows.values()}
-        wanted = {*(row.name for row in self.rows), *(name for name, runs in results.items() if runs)}
-        return Report(self.table, self.table.with_starts(wanted), results, self.skipped, self.failed)
+        rows = self.table.with_starts(
+            {row.name for row in self.rows} | {row for row in results if results[row]}
+        )
+        figures = figures_of(rows, results)
+        lines = [*report_lines(self.table, rows, figures, results)]
+        lines += [f"\n{line}" for line in describe_skipped(self.skipped)]
+        lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
+        write_json(self.out / "table.json", figures)
+        text = "\n".join(lines).split("\n")
+        write_text(self.out / "table.md", "\n".join(map(visible, text)) + "\n")
+        return figures
 
-    def _results(self, row: Row) -> list[PlainDict]:
-        """Return the results of a row's finished runs."""
+    def _results(self, row: Row) -> list[dict[str, float]]:
+        """Return the metrics of each of a row's finished runs."""
         results = []
         for file in sorted((self.out / row.name).glob("seed-*/result.json")):
             # A run with other options or data is not the row's, nor is one that `zoo fit` has moved to seed-1.1.
             with suppress(InputError, ValueError):
-                results.append(self._result(Run(row.name, int(file.parent.name.removeprefix("seed-")))))
+                results.append(self._metrics(Run(row.name, int(file.parent.name.removeprefix("seed-")))))
         return results
 
     def _complete(self, run: Run) -> bool:
@@ -141,7 +149,7 @@ class Reproduction:
                 write_json(folder / "result.json", {"run": self._identity(run), "metrics": metrics})
             test = self._test_identity(row)
             if test is not None and not is_tested:
-                write_json(folder / "tested.json", {"test": test, **self._test(run)})
+                write_json(folder / "tested.json", {"test": test, "metrics": self._test(run)})
         return is_trained and (is_tested or test is None)
 
     def _data(self, row: Row) -> RowData:
@@ -162,11 +170,10 @@ class Reproduction:
             raise RowFailed(f"starts from {start}, which failed")
         return self._model(start)
 
-    def _result(self, run: Run) -> PlainDict:
-        """Return the metrics of a trained run and of its test, and the test's queries."""
+    def _metrics(self, run: Run) -> dict[str, float]:
+        """Return the metrics of a trained run and of its test."""
         trained, tested = self._trained(run) or {}, self._tested(run) or {}
-        metrics = {**trained.get("metrics", {}), **tested.get("metrics", {})}
-        return {"metrics": metrics, "queries": tested.get("queries", {})}
+        return {**trained.get("metrics", {}), **tested.get("metrics", {})}
 
     def _trained(self, run: Run) -> PlainDict | None:
         """Return the scores after training; None for an unfinished run."""
@@ -244,14 +251,13 @@ class Reproduction:
         _zoo(["test", f"--ckpt_path={model}", f"--output={output}", *tested], log)
         return _metrics(json.loads(output.read_text()), "val")
 
-    def _test(self, run: Run) -> PlainDict:
+    def _test(self, run: Run) -> dict[str, float]:
         folder, data = self._folder(run), self._data(self.table.rows[run.row])
         options = data.test_files if data.has_test else self.test_options
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         command = ["test", f"--ckpt_path={self._model(run)}", f"--output={folder / 'test.json'}", *arguments]
         _zoo(command, folder.with_suffix(".log"))
-        scores = json.loads((folder / "test.json").read_text())
-        return {"metrics": _metrics(scores, "test"), "queries": scores.get("by_query", {})}
+        return _metrics(json.loads((folder / "test.json").read_text()), "test")
 
 
 def as_arguments(options: Mapping[str, object]) -> list[str]:

@@ -43,11 +43,6 @@ class Row:
     grow_from: str | None = None
     #: `data.rows_per_class` of the rows that are added; None = all rows but the validation rows.
     rows_per_class: int | float | Mapping[str, int] | None = None
-    #: position on the x axis, if the table is a curve, and the name of the curve, if there are several.
-    x: float | None = None
-    curve: str | None = None
-    #: False for a row far below the others, which would flatten the picture.
-    plot: bool = True
 
     @property
     def starts_from(self) -> str | None:
@@ -74,12 +69,6 @@ class Table:
     metrics: Sequence[str] = ("accuracy",)
     #: those of the metrics that are numbers, such as errors, and not shares of 1.
     counts: Sequence[str] = ()
-    #: metrics with a figure for each position of a list, NAME@1, NAME@2, ..., which the picture shows.
-    profiles: Sequence[str] = ()
-    #: name of the x axis; None = the table is no curve.
-    x_label: str | None = None
-    #: the row that the others are compared with on the test, query by query.
-    compare_with: str | None = None
     #: True if rows without data in --data_dir are skipped.
     skip_absent: bool = False
     #: data options for test files without a header line.
@@ -115,11 +104,10 @@ class Table:
 
 #: Keys of a table and of a row -> type of the value; the other keys are texts.
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys(("metrics", "counts", "profiles"), list),
+    **dict.fromkeys(("metrics", "counts"), list),
     **dict.fromkeys(("rows", "overrides", "columns_without_header"), dict),
-    **dict.fromkeys(("plot", "skip_absent"), bool),
-    **dict.fromkeys(("minutes", "x"), int | float),
-    **{"base": dict | str, "seeds": int, "paper": dict | int | float, "rows_per_class": dict | int | float},
+    **{"skip_absent": bool, "minutes": int | float, "seeds": int, "base": dict | str},
+    **{"paper": dict | int | float, "rows_per_class": dict | int | float},
 }
 _TABLE_KEYS = {each.name for each in fields(Table)} - {"name"} | {"like", "overrides", "encoder"}
 _ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
@@ -166,8 +154,6 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     table = Table(name=path.stem, rows=rows, **contents)
     for row, entry in entries.items():
         rows[str(row)] = _make_row(f"{path}: row {row}", str(row), entry or {}, table, shared)
-    if table.compare_with is not None and table.compare_with not in rows:
-        raise InputError(f"{path}: compare_with names no row: {table.compare_with}")
     return table
 
 

@@ -19,7 +19,6 @@ from tests.zoo.ensemble.conftest import run as run
 from zoo.audit import audit
 from zoo.audit.audit import share_of_errors
 from zoo.audit.judging import read_inputs
-from zoo.audit.page import page
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -66,7 +65,7 @@ def refusal(result: Result) -> str:
 def test_planted_errors_are_found_and_corrected(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
     train = write_table(tmp_path / "noisy.csv", ROWS)
     folder = run("run", "--data.validation_split=0", "--model.members=[lexical,lexical_vote]", table=train)
-    result = zoo_command("audit", folder, "--output=audit.csv", "--page=audit.html")
+    result = zoo_command("audit", folder, "--output=audit.csv")
     assert result.code == 0, result.err
     assert "audit.csv: 90 rows; about" in result.out
     assert result.out.endswith("probably wrong; 0 rows have the text of a row with another label\n")
@@ -85,7 +84,6 @@ def test_planted_errors_are_found_and_corrected(run: Run, zoo_command: Zoo, tmp_
     suspicions = [float(row["suspicion"]) for row in rows]
     assert suspicions == sorted(suspicions, reverse=True)
     assert suspicions[2] > 0.5 > suspicions[3]
-    assert Path("audit.html").read_text(encoding="utf-8").count("<tr>") == 91
     # In Python, the same rows.
     found = audit(zoo.load(folder))
     assert [row.id for row in found.rows] == [row["id"] for row in rows]
@@ -201,7 +199,6 @@ def test_what_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
         assert expected in refusal(zoo_command("audit", memory, "--apply=bad.csv"))
     assert FolderMemory(memory, EmbeddedRetriever()).version == 1
     assert "names no file" in refusal(zoo_command("audit", memory, "--output="))
-    assert "--page" in refusal(zoo_command("audit", memory, "--page=audit.csv"))
     for name, rows, expected in (
         ("one", [("a", "x"), ("b", "x")], "has only the label 'x'"),
         ("single", [("same", "x"), ("Same!", "y")], "a single text"),
@@ -211,14 +208,6 @@ def test_what_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
     unlabelled = FolderMemory.build(Rows.from_lists(["a", "b"]), EmbeddedRetriever(), tmp_path / "none")
     with pytest.raises(InputError, match="has no labels"):
         audit(unlabelled)
-
-
-def test_texts_are_escaped(tmp_path: Path) -> None:
-    found = audit(memory_of(tmp_path / "memory", [*ROWS, ("<script>apple\x1b[2J</script>", "metal")]))
-    written = page(found, "<b>", "summary")
-    assert "<script>" not in written
-    assert "&lt;script&gt;apple\\u001b" in written
-    assert "<b>" not in written
 
 
 def test_the_share_of_errors_is_that_of_the_surest_fifth() -> None:

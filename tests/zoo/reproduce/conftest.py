@@ -34,7 +34,7 @@ BASE: dict[str, Any] = {
     "trainer": {"accelerator": "cpu", "max_epochs": 1},
 }
 #: A row without training, which does not depend on the seed.
-MAJORITY: dict[str, Any] = {"overrides": {"model": "Majority"}, "plot": False}
+MAJORITY: dict[str, Any] = {"overrides": {"model": "Majority"}}
 ROWS: dict[str, Any] = {
     "majority": MAJORITY,
     "M1": {"overrides": {"model.features": "M1"}, "paper": 50.0},

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from PIL import Image
 
 import zoo
 from datamodules.core.errors import InputError
@@ -58,9 +57,6 @@ def test_a_table_is_what_its_runs_were(data_dir: Path, test_csv: Path, stand_in:
     markdown = table_text()
     assert "| row | validation accuracy | test accuracy | paper (validation) | runs |" in markdown
     assert "| M1 | 20.0 ± 10.0 | 75.0 ± 0.0 | 50.0 | 3 |" in markdown
-    with Image.open(out / "table.png") as image:
-        assert image.width > 500
-        assert len(image.convert("L").getcolors() or []) > 10  # something is drawn
 
 
 def test_every_run_is_a_fit_and_a_test_with_its_options(
@@ -95,46 +91,10 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
     assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
 
 
-def test_a_curve_is_drawn_over_x(data_dir: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.axes import Axes
-
-    drawn: list[Any] = []
-    monkeypatch.setattr(Axes, "errorbar", lambda self, *values, **_: drawn.extend(values))
-    rows = {
-        "majority": MAJORITY,
-        "K=3": {"x": 3, "overrides": {"data.num_memories": 3}},
-        "K=1": {"x": 1, "overrides": {"data.num_memories": 1}},
-    }
-    reproduce(write_yaml(rows, x_label="K"), str(data_dir), run_dir="out")
-    assert drawn[0] == (1, 3)
-    assert drawn[1] == pytest.approx([15, 15])
-    assert Path("out/table.png").stat().st_size > 5000
-
-
 def test_names_of_classes_are_no_files(data_dir: Path, stand_in: Callable[[], list[list[str]]]) -> None:
     rows = {"M1": {"overrides": {"model.features": "M1", "data.class_names": ["fruit", "metal", "weather"]}}}
     reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
     assert '--data.class_names=["fruit", "metal", "weather"]' in stand_in()[0]
-
-
-def test_profiles_are_drawn_over_their_places(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Any
-) -> None:
-    from matplotlib.axes import Axes
-
-    drawn: dict[str, Any] = {}
-    monkeypatch.setattr(Axes, "plot", lambda self, *values, label, **_: drawn.update({label: values}))
-    figures = "epoch,step,val/accuracy,val/hop1@1,val/hop1@2,val/hop1@10\\n0,0,0.5,0.7,0.2,0.1\\n"
-    (data_dir.parent / "stand_in.py").write_text(
-        STAND_IN.replace('"epoch,step,train', f'"{figures}" if True else "epoch,step,train')
-    )
-    reproduce(
-        write_yaml({"M1": ROWS["M1"]}, profiles=["hop1", "hop2"], x_label="rank"),
-        str(data_dir),
-        run_dir="out",
-    )
-    assert drawn == {"M1: hop1": ((1, 2, 10), pytest.approx((70, 20, 10)))}
-    assert Path("out/table.png").stat().st_size > 5000
 
 
 def test_the_rows_of_a_models_own_table_are_metrics(
@@ -157,8 +117,8 @@ def test_the_rows_of_a_models_own_table_are_metrics(
 GROWING: dict[str, Any] = {
     "majority": MAJORITY,
     "M1": {"overrides": {"model.features": "M1", "data.rows_per_class": 5}},
-    "grown to 30": {"x": 30, "curve": "M1, grown", "grow_from": "M1", "rows_per_class": 10},
-    "grown": {"x": 72, "curve": "M1, grown", "grow_from": "M1"},
+    "grown to 30": {"grow_from": "M1", "rows_per_class": 10},
+    "grown": {"grow_from": "M1"},
 }
 
 
@@ -240,31 +200,6 @@ def test_a_memory_that_can_not_grow_is_named(data_dir: Path, stand_in: Any) -> N
     assert "Failed: of broken, seed 1: starts from broken, seed 1, which failed" in markdown
     assert re.search(r"Failed: too many, seed 1: .*class 'fruit' has only 24 rows", markdown)
     assert "| grown | 75.0 |" in markdown
-
-
-def test_each_growing_memory_is_a_curve(
-    data_dir: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from matplotlib.axes import Axes
-
-    curves: dict[str, list[Sequence[float]]] = {}
-    lines: list[str] = []
-    monkeypatch.setattr(
-        Axes, "errorbar", lambda self, x, y, spread, label, **_: curves.update({label: [x, y]})
-    )
-    monkeypatch.setattr(Axes, "axhline", lambda self, y, label, **_: lines.append(label))
-    rows = {
-        **GROWING,
-        "M5": {"x": 15, "curve": "M5, grown", "overrides": {"model.features": "M5"}},
-        "M5 grown": {"x": 72, "curve": "M5, grown", "grow_from": "M5"},
-        "SVM": {"overrides": {"model": "TfidfSVM"}},
-    }
-    reproduce(write_yaml(rows, x_label="rows in the memory"), str(data_dir), run_dir="out")
-    assert curves == {
-        "M1, grown": [(30, 72), pytest.approx((75, 75))],
-        "M5, grown": [(15, 72), pytest.approx((15, 75))],
-    }
-    assert lines == ["M1", "SVM"]  # not the majority, which is far below
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -403,14 +338,6 @@ def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Any, zoo_co
     assert result.code == 0, result.err
     assert "red \\u001b[31m text" in result.out
     assert "\x1b" not in result.out + table_text()
-
-
-@pytest.mark.slow
-def test_a_reference_row_that_fails_is_named(data_dir: Path) -> None:
-    rows = {"few": {"overrides": {"model": "TfidfSVM", "data.rows_per_class": 1000}}}
-    with pytest.raises(RowFailed, match="1 of the runs failed: few, seed 1"):
-        reproduce(write_yaml(rows), str(data_dir), run_dir="out")
-    assert re.search(r"Failed: few, seed 1: .*train.csv: class 'fruit' has only 24 rows", table_text())
 
 
 @pytest.mark.slow
@@ -610,24 +537,6 @@ def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[],
     heads = "validation MAP | validation P@1 | test MAP | test P@1 | paper (test MAP) | paper (test P@1)"
     assert f"| row | {heads} | runs |" in markdown
     assert "| 75.0 ± 0.0 | 50.0 ± 0.0 | 50.0 | 40.0 | 2 |" in markdown
-    assert Path("out/table.png").exists()
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_reference_rows_of_pairs_to_classify_take_the_best_threshold(data_dir: Path) -> None:
-    lines = [f"word {i}\t{'word' if i % 3 else 'none'}\t{int(i % 3 > 0)}" for i in range(90)]
-    (data_dir / "corpus" / "pairs.tsv").write_text("\n".join(["first\tsecond\tlabel", *lines]) + "\n")
-    base = {**PAIRS, "data": {**PAIRS["data"], "init_args": {**PAIRS["data"]["init_args"]}}}
-    base["data"]["init_args"] |= {"goal": "classification", "test_split": 0.2}
-    rows = {
-        "random": {"overrides": {"model": "RandomOrder"}},
-        "overlap": {"overrides": {"model": "WordOverlap"}},
-    }
-    name = write_yaml(rows, base=base, paper_metric="test/accuracy", metrics=["accuracy", "auc"])
-    figures = reproduce(name, str(data_dir), run_dir="out")
-    assert figures["overlap"]["test/accuracy"]["mean"] == figures["overlap"]["test/auc"]["mean"] == 1
-    assert figures["random"]["test/auc"]["mean"] == 0.5
-    assert figures["random"]["test/accuracy"]["mean"] == pytest.approx(2 / 3, abs=0.15)
 
 
 # --- the shipped tables ---
@@ -642,39 +551,15 @@ def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
     assert {"knn-features", "knn-recipe", "knn-table3", "quora", "wikiqa"} <= set(shipped_tables())
 
 
-def is_parsed(parsed: Any, given: Any) -> bool:
-    """Return True if a parsed value is the given one; a class may have its short name and some of its arguments."""
-    if isinstance(given, dict) and "class_path" in given:
-        arguments = given.get("init_args", {}).items()
-        return bool(
-            parsed["class_path"].rpartition(".")[2] == given["class_path"].rpartition(".")[2]
-            and all(is_parsed(parsed["init_args"][name], value) for name, value in arguments)
-        )
-    if isinstance(given, list):
-        return len(parsed) == len(given) and all(map(is_parsed, parsed, given))
-    # The command line makes a string of the number of a column; `read_table` takes both.
-    return bool(parsed == given or (type(given) is int and parsed == str(given)))
-
-
 @pytest.mark.slow
 def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Command) -> None:
     seen: set[tuple[str, ...]] = set()
     rows = [(table, row) for table in map(load_table, shipped_tables()) for row in table.rows.values()]
     for table, row in rows:
-        # Classifiers and matching models have options of the same name, all models of a kind the same data. One number
-        # of an option stands for the others, and one file.
+        # One number of an option stands for the others, and one file; all models of a kind have the same data.
         model = str(row.overrides.get("model", table.base["model"]["class_path"]))
-        files = {f"data.{name}" for name in table.data_type.options_type.files}
         kinds = {
-            (
-                model if key.startswith("model") else table.data_type.__name__,
-                key,
-                type(value).__name__
-                if key in files
-                else "number"
-                if type(value) in (int, float)
-                else str(value),
-            )
+            (model if key.startswith("model") else table.data_type.__name__, key, type(value).__name__)
             for key, value in row.overrides.items()
         }
         if kinds <= seen:
@@ -686,16 +571,7 @@ def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Command) -> Non
         Path("base.yaml").write_text(yaml.safe_dump(table.base))
         result = zoo_command("fit", "--config=base.yaml", *options, "--print_config")
         assert result.code == 0, (row.name, result.err)
-        config = yaml.safe_load(result.out)
-        assert config["model"]["class_path"].rpartition(".")[2] == model
-        for key, value in row.overrides.items():
-            section, *path = key.split(".")
-            if not path:
-                continue
-            parsed = config[section] if section == "trainer" else config[section]["init_args"]
-            for step in path:
-                parsed = parsed[step]
-            assert is_parsed(parsed, value), (row.name, key)
+        assert yaml.safe_load(result.out)["model"]["class_path"].rpartition(".")[2] == model
     assert len(seen) > 25
 
 
@@ -754,14 +630,3 @@ def test_the_papers_figures() -> None:
     assert tables["expanet-dblp-long"].rows["ExpaNet-S"].paper["test/macro_f1"] == 0.776
     assert tables["hmn"].rows["air-EN HMN"].paper["test/errors_joint"] == 4.4
     assert tables["wikiqa"].rows["aNMM"].paper["test/ndcg@5"] == 0.613
-
-
-def test_the_memory_of_the_ensemble_grows_to_all_rows() -> None:
-    rows = load_table("ensemble-growing-memory").rows
-    grown = [row for row in rows.values() if row.grow_from == "ensemble"]
-    assert len(grown) == 3
-    for row in grown:
-        assert row.overrides == rows["ensemble"].overrides
-        per_class = row.rows_per_class
-        assert row.x == (28733 if per_class is None else 4 * int(str(per_class)))
-    assert rows["ensemble on all"].overrides == {**rows["ensemble"].overrides, "data.rows_per_class": None}

@@ -163,12 +163,6 @@ def test_parameters_and_analyzer_reach_the_server(elasticsearch_url: str, index_
 
 
 @pytest.mark.server
-def test_cjk(elasticsearch_url: str, index_prefix: str) -> None:
-    retriever = built(elasticsearch_url, index_prefix, ["我想订机票", "天气很好"], analyzer="cjk")
-    assert retriever.search(["机票", "票天"], 2).rows.tolist() == [[0, -1], [-1, -1]]
-
-
-@pytest.mark.server
 def test_strange_texts(elasticsearch_url: str, index_prefix: str) -> None:
     strange = [
         "lone \ud800 surrogate",
@@ -232,15 +226,6 @@ def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_pr
 
 
 @pytest.mark.server
-def test_whole_index_is_not_loaded_again(elasticsearch_url: str, index_prefix: str) -> None:
-    with proxy(elasticsearch_url) as between:
-        built(between.url, index_prefix)
-        loads = len(between.paths("_bulk"))
-        built(between.url, index_prefix)
-        assert len(between.paths("_bulk")) == loads > 0
-
-
-@pytest.mark.server
 def test_half_loaded_index(
     elasticsearch_url: str, index_prefix: str, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,8 +243,9 @@ def test_half_loaded_index(
         built(between.url, index_prefix)
         # Existing documents are not sent again.
         assert sum(request.body.count(b'{"create"') for request in between.paths("_bulk")) == len(TEXTS) - 100
-    retriever = built(elasticsearch_url, index_prefix)
-    same(expected, retriever.search(TEXTS, 10))
+        loads = len(between.paths("_bulk"))
+        same(expected, built(between.url, index_prefix).search(TEXTS, 10))
+        assert len(between.paths("_bulk")) == loads  # a whole index is not loaded again
     with Elasticsearch(elasticsearch_url) as client:
         name = f"{index_prefix}-{FINGERPRINT[:16]}"
         assert client.indices.stats(index=name)["_all"]["primaries"]["docs"]["deleted"] == 0
@@ -370,21 +356,8 @@ def test_search_survives(
         sent = [len(request.body.splitlines()) // 2 for request in between.paths("_msearch")]
     assert len(no_pauses) == 2
     # If only some items fail, only these are sent again.
-    again = 2 * 16 if fault in ANYWHERE else {"items": 12, "timed out": 4, "failed shards": 4}[fault]
-    assert sum(sent) in ({64 + again} if fault in ANYWHERE or fault != "items" else {64 + 12, 64 + 8})
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("action", ["_refresh", "_forcemerge", "_settings", "_count", "_mapping"])
-def test_every_step_of_building_survives_a_drop(
-    action: str, elasticsearch_url: str, index_prefix: str, no_pauses: list[float]
-) -> None:
-    with proxy(elasticsearch_url) as between:
-        between.target = action
-        between.faults.append(None)
-        assert built(between.url, index_prefix).search(["w1"], 1).rows[0, 0] >= 0
-        assert not between.faults
-    assert len(no_pauses) == 1
+    again = {"items": {8, 12}, "timed out": {4}, "failed shards": {4}}.get(fault, {2 * 16})
+    assert sum(sent) - 64 in again
 
 
 @pytest.mark.server
@@ -448,12 +421,6 @@ def test_search_documents(elasticsearch_url: str, news: str) -> None:
     assert hit == Document("e", NEWS[4][1], None, hit.score)
     assert hit.score > 0
     rain = retriever.search_documents(["rain on the coast"], 10)[0]
-    assert [hit.id for hit in rain] == ["c", "a", "b", "e"] or {hit.id for hit in rain} == {
-        "a",
-        "b",
-        "c",
-        "e",
-    }
     assert {hit.id: hit.label for hit in rain} == {"a": "weather", "b": "weather", "c": "sport", "e": None}
     assert [hit.score for hit in rain] == sorted((hit.score for hit in rain), reverse=True)
     plain = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
@@ -464,11 +431,7 @@ def test_search_documents(elasticsearch_url: str, news: str) -> None:
 def test_duplicates_are_excluded(elasticsearch_url: str, news: str) -> None:
     retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
     results = retriever.search_documents([NEWS[0][1], "bank"], 2, exclude_duplicates=True)
-    assert [hit.id for hit in results[0]] == ["_c", "_d"] or {hit.id for hit in results[0]} <= {
-        "_c",
-        "_d",
-        "_e",
-    }
+    assert {hit.id for hit in results[0]} <= {"_c", "_d", "_e"}
     assert len(results[0]) == 2
     assert {hit.id for hit in results[1]} == {"_d", "_e"}
 
@@ -518,21 +481,6 @@ def test_existing_index_is_only_read(elasticsearch_url: str, news: str) -> None:
         reading = ("/_msearch", "/_search", "/_field_caps")
         for request in between.requests:
             assert request.method == "GET" or request.path.partition("?")[0].endswith(reading), request.path
-
-
-@pytest.mark.server
-def test_description_follows_the_contents(elasticsearch_url: str, news: str) -> None:
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
-    before = retriever.describe_index()
-    assert retriever.describe_index() == before
-    with Elasticsearch(elasticsearch_url) as client:
-        client.index(index=news, id="_a", document={"content": {"body": "changed"}}, refresh=True)
-    assert retriever.describe_index() != before
-
-
-def test_an_empty_index_name_is_refused() -> None:
-    with pytest.raises(InputError, match=r"retriever\.index='': that would be every index"):
-        ElasticsearchRetriever(index="")
 
 
 @pytest.mark.server
@@ -740,26 +688,26 @@ def test_server_down(no_pauses: list[float]) -> None:
     assert len(no_pauses) == 2
 
 
+OTHER_MAJOR = {
+    "type": "media_type_header_exception",
+    "reason": "Invalid media-type value; Accept version must be either version 8 or 7, but found 9.",
+}
+
+
 @pytest.mark.parametrize(
-    "page", [answer(200, {}, {}), Answer(200, b"<html>", {"Content-Type": "text/html"}), Answer(404, b"", {})]
+    ("page", "scheme", "message"),
+    [
+        (answer(200, {}, {}), "http", "this is not Elasticsearch"),
+        (Answer(200, b"<html>", {"Content-Type": "text/html"}), "http", "this is not Elasticsearch"),
+        (Answer(404, b"", {}), "http", "this is not Elasticsearch"),
+        (answer(400, {"error": {"root_cause": [OTHER_MAJOR]}}), "http", 'pip install "elasticsearch>=8,<9"'),
+        (answer(200, {}), "https", "does not support TLS; use http://"),
+    ],
 )
-def test_another_program_answers(page: Answer, no_pauses: list[float]) -> None:
+def test_another_server_answers(page: Answer, scheme: str, message: str, no_pauses: list[float]) -> None:
     with proxy() as between:
         between.faults.extend([page] * 10)
-        assert "this is not Elasticsearch" in opening_error(between.url)
-
-
-def test_client_of_another_major() -> None:
-    reason = "Invalid media-type value; Accept version must be either version 8 or 7, but found 9."
-    error = {"type": "media_type_header_exception", "reason": reason}
-    with proxy() as between:
-        between.faults.append(answer(400, {"error": {"root_cause": [error], **error}, "status": 400}))
-        assert 'pip install "elasticsearch>=8,<9"' in opening_error(between.url)
-
-
-def test_https_to_a_server_without_tls(no_pauses: list[float]) -> None:
-    with proxy() as between:
-        assert "does not support TLS; use http://" in opening_error(between.url.replace("http:", "https:"))
+        assert message in opening_error(between.url.replace("http", scheme))
 
 
 @pytest.mark.parametrize(
@@ -773,16 +721,9 @@ def test_https_to_a_server_without_tls(no_pauses: list[float]) -> None:
         ({"index_prefix": "Upper"}, "index_prefix='Upper'"),
         ({"url": []}, "url: give at least one"),
         ({"similarity": "TFIDF"}, "similarity 'TFIDF'"),
+        ({"index": ""}, r"retriever\.index='': that would be every index"),
     ],
 )
 def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ElasticsearchRetriever(**options)
-
-
-def test_description_makes_the_same_retriever() -> None:
-    retriever = ElasticsearchRetriever(similarity="LMDirichlet", mu=7.0)
-    described = retriever.describe()
-    assert described["class_path"] == "datamodules.retrieval.elasticsearch.retriever.ElasticsearchRetriever"
-    assert json.loads(json.dumps(described)) == described
-    assert ElasticsearchRetriever(**described["init_args"]).describe() == described

@@ -27,14 +27,13 @@ from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.fused import FusedRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.corpus import labelled_texts, rows
-from tests.elasticsearch.faults import Answer, failing_items, proxy
+from tests.elasticsearch.faults import Answer, proxy
 
 FINGERPRINT = "0123456789abcdef-the-rest"
 TEXTS, _ = labelled_texts(90)
 TEXTS[4] = ""
 TEXTS[11] = TEXTS[30] = TEXTS[57] = "the old heron of the deck"
 QUERIES = [*labelled_texts(12, seed=1)[0], TEXTS[11], TEXTS[50], "", "words of no text"]
-BUSY = {"error": {"type": "es_rejected_execution_exception", "reason": "queue is full"}, "status": 429}
 
 
 def built(
@@ -275,27 +274,6 @@ def test_loading_resumes(
         client.delete(index=name, id="3", refresh=True)
     with pytest.raises(InputError, match="has 89 of its 90 documents"):
         halfway.open(Path(), FINGERPRINT)
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("action", ["_bulk", "_msearch"])
-def test_loading_and_searching_survive_faults(
-    action: str,
-    elasticsearch_url: str,
-    index_prefix: str,
-    tmp_path: Path,
-    tiny_encoder: str,
-    no_pauses: list[float],
-) -> None:
-    key, item = ("items", {"create": BUSY}) if action == "_bulk" else ("responses", BUSY)
-    with proxy(elasticsearch_url) as between:
-        between.target = action
-        between.faults.extend([None, failing_items(key, item, slice(None, None, 3))])
-        retriever = built(between.url, index_prefix, tiny_encoder)
-        hits = retriever.search(QUERIES, 10)
-        assert not between.faults
-    assert len(no_pauses) == 2
-    same(hits, local(tmp_path, tiny_encoder).search(QUERIES, 10))
 
 
 def lose_vectors(client: Elasticsearch, index: str, rows: list[int]) -> None:

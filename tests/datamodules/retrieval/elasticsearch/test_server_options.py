@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -18,14 +17,6 @@ from datamodules.retrieval import (
     make_retriever,
 )
 
-SHARED: dict[str, Any] = {
-    "url": None,
-    "index_prefix": "memory-zoo",
-    "shards": 1,
-    "replicas": 0,
-    "timeout": 60.0,
-    "client_args": None,
-}
 WORDS: dict[str, Any] = {
     "similarity": "BM25",
     "analyzer": "standard",
@@ -61,35 +52,6 @@ def parse(retriever: type[Retriever], *options: str) -> Any:
     parser.add_argument("--retriever", type=Retriever)
     needed = ["--retriever.encoder=tiny"] if retriever is ElasticsearchDenseRetriever else []
     return parser.parse_args([f"--retriever={retriever.__name__}", *needed, *options]).retriever
-
-
-@pytest.mark.parametrize(("retriever", "own"), CLASSES)
-def test_options_and_defaults(retriever: type[Retriever], own: dict[str, Any]) -> None:
-    parsed = parse(retriever)
-    assert parsed.class_path == f"datamodules.retrieval.{retriever.__name__}"
-    assert dict(parsed.init_args) == {**own, **SHARED}
-
-
-@pytest.mark.parametrize(("retriever", "own"), CLASSES)
-def test_options_are_documented(
-    retriever: type[Retriever], own: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--retriever", type=Retriever)
-    with pytest.raises(SystemExit):
-        parser.parse_args([f"--retriever.help={retriever.__name__}"])
-    listed = " ".join(capsys.readouterr().out.partition("Help for")[2].split())
-    described = dict(re.findall(r"--retriever\.(\w+) \S*[^ ,] (.*?) \((?:required, )?type: ", listed))
-    described["url"] = listed.partition("--retriever.url+ URL ")[2]
-    for name in (*own, *SHARED):
-        assert len(described[name]) > 10, name
-    assert described["batch_size"].startswith(
-        "texts encoded" if "encoder" in own else "queries in one request"
-    )
-    assert described["url"].startswith("one server or several of a cluster, with scheme, host and port; None")
-    assert described["client_args"].startswith(
-        "further arguments of `elasticsearch.Elasticsearch`; credentials"
-    )
 
 
 @pytest.mark.parametrize(("retriever", "own"), CLASSES)
