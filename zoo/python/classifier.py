@@ -20,7 +20,7 @@ from datamodules.retrieval import make_retriever
 from zoo.python.fitting import fit, label_names
 from zoo.saving.saved_model import load
 from zoo.tasks.classification.predictor import Prediction
-from zoo.tasks.predictor import as_texts
+from zoo.tasks.records import as_texts
 
 
 class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

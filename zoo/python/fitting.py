@@ -31,7 +31,7 @@ from zoo.cli.options import refuse_secrets_of
 from zoo.cli.signals import ending_signal
 from zoo.registry import model_class
 from zoo.saving.saved_model import is_model, load, move
-from zoo.tasks.predictor import as_texts
+from zoo.tasks.records import as_texts
 
 #: The table in the run folder that holds texts and labels of Python.
 _TABLE = "train.jsonl"
