@@ -63,7 +63,7 @@ def read_inputs(memory: FolderMemory, labels: list[str], predictor: Predictor[An
     options = network.sizes._replace(num_classes=len(labels), trains_encoder=False, c=_COST, ridge=_RIDGE)
     inputs = inputs._replace(sizes=options)
     if network.encoder is not None and not network.learns_by_gradients:
-        encoded = EncodedMemory.open(memory, model.encoder_fingerprint(predictor.data), model.encode)
+        encoded = EncodedMemory.open(memory, model.encoder_fingerprint(predictor.data), predictor.encode)
         inputs = add_vectors(inputs, encoded)
     if "bag" in network.members:
         model.read_memory(predictor.data, memory)

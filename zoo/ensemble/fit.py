@@ -33,7 +33,7 @@ from zoo.ensemble.network import EnsembleNetwork, scores_of
 from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
-from zoo.saving.held_out import HeldOutRows, HeldOutScores
+from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores
 from zoo.tasks.predictor import on_device
 
 if TYPE_CHECKING:

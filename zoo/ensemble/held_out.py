@@ -1,4 +1,4 @@
-"""The held-out rows of a fit that stay with the model; see `zoo.saving.held_out`."""
+"""The held-out rows of a fit that stay with the model; see `zoo.tasks.classification.held_out`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from datamodules.retrieval import Memory
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
-from zoo.saving.held_out import MOST_ROWS, HeldOutRows, HeldOutScores, state_of
+from zoo.tasks.classification.held_out import MOST_ROWS, HeldOutRows, HeldOutScores, state_of
 
 #: Folds of held-out rows.
 FOLDS = 5

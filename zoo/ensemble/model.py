@@ -38,14 +38,13 @@ from zoo.ensemble.new_labels import rarity_of
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
-from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
-from zoo.saving.held_out import HeldOutRows
-from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import check_choice, check_sizes
+from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
+from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of_start
 from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
@@ -348,7 +347,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         if self.init_from is not None and validation_rows < self.few_rows:
             # Cross-fitting reads the rows of its training at the end: refuse before the first stage.
             try:
-                SavedModel.open(self.init_from)
+                meta_of_start(self.init_from)
             except InputError as error:
                 raise InputError(
                     f"model.init_from: {error}; to fit the weights, its training rows must be known"
@@ -398,7 +397,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     def is_unseen(self, split: TextSplit) -> NDArray[np.bool_]:
         """[n], the rows of a split that the model of `init_from` was not trained on."""
         start, unseen = self.init_from, np.ones(len(split.rows), bool)
-        seen = None if start is None else decode_keys(SavedModel.open(start).checkpoint.data.seen)
+        seen = None if start is None else decode_keys(meta_of_start(start).data.seen)
         return unseen if seen is None else ~np.isin(self.model_data.duplicate_keys(split.rows), seen)
 
     # --- evaluation ---
@@ -454,8 +453,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         """Replace calibrations and weights."""
         self.network.pool = Pool.of(weights)
 
+    @override
     def describe_held_out(self) -> PlainDict | None:
-        """Held-out rows of the last fit of the weights; see `fitted_weights.FitsWeights`."""
         return None if self.held_out is None else self.held_out.describe()
 
     def describe_members(self) -> PlainDict:
@@ -483,8 +482,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out() if has_pool else None
 
     @override
-    def _rebuild(self, checkpoint: Checkpoint) -> None:
-        super()._rebuild(checkpoint)
-        held_out = checkpoint.extras.get("held_out")
-        self.held_out = None if held_out is None else HeldOutRows.of(held_out)
-        self.epochs = [EpochOptions(**epoch) for epoch in checkpoint.extras.get("epochs", [])]
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        own = checkpoint[CHECKPOINT_KEY]
+        self.held_out = None if own["held_out"] is None else HeldOutRows.of(own["held_out"])
+        self.epochs = [EpochOptions(**epoch) for epoch in own["epochs"]]

@@ -25,7 +25,7 @@ from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
-from zoo.saving.held_out import HeldOutRows
+from zoo.tasks.classification.held_out import HeldOutRows
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble

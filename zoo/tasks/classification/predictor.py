@@ -26,9 +26,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Ranking
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.saving.checkpoint import explained_by
-from zoo.saving.fitted_weights import FitsWeights
-from zoo.saving.held_out import HeldOutRows, HeldOutScores, state_of
 from zoo.tasks.classification.abstention import (
     TUNE_ADVICE,
     answer_threshold,
@@ -36,7 +33,9 @@ from zoo.tasks.classification.abstention import (
     set_threshold,
 )
 from zoo.tasks.classification.drift import drift, likeness
+from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, state_of
 from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.fits_weights import FitsWeights
 from zoo.tasks.predictor import Predictor, TrainedModel, collecting_later, evaluating, on_device
 from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and_ids_in
 
@@ -277,8 +276,7 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
         try:
             for fold, weights in enumerate(rows.weights):
                 numbers = np.flatnonzero(marks.is_independent & (np.array(rows.folds) == fold))
-                with explained_by("held-out rows"):
-                    model.use_weights(weights)
+                model.use_weights(weights)
                 predictions = self._predictions(iter(table.texts.take(numbers)), 256, len(numbers))
                 for number, prediction in zip(numbers, predictions, strict=True):
                     label, probability = rows.labels[number], _answer_probability(prediction, known)

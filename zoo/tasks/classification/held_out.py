@@ -1,32 +1,24 @@
-"""Held-out rows that stay with a model, for the error of its answers: in its checkpoint, and results next to it.
+"""Held-out rows that stay with a model, for the error of its answers: in its folder.
 
-The rows belong to the weights for which they were held out: those of the training, or of an entry of `weights.json`.
-Results for another version of the memory are kept in `held_out.json`; without the file, they are computed again.
+The rows belong to the weights for which they were held out: those of the training, or of `zoo memory tune`. Results for
+another version of the memory are computed once in a process.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.errors import InputError, reason
-from datamodules.core.storage import fingerprint_of, read_checked, with_checksum, write_json
+from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
 
-log = logging.getLogger("zoo")
-
-RESULTS_FILE = "held_out.json"
 #: Maximum number of rows that stay with a model.
 MOST_ROWS = 5000
-#: Versions whose results are kept.
-_KEPT_RESULTS = 10
 
 
 class HeldOutScores(NamedTuple):
@@ -101,39 +93,22 @@ def state_of(memory: Memory | None, weights: PlainDict | None, members: str | No
 
 
 class KeptHeldOut:
-    """The held-out rows of an open model, and its results for them by the version of the memory."""
+    """The held-out rows of an open model, and its results for them by the version of the memory.
 
-    def __init__(self, rows: HeldOutRows | None, file: Path | None, members: str | None = None) -> None:
-        """Take the rows; results are kept in a file, None = in this process only."""
-        self.rows, self.file, self.members = rows, file, members
-        self._results: dict[str, PlainDict] = {}
+    `zoo.load` makes it. A classifier reads and keeps results here, for as long as the process lives.
+    """
+
+    def __init__(self, rows: HeldOutRows | None, members: str | None = None) -> None:
+        """Take the rows; `members` is the file of the fitted members, None = those of the training."""
+        self.rows, self.members = rows, members
+        self._results: dict[str, HeldOutScores] = {}
 
     def scores(self, state: str) -> HeldOutScores | None:
         """Return the results for a state; None = they are not known."""
         if self.rows is not None and self.rows.scores is not None and self.rows.state == state:
             return self.rows.scores
-        if state not in self._results:
-            self._results = {**self._read(), **self._results}
-        return HeldOutScores.of(self._results[state]) if state in self._results else None
+        return self._results.get(state)
 
     def keep(self, state: str, scores: HeldOutScores) -> None:
-        """Keep results; a folder that cannot be written does not stop a prediction."""
-        results = [*{**self._read(), **self._results, state: scores.describe()}.items()]
-        self._results = dict(results[-_KEPT_RESULTS:])
-        if self.file is not None:
-            try:
-                write_json(self.file, with_checksum({"results": self._results}))
-            except (InputError, OSError) as error:
-                log.info("%s: not written (%s)", self.file, reason(error))
-
-    def _read(self) -> dict[str, PlainDict]:
-        if self.file is None or not self.file.exists():
-            return {}
-        try:
-            results: dict[str, PlainDict] = read_checked(self.file, "delete it")["results"]
-            for scores in results.values():
-                HeldOutScores.of(scores)
-        except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s: not read, its results are computed again (%s)", self.file, reason(error))
-            return {}
-        return results
+        """Keep results."""
+        self._results[state] = scores
