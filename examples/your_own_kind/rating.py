@@ -15,7 +15,8 @@ from zoo.cli import main
 from zoo.layers.bags import TextBag
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.metrics import RowMeans
-from zoo.tasks.predictor import Predictor, texts_in
+from zoo.tasks.predictor import Predictor
+from zoo.tasks.records import texts_in
 
 
 class RatingSpec(NamedTuple):

@@ -19,7 +19,7 @@ from typing_extensions import Self, override
 from zoo.loading import load
 from zoo.python.fitting import fit, label_names
 from zoo.tasks.classification.predictor import Prediction
-from zoo.tasks.predictor import as_texts
+from zoo.tasks.records import as_texts
 
 
 class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -25,7 +25,7 @@ from zoo.runs import configs
 from zoo.runs.names import check_names
 from zoo.runs.options import RunOptions
 from zoo.runs.seeds import seeded
-from zoo.tasks.predictor import as_texts
+from zoo.tasks.records import as_texts
 
 #: The table in the run folder that holds texts and labels of Python.
 _TABLE = "train.jsonl"

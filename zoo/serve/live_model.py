@@ -17,7 +17,8 @@ from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
 from zoo.tasks.classification.drift import drift
 from zoo.tasks.classification.predictor import ClassificationPredictor
-from zoo.tasks.predictor import Predictor, as_record
+from zoo.tasks.predictor import Predictor
+from zoo.tasks.records import as_record
 
 #: Number of the last texts that are compared with the held-out rows.
 _COMPARED_TEXTS = 1000

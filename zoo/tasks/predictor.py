@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import gc
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import Self, override
+from typing_extensions import Self
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents
-from datamodules.core.errors import InputError, excerpt
-from datamodules.core.files import existing_file
-from datamodules.core.shards import WHOLE, Shard
+from datamodules.core.errors import InputError
 from datamodules.core.sharing import SharedLock
 from datamodules.core.types import PlainDict
-from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset
 from datamodules.memory_source import MemorySource
 from datamodules.retrieval import FolderMemory, Memory, Retriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
+from zoo.tasks.records import plain_values
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.held_out import KeptHeldOut
 
-#: Texts that are retrieved and tokenized together.
-BLOCK = 1024
-
 DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
-ItemT = TypeVar("ItemT")
 
 
 class TrainedModel(Protocol):
@@ -173,7 +165,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
 
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
         """Rows of a table for an object of `records`: its plain values, without the evidence."""
-        yield {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
+        yield plain_values(record)
 
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
         """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
@@ -218,56 +210,6 @@ def memory_of(data: DataModule) -> MemorySource:
     return data.memory
 
 
-def as_texts(texts: str | Iterable[str], what: str = "text") -> list[str]:
-    """One text or several as a list; raises an `InputError` that names `what` if one is not a string."""
-    if not isinstance(texts, Iterable) or isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1:
-        # Iterating over a data frame would yield the names of its columns.
-        shape = f" of shape {texts.shape}" if hasattr(texts, "shape") else ""
-        raise InputError(
-            f"{what}: a {type(texts).__name__}{shape} is not a sequence of strings; give one column, such as X['text']"
-        )
-    texts = [texts] if isinstance(texts, str) else list(texts)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(
-                f"{what} {number} is a {type(text).__name__}, not a string: {excerpt(repr(text))}"
-            )
-    return texts
-
-
-def blocks_of(items: Iterable[ItemT], size: int = BLOCK) -> Iterator[list[ItemT]]:
-    """Consecutive items in lists of this size; the last one may be shorter."""
-    rest = iter(items)
-    while block := list(islice(rest, size)):
-        yield block
-
-
-class Counted(Iterator[ItemT]):
-    """An iterator with the number of its items, for a progress bar, and that of the whole table's."""
-
-    def __init__(self, items: Iterable[ItemT], number: int, whole: int | None = None) -> None:
-        self._items, self._number = iter(items), number
-        self.whole = number if whole is None else whole
-
-    @override
-    def __next__(self) -> ItemT:
-        return next(self._items)
-
-    def __length_hint__(self) -> int:
-        return self._number
-
-
-def as_record(value: NamedTuple) -> PlainDict:
-    """A result as a JSON object, without optional fields that have their default."""
-    record: PlainDict = {}
-    for name, field in value._asdict().items():
-        if isinstance(field, list) and field and hasattr(field[0], "_asdict"):
-            record[name] = [as_record(item) for item in field]
-        elif name not in value._field_defaults or field != value._field_defaults[name]:
-            record[name] = field
-    return record
-
-
 @contextmanager
 def evaluating(model: TrainedModel) -> Iterator[None]:
     """Switch to evaluation mode without gradients; afterwards every module has its old mode. Other threads wait."""
@@ -303,43 +245,3 @@ def on_device(batch: BatchT, model: TrainedModel) -> BatchT:
 
     moved: BatchT = move_data_to_device(batch, model.device)
     return moved
-
-
-def texts_in(source: str, columns: Mapping[str, Any], shard: Shard = WHOLE) -> Iterator[str]:
-    """The texts of a shard of a source of `Predictor.records`."""
-    return (text for text, _ in texts_and_ids_in(source, columns, shard))
-
-
-def texts_and_ids_in(
-    source: str, columns: Mapping[str, Any], shard: Shard = WHOLE
-) -> Iterator[tuple[str, str | None]]:
-    """The texts of a shard of a source of `Predictor.records`, with their ids if `columns` name them.
-
-    The columns are arguments of `read_table`. Shards consist of blocks of `BLOCK` texts.
-    """
-    has_ids = columns.get("id_column") is not None
-    if source != "-" and not source.endswith(".txt"):
-        table = read_table(source, label_column=None, **columns)
-        rows = table.part(shard.rows(len(table), BLOCK))
-        ids = rows.ids if has_ids else [None] * len(rows)
-        return Counted(zip(rows.texts, ids, strict=True), len(rows), len(table))
-    if has_ids:
-        raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
-    if source == "-":
-        return ((line, None) for line in _lines(sys.stdin, "standard input"))
-    with existing_file(source).open(encoding="utf-8", errors="replace") as file:
-        number = sum(1 for _ in file)  # lines as `_lines_of` reads them: a carriage return ends one as well
-    lines = shard.of(((line, None) for line in _lines_of(source)), number, BLOCK)
-    return Counted(lines, len(shard.rows(number, BLOCK)), number)
-
-
-def _lines_of(source: str) -> Iterator[str]:
-    with Path(source).open(encoding="utf-8") as file:
-        yield from _lines(file, source)
-
-
-def _lines(file: TextIO, source: str) -> Iterator[str]:
-    try:
-        yield from (line.rstrip("\r\n") for line in file)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: not UTF-8; convert it") from error

@@ -36,18 +36,8 @@ from zoo.tasks.classification.drift import drift, likeness
 from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, state_of
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.fits_weights import FitsWeights
-from zoo.tasks.predictor import (
-    Counted,
-    Predictor,
-    TrainedModel,
-    as_record,
-    as_texts,
-    blocks_of,
-    collecting_later,
-    evaluating,
-    on_device,
-    texts_and_ids_in,
-)
+from zoo.tasks.predictor import Predictor, TrainedModel, collecting_later, evaluating, on_device
+from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and_ids_in
 
 log = logging.getLogger("zoo")
 

@@ -18,7 +18,8 @@ from datamodules.corpora.dialogues import Dialogue, Dialogues
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from zoo.tasks.dialogue.outputs import DialogueOutput
-from zoo.tasks.predictor import Predictor, TrainedModel, as_record
+from zoo.tasks.predictor import Predictor, TrainedModel
+from zoo.tasks.records import as_record
 
 #: Words that explain an answer.
 NUM_WORDS = 5

@@ -21,7 +21,7 @@ from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.trec_runs import read_candidates, run_lines
+from datamodules.corpora.trec_runs import read_candidates
 from datamodules.matching.datamodule import MatchingDataModule
 from datamodules.matching.dataset import MatchingSplit
 from datamodules.matching.tables import read_pair_table
@@ -29,7 +29,8 @@ from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
 from zoo.tasks.matching.outputs import MatchingOutput
-from zoo.tasks.predictor import Predictor, TrainedModel, as_record, as_texts, blocks_of, memory_of, texts_in
+from zoo.tasks.predictor import Predictor, TrainedModel, memory_of
+from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
 
 #: Questions whose candidates are ranked together.
 _LISTS = 64
@@ -210,7 +211,7 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         if rerank is not None:
             queries = read_identified(source, text_column)
             lists = self._lists_of(rerank, queries, documents, shard)
-            return self._rank_lists(lists, batch_size, run_name)
+            return records_or_lines(self._rank_lists(lists, batch_size), "candidates", run_name)
         if documents is not None:
             raise InputError("--documents: are those of a run; name it with --rerank")
         if text_column is not None or source == "-" or source.endswith(".txt"):
@@ -235,7 +236,7 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         if run_name is None:
             return self._scores(pairs, batch_size, shard.rows(len(pairs), batch_size))
         lists = shard.of(_lists_in(pairs), len(pairs.question_ids), _LISTS)
-        return self._rank_lists(lists, batch_size, run_name)
+        return records_or_lines(self._rank_lists(lists, batch_size), "candidates", run_name)
 
     def _lists_of(self, run: str, queries: Rows, documents: str | None, shard: Shard) -> Iterator[_List]:
         """The candidates of each query of a shard of a run."""
@@ -258,22 +259,15 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
             candidates = [names[row] for row in own.tolist()]
             yield _List(ids[number], queries.texts[number], candidates, rows.texts.take(own))
 
-    def _rank_lists(
-        self, lists: Iterable[_List], batch_size: int, run_name: str | None
-    ) -> Iterator[PlainDict] | Iterator[str]:
-        """The candidates of each list, ranked: as JSON objects, or as the lines of a run."""
+    def _rank_lists(self, lists: Iterable[_List], batch_size: int) -> Iterator[PlainDict]:
+        """A record of each list, with its candidates ranked."""
         for block in blocks_of(lists, _LISTS):
             pairs = [(one.question, text) for one in block for text in one.texts]
             predictions = self._predictions(pairs, batch_size)
             for one in block:
                 scored = islice(predictions, len(one.ids))
                 ranked = _ranked(scored, one.ids, [None] * len(one.ids))
-                if run_name is not None:
-                    named = ((str(candidate.id), candidate.score) for candidate in ranked)
-                    yield from run_lines(one.id, named, run_name)
-                else:
-                    records = [as_record(candidate) for candidate in ranked]
-                    yield {"id": one.id, "text": one.question, "candidates": records}
+                yield {"id": one.id, "text": one.question, "candidates": list(map(as_record, ranked))}
 
     def _scores(self, pairs: Pairs, batch_size: int, rows: range) -> Iterator[PlainDict]:
         texts = (
@@ -286,12 +280,9 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
 
     @override
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
-        (own,) = super().table_rows(record)
-        if "candidates" not in record:
-            yield own
-        for rank, candidate in enumerate(record.get("candidates", ()), 1):
-            (row,) = super().table_rows(candidate)
-            yield {**own, "rank": rank, **{f"candidate_{key}": value for key, value in row.items()}}
+        if "candidates" in record:
+            return rows_by_rank(record, "candidates", "candidate")
+        return super().table_rows(record)
 
     @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
@@ -300,7 +291,7 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
     def _answers(self, texts: Iterable[str], candidates: int, batch_size: int) -> Iterator[PlainDict]:
         for block in blocks_of(texts):
             for question, ranked in zip(block, self.answer(block, candidates, batch_size), strict=True):
-                yield {"text": question, "candidates": [as_record(candidate) for candidate in ranked]}
+                yield {"text": question, "candidates": list(map(as_record, ranked))}
 
 
 def _lists_in(pairs: Pairs) -> Iterator[_List]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,22 +25,13 @@ from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.trec_runs import read_candidates, run_lines
+from datamodules.corpora.trec_runs import read_candidates
 from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.predictor import (
-    BLOCK,
-    Predictor,
-    TrainedModel,
-    as_texts,
-    blocks_of,
-    evaluating,
-    memory_of,
-    on_device,
-    texts_in,
-)
+from zoo.tasks.predictor import Predictor, TrainedModel, evaluating, memory_of, on_device
+from zoo.tasks.records import BLOCK, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
 
 
 class RankedDocument(NamedTuple):
@@ -241,13 +233,7 @@ class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
         ranked = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k, batch_size)
         if rerank is not None:
             ranked = self._reranked(queries, rerank, k, batch_size)
-        if run_name is None:
-            return (_record(id_, query, documents) for id_, query, documents in ranked)
-        return (
-            line
-            for id_, _, documents in ranked
-            for line in run_lines(id_, ((document.id, document.score) for document in documents), run_name)
-        )
+        return records_or_lines(starmap(_record, ranked), "documents", run_name)
 
     def _reranked(
         self, queries: Rows, run: str, k: int, batch_size: int
@@ -265,14 +251,12 @@ class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
 
     @override
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
-        for rank, document in enumerate(record["documents"], 1):
-            row = {f"document_{key}": value for key, value in document.items()}
-            yield {"id": record["id"], "query": record["query"], "rank": rank, **row}
+        return rows_by_rank(record, "documents", "document")
 
     @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
         ranked = self._ranked(Rows.from_lists(texts, source="queries"), 10, batch_size)
-        return (_record(id_, query, documents) for id_, query, documents in ranked)
+        return starmap(_record, ranked)
 
     def _ranked(
         self, queries: Rows, k: int, batch_size: int
