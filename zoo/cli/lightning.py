@@ -26,7 +26,7 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.chart import write_table
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.pictures import write_picture
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import write_json, write_text
@@ -285,7 +285,7 @@ class ZooCLI(LightningCLI):
             arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
         return arguments
 
-    def fit(self, model: Task, datamodule: AnyDataModule, ckpt_path: str | None, **_: Any) -> None:
+    def fit(self, model: Task, datamodule: DataModule, ckpt_path: str | None, **_: Any) -> None:
         """Train and finish the model; LightningCLI calls it by its name."""
         fit(self.trainer, model, datamodule, ckpt_path)
 

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import nn
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import check_inside, named_disk_errors, new_folder
 from datamodules.memory_source import MemoryLocation
@@ -56,7 +56,7 @@ class EncodesMemories(Protocol):
 
     network: nn.Module
 
-    def encoder_fingerprint(self, data: AnyDataModule) -> str:
+    def encoder_fingerprint(self, data: DataModule) -> str:
         """Return the fingerprint of the encoder, which names the folder of the encodings."""
 
 

@@ -32,7 +32,7 @@ from zoo.saving.held_out import RESULTS_FILE, HeldOutRows, KeptHeldOut
 if TYPE_CHECKING:
     import torch
 
-    from datamodules.base import AnyDataModule
+    from datamodules.base import DataModule
     from zoo.tasks.base import Task
     from zoo.tasks.predictor import Predictor
 
@@ -74,7 +74,7 @@ class SavedModel:
             return model_class(self.checkpoint.model)
 
     @property
-    def data_kind(self) -> type[AnyDataModule]:
+    def data_kind(self) -> type[DataModule]:
         """The class of the model's data."""
         with explained_by(self.source):
             return datamodules.find(self.checkpoint.data.kind)
@@ -174,7 +174,7 @@ class SavedModel:
             model.restore(self.checkpoint)
             return model.eval()
 
-    def make_data(self, retriever: Retriever | None = None, names_memory: bool = False) -> AnyDataModule:
+    def make_data(self, retriever: Retriever | None = None, names_memory: bool = False) -> DataModule:
         """Make the model's data module, ready for new rows, with the retriever of the training or another one.
 
         With `names_memory`, the user names another memory, or none is read.
