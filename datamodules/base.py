@@ -24,7 +24,7 @@ from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, gather_texts, run_seed
+from datamodules.dataset import BatchDataset, gather_texts
 from datamodules.duplicates import Duplicates
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemoryLocation, MemorySource
@@ -105,6 +105,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 lambda: self.own_memory(self.read_tables(["train"])),
                 self.any_ranking,
             )
+        #: seed of the training order and of all other draws; `zoo.runs.train` sets it to that of the run.
+        self.seed = 0
         self.facts: PlainDict = {}
         self._spec: Any = None
         self._splits: dict[str, SplitT] = {}
@@ -339,11 +341,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
         elif state.facts != self.facts:
             self.facts, self._spec = state.facts, self.make_spec(self.words.vocabulary, state.facts)
-
-    @property
-    def seed(self) -> int:
-        """Seed of the training order and of all other draws: that of the run."""
-        return run_seed()
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches to train on."""

@@ -38,7 +38,7 @@ GROUPS = {
         "fit": Command("train a model", "--data.train_file mine.csv", _RUN, parses=True),
         "validate": Command("scores on validation rows", "--ckpt_path MODEL", _RUN, parses=True),
         "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _RUN, parses=True),
-        "config": Command("the configurations of the zoo", "hmn/hmn4qa", "zoo.cli.configs:config", first="--name"),
+        "config": Command("the configurations of the zoo", "hmn/hmn4qa", "zoo.cli.models:config", first="--name"),
         "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _RUN, parses=True),
     },
     "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub or in W&B)": {
@@ -88,6 +88,8 @@ def run(name: str, options: Sequence[str]) -> None:
         return
     from jsonargparse import auto_cli
 
+    from zoo.runs.parser import Parser
+
     target = command.target
     components: Any = (
         _function(target)
@@ -105,7 +107,7 @@ def run(name: str, options: Sequence[str]) -> None:
         list(options),
         as_positional=command.is_positional,
         prog=f"zoo {name}",
-        exit_on_error=False,
+        parser_class=Parser,
     )
 
 

@@ -1,11 +1,12 @@
-"""`zoo list` shows the models, and `zoo export` writes a trained one for others."""
+"""`zoo list` shows the models, `zoo config` configurations, and `zoo export` writes a trained model for others."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
 from zoo.registry import MODELS, model_class, paper_of
+from zoo.runs import configs
 
 
 def list_models(name: str | None = None) -> None:
@@ -53,3 +54,17 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
             print(sharing.upload(exported, push, private))
         except InputError as error:
             raise InputError(f"{error}; the model is in {exported}, from where it can be uploaded") from error
+
+
+def config(name: str | None = None) -> None:
+    """Print a configuration of the zoo, to read it or to make it your own; without a name, the names of all.
+
+    Args:
+        name: a name, such as hmn/hmn4qa.
+    """
+    if name is not None:
+        print(configs.find(name).read_text(encoding="utf-8"), end="")
+        return
+    for each in configs.names():
+        first = (configs.FOLDER / f"{each}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+        print(f"{each:32} {excerpt(first.lstrip('# '), 85)}")

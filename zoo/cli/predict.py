@@ -14,7 +14,6 @@ from operator import length_hint
 from pathlib import Path
 from typing import TextIO
 
-from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError, check_count
@@ -26,6 +25,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
+from zoo.runs.parser import Parser
 from zoo.saving.saved_model import SavedModel
 
 log = logging.getLogger("zoo")
@@ -39,9 +39,8 @@ _OTHER_FORMATS = (".parquet", ".xlsx", ".xls", ".ods", ".gz", ".xz", ".bz2", ".z
 def run(command: str, options: Sequence[str]) -> None:
     """Run `zoo predict`: it has options of its own, and those of the model's kind."""
     import_retrievers(options)
-    parser = ArgumentParser(
+    parser = Parser(
         prog=f"zoo {command}",
-        exit_on_error=False,
         description=inspect.getdoc(predict),
         epilog="With --ckpt_path, --help also shows the options of that model's kind.",
     )
@@ -59,7 +58,7 @@ def run(command: str, options: Sequence[str]) -> None:
         )
         own = inspect.signature(predict).parameters.keys() - {"model", "options"}
         _check_names(options, [*own, *kind_options], f"{source}, a {model.kind.__name__}")
-    parsed = parser.instantiate_classes(parser.parse_args(list(options))).as_dict()
+    parsed = parser.instantiate(parser.parse_args(list(options))).as_dict()
     assert model is not None  # the parser refuses a missing --ckpt_path
     of_kind = {name: parsed.pop(name) for name in kind_options}
     predict(**parsed, model=model, options=of_kind)

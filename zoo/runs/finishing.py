@@ -6,6 +6,7 @@ processes that were started for it.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from callbacks import RunFolder
 from datamodules.base import DataModule
 from zoo.saving.checkpoint import Checkpoint, read_contents
 from zoo.tasks.base import Task
+
+log = logging.getLogger("zoo")
 
 
 def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path | None = None) -> None:
@@ -36,7 +39,7 @@ def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path 
     if resumed is None or not any(folder.is_finished for folder in folders):
         finish(trainer, model, data)
     elif not model.has_epochs:
-        print(f"{resumed}: finished, nothing to train")
+        log.info("%s: finished, nothing to train", resumed)
 
 
 def finish(trainer: pl.Trainer, model: Task, data: DataModule) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -120,6 +119,8 @@ class Task(LightningModule, Generic[DataT]):
         #: state of the data, kept in checkpoints; after `setup` or `restore`.
         self.data_state: DataState | None = None
         self.evaluation = Evaluation()
+        #: seed of the run; None without `zoo.runs.train`: nothing is fixed.
+        self.run_seed: int | None = None
         # True while all losses were finite; on the device, once there was one.
         self._is_finite: Tensor | bool = True
         self._epoch_loss: Tensor | float = 0.0
@@ -389,9 +390,9 @@ class Task(LightningModule, Generic[DataT]):
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Random draws of a step depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted
-        # one. Without `seed_everything`, nothing is fixed.
-        if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
-            state = [int(seed), self.current_epoch, batch_idx, self.global_rank]
+        # one.
+        if self.run_seed is not None:
+            state = [self.run_seed, self.current_epoch, batch_idx, self.global_rank]
             torch.manual_seed(int(np.random.SeedSequence(state).generate_state(1)[0]))
 
     @override

@@ -138,14 +138,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(fit: Fit, zoo_command: Zoo) -
     assert {**configs[0], "run_dir": None} == {**configs[1], "run_dir": None}
 
 
-def test_resuming_a_finished_run_keeps_its_files(fit: Fit, zoo_command: Zoo) -> None:
+def test_resuming_a_finished_run_keeps_its_files(
+    fit: Fit, zoo_command: Zoo, caplog: pytest.LogCaptureFixture
+) -> None:
     run = fit("run")
     names = ("summary.json", "metrics.csv", "checkpoints/last.ckpt")
     before = {name: (run / name).read_bytes() for name in names}
     result = zoo_command("fit", "--ckpt_path", last(run))
     assert result.code == 0, result.err
-    assert "checkpoints/last.ckpt: finished, nothing to train" in result.out
-    assert "--trainer.max_epochs" in result.out
+    assert "checkpoints/last.ckpt: finished, nothing to train" in caplog.text
+    assert "--trainer.max_epochs" in caplog.text
     assert {name: (run / name).read_bytes() for name in names} == before
 
 
@@ -222,7 +224,7 @@ def test_fit_needs_no_retriever_after_prepare(
         ("--model.features=M9", ["features", "M9", "M1", "M7"]),
         ("--model.num_perspectives=-1", ["num_perspectives=-1"]),
         ("--model.hidden_units=3", ["hidden_units"]),
-        ("--learning_rate=3", ["--learning_rate=3"]),
+        ("--learning_rate=3", ["--learning_rate: no option", "--model.learning_rates"]),
         ("--data.retriever=Oracle", ["Oracle"]),
         ("--data.retriever.similarity=TFIDF", ["TFIDF", "BM25"]),
         ("--config=gone.yaml", ["gone.yaml"]),

@@ -18,7 +18,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.storage import checksum_of
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
-from zoo.cli.run_dir import setting_of
+from zoo.runs.run_dir import setting_of
 from zoo.saving import artifacts, sharing
 from zoo.saving.export import export
 from zoo.saving.model_folder import CONFIG
@@ -128,6 +128,7 @@ def test_the_model_folder_is_an_artifact_of_the_run(
     run_id = (run / "wandb_id").read_text()
     assert (artifact.name, artifact.type) == (f"model-{run_id}", "model")
     assert options["aliases"] == ["latest", "best"]
+    wandb.teardown()  # its process writes the last lines after the end of the run
     # `wandb sync` uploads the copies of the files that the file of the run names: the whole model with its memory.
     (recorded,) = run.glob("wandb/offline-run-*/*.wandb")
     uploaded = tmp_path / "uploaded"
@@ -306,7 +307,7 @@ def test_seeds_of_one_setting_share_a_group(
 
 def test_a_setting_is_without_seeds() -> None:
     def config(seed: int | None = None, **trainer: Any) -> dict[str, Any]:
-        data = {"class_path": "ClassificationDataModule", "init_args": {"seed": seed}}
+        data = {"class_path": "ClassificationDataModule", "init_args": {}}
         return {"seed_everything": seed, "model": {"class_path": "A"}, "data": data, "trainer": trainer}
 
     setting = setting_of(config())
