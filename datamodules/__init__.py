@@ -9,7 +9,7 @@ from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError
 
 if TYPE_CHECKING:
-    from datamodules.base import AnyDataModule
+    from datamodules.base import DataModule
     from datamodules.classification import ClassificationDataModule
     from datamodules.clickthrough import ClickthroughDataModule
     from datamodules.dialogue import DialogueDataModule
@@ -40,15 +40,15 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def find(name: str) -> type[AnyDataModule]:
+def find(name: str) -> type[DataModule]:
     """The data module with this class name: of the zoo, or of an imported module; an `InputError` if there is none."""
     from datamodules.base import DataModule
 
     short = name.rpartition(".")[2]
     if short in MODULES:
-        kind: type[AnyDataModule] = getattr(import_module(MODULES[short]), short)
+        kind: type[DataModule] = getattr(import_module(MODULES[short]), short)
         return kind
-    own: type[AnyDataModule] | None = imported_subclass(DataModule, name)
+    own: type[DataModule] | None = imported_subclass(DataModule, name)
     if own is None:
         raise InputError(
             f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"

@@ -6,7 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -424,7 +424,3 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 def _unchanged(batch: BatchT) -> BatchT:
     # A dataset returns whole batches.
     return batch
-
-
-#: A data module of any kind.
-AnyDataModule: TypeAlias = DataModule

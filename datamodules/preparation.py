@@ -29,7 +29,7 @@ from datamodules.retrieval import contents_of_memory, is_memory, pointer_of
 from datamodules.retrieval.folding import FOLDING
 
 if TYPE_CHECKING:
-    from datamodules.base import AnyDataModule
+    from datamodules.base import DataModule
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Plan:
             return None
 
 
-def prepare(data: AnyDataModule) -> Plan:
+def prepare(data: DataModule) -> Plan:
     """Prepare what the trainer's stage needs, unless the cache has it."""
     wanted = wanted_splits(data)
     file = plan_file(data, wanted)
@@ -70,7 +70,7 @@ def prepare(data: AnyDataModule) -> Plan:
     return plan
 
 
-def wanted_splits(data: AnyDataModule) -> list[str]:
+def wanted_splits(data: DataModule) -> list[str]:
     """The tables that the trainer's stage needs; without a trainer, all that are named."""
     stage = None if data.trainer is None else data.trainer.state.fn
     if stage == TrainerFn.FITTING or data.is_finishing:
@@ -87,7 +87,7 @@ def wanted_splits(data: AnyDataModule) -> list[str]:
     return [*named, "test"] if has_test else named
 
 
-def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
+def _make_plan(data: DataModule, wanted: Sequence[str]) -> Plan:
     tables = data.read_tables(wanted)
     training = data.is_finishing or data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
     location = None
@@ -114,7 +114,7 @@ def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
     return plan
 
 
-def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
+def _is_valid(data: DataModule, plan: Plan) -> bool:
     """Return True if a plan still describes the data, and its folders are all there."""
     if data.retrieves and data.memory is not None:
         if data.memory.is_index:
@@ -126,7 +126,7 @@ def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
     return are_whole(data.cache, [part for part in parts if part is not None])
 
 
-def plan_file(data: AnyDataModule, splits: Sequence[str]) -> Path:
+def plan_file(data: DataModule, splits: Sequence[str]) -> Path:
     """The file of a plan, named by the options and the contents of the files."""
     options = {
         name: value for name, value in data.options.to_dict().items() if name not in data.options.unprepared
@@ -145,7 +145,7 @@ def plan_file(data: AnyDataModule, splits: Sequence[str]) -> Path:
     return data.cache / f"plan-{fingerprint_of(description)[:16]}.json"
 
 
-def _describe_memory(data: AnyDataModule, training: bool) -> PlainDict | None:
+def _describe_memory(data: DataModule, training: bool) -> PlainDict | None:
     if (source := data.memory) is None:
         return {"ranking": data.retriever.ranking.describe()} if data.uses_retriever else None
     path = source.options.memory

@@ -10,7 +10,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 
 if TYPE_CHECKING:
-    from datamodules.base import AnyDataModule
+    from datamodules.base import DataModule
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def check_resumed(now: DataState, before: DataState) -> None:
         )
 
 
-def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
+def check_split(data: DataModule, state: DataState, name: str, source: str) -> None:
     """Raise an `InputError` if a split takes rows that a model of this state, named by `source`, was trained on."""
     options, trained = data.options.to_dict(), state.options
     table = data.options.table_option.format(split="train")

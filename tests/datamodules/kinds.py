@@ -19,12 +19,12 @@ from datamodules import (
     DialogueDataModule,
     MatchingDataModule,
 )
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from tests.clicks import write_collection
 from tests.datamodules.corpus import LABELS, WORDS, labelled_texts, write_csv
 from tests.dialogues import made_up, write_published
 
-DataT = TypeVar("DataT", bound=AnyDataModule)
+DataT = TypeVar("DataT", bound=DataModule)
 
 
 class Kind(Generic[DataT]):
@@ -140,7 +140,7 @@ def write_pairs(path: Path, questions: int, seed: int) -> str:
     return str(path)
 
 
-def all_batches(data: AnyDataModule, epoch: int = 0) -> list[Any]:
+def all_batches(data: DataModule, epoch: int = 0) -> list[Any]:
     """The batches of all splits; those to train on of an epoch."""
     train = data.train_dataloader()
     train.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
@@ -160,7 +160,7 @@ def are_equal(batches: Iterable[Any], others: Iterable[Any]) -> bool:
     )
 
 
-def set_stage(data: AnyDataModule, function: TrainerFn, rank: int = 0, world_size: int = 1) -> None:
+def set_stage(data: DataModule, function: TrainerFn, rank: int = 0, world_size: int = 1) -> None:
     """Make a data module believe that a trainer fits, validates or tests, in one of several processes."""
     state = SimpleNamespace(fn=function)
     data.trainer = SimpleNamespace(  # type: ignore[assignment]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents
 from zoo.tasks.base import Task
 
@@ -36,7 +36,7 @@ class Adapter(ABC):
         self.batch = self.make_batch()
 
     @abstractmethod
-    def make_data(self, folder: Path) -> AnyDataModule:
+    def make_data(self, folder: Path) -> DataModule:
         """A data module of a table of a few made-up texts, not prepared yet."""
 
     def make_batch(self) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import pytest
 
 import datamodules
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
@@ -338,7 +338,7 @@ BASES: dict[str, dict[str, Any]] = {
 }
 
 
-def contents_of(data: AnyDataModule) -> list[Any]:
+def contents_of(data: DataModule) -> list[Any]:
     """All that a model may read: sizes, vocabulary, vectors, ids, and the batches of all splits."""
     data.prepare_data()
     data.setup("fit")

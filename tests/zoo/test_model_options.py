@@ -16,7 +16,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from tests.zoo.adapters import ADAPTERS, SIZES, Adapter
 from tests.zoo.option_cases import (
@@ -206,7 +206,7 @@ class Training:
         idle = {name for name, _ in model.idle_options(data)}
         return list(plain_values([model.network.state_dict(), scores, self.output(model, data)])), idle, model
 
-    def output(self, model: Task, data: AnyDataModule) -> Any:
+    def output(self, model: Task, data: DataModule) -> Any:
         """The output for a batch; a collection is ranked by scores alone."""
         if isinstance(model, RetrievalTask):
             return None
@@ -214,12 +214,12 @@ class Training:
         with torch.no_grad():
             return model.eval()(batch)
 
-    def data(self, changes: Mapping[str, Any]) -> AnyDataModule:
+    def data(self, changes: Mapping[str, Any]) -> DataModule:
         """The data of the adapter, with other options."""
         given = {**({"tokenizer": BERT} if self.kind.__name__ == "TransformerMatcher" else {}), **changes}
         if not given:
             return self.adapter.data
-        made: AnyDataModule = type(self.adapter.data)(**{**asdict(self.adapter.data.options), **given})
+        made: DataModule = type(self.adapter.data)(**{**asdict(self.adapter.data.options), **given})
         return made
 
 

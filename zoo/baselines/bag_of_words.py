@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
@@ -102,7 +102,7 @@ class TfidfSVM(LinearBag):
     """TF-IDF of words and pairs of words, and a linear support vector machine; `probability` only orders classes."""
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         from sklearn.svm import LinearSVC
 
         rows = data.split("train").rows
@@ -134,7 +134,7 @@ class NGrams(LinearBag):
         return TextVectorizer(self.tfidf, ngram_range=(1, self.max_ngram))
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         from sklearn.linear_model import LogisticRegression
 
         rows = data.split("train").rows
@@ -207,7 +207,7 @@ class BOWRocchio(TfidfSVM):
         self.weight = weight
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         from sklearn.svm import LinearSVC
 
         split, network = data.split("train"), self.network
@@ -232,7 +232,7 @@ class BOWRocchio(TfidfSVM):
         network.use_classifier(machine, halve=False)
         network.fitted |= {"memory_weight": weight}
 
-    def _vectors(self, data: AnyDataModule, name: str) -> tuple[RocchioVectors, NDArray[np.int64]]:
+    def _vectors(self, data: DataModule, name: str) -> tuple[RocchioVectors, NDArray[np.int64]]:
         """Vectors of the texts of a split, computed as for predictions, and their classes [n]."""
         from scipy.sparse import vstack
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import ClickBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
 from zoo.tasks.fitted import Fitted, FittedNetwork
@@ -47,7 +47,7 @@ class FittedRanking(Fitted, RetrievalTask):
     network: RankingNetwork[Any]
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         self.network.fit(data.split("train").judgements.documents.texts[:], data.seed)
 
     @override

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
@@ -68,7 +68,7 @@ class Majority(Fitted, ClassificationTask):
         return PriorNetwork()
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         labels = data.spec.labels
         numbers = label_numbers(data.split("train").rows, labels)
         self.network.fitted = {"counts": torch.from_numpy(np.bincount(numbers, minlength=len(labels)))}

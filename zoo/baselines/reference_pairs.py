@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Ranking
@@ -131,7 +131,7 @@ class PairReference(Fitted, MatchingTask):
         return self.network_type(spec.num_outputs)
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         split = data.split("train")
         self.network.fit(split.pairs.second.texts[:])
         if data.spec.goal == "classification":

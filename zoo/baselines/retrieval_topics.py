@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch
 from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict
@@ -254,7 +254,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         }
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataModule) -> None:
         super().check_data(data)
         check_installed("gensim", "topics", "RetrievalDoc2Vec")
 
@@ -265,7 +265,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         return ParagraphNetwork(self.size, **self.gensim_options)
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         judgements = data.split("train").judgements
         self.network.fit([*judgements.queries.texts, *judgements.documents.texts], data.seed)
 

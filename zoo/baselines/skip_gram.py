@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import check_installed
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.word_averages import Corpus, WordAverages
@@ -22,7 +22,7 @@ class SkipGram(WordAverages):
     """Means of skip-gram vectors; `expand="join"` is Skip-gram_RF. It needs `pip install "memory-zoo[topics]"`."""
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataModule) -> None:
         super().check_data(data)
         check_installed("gensim", "topics", "SkipGram")
 

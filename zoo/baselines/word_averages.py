@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
@@ -139,7 +139,7 @@ class WordAverages(Fitted, ClassificationTask):
         return AverageNetwork(self.expand)
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         from sklearn.svm import LinearSVC
 
         assert isinstance(data, TextRowsDataModule)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
@@ -165,7 +165,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         self._data: TextRowsDataModule[Any] | None = None
 
     @override
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         if data.options.memory_max_length is not None:
             yield (
@@ -290,7 +290,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         return EnsemblePredictor(self, self.model_data).encode(texts)
 
     @override
-    def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
+    def read_memory(self, data: DataModule, memory: Memory | None, num_texts: int | None = None) -> None:
         assert isinstance(data, TextRowsDataModule)
         network, self._data = self.network, data
         known = [] if memory is None else memory.labels()
@@ -387,7 +387,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().on_validation_epoch_end()
 
     @override
-    def finish(self, data: AnyDataModule) -> None:
+    def finish(self, data: DataModule) -> None:
         assert isinstance(data, TextRowsDataModule)
         fit = EnsembleFit(self, data)
         self.answer, self.held_out = fit.run(), fit.held_out
@@ -437,9 +437,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     # --- growth ---
 
-    def refit(
-        self, data: AnyDataModule, memory: Memory | None, rows: Rows | None, members: bool = False
-    ) -> str:
+    def refit(self, data: DataModule, memory: Memory | None, rows: Rows | None, members: bool = False) -> str:
         """Fit the weights again on labelled rows, after the members; see `fitted_weights.FitsWeights`."""
         assert isinstance(data, TextRowsDataModule)
         return refit(self, data, memory, rows, members)

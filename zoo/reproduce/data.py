@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.reproduce.table import Row, Table
@@ -42,7 +42,7 @@ class RowData:
                 if not file.startswith("hub:"):
                     yield name, Path(file)
 
-    def module(self, **changes: object) -> AnyDataModule:
+    def module(self, **changes: object) -> DataModule:
         """Make the data module, with changed options, but without vectors and memories; nothing is read yet."""
         options = {**self._options(), **self.files()}
         options = {key: value for key, value in options.items() if key.partition(".")[0] not in _TRAINING}

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 import datamodules
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
@@ -84,7 +84,7 @@ class Table:
         return f"paper ({SPLITS[split]}{f' {title(name)}' if len(self.metrics) > 1 else ''})"
 
     @property
-    def data_type(self) -> type[AnyDataModule]:
+    def data_type(self) -> type[DataModule]:
         """The data module of all rows."""
         return datamodules.find(str(self.base["data"].get("class_path")))
 

@@ -15,14 +15,14 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from typing_extensions import override
 
 from callbacks import RunFolder
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from zoo.tasks.base import Task
 from zoo.training.checkpoints import read_contents
 
 log = logging.getLogger("zoo")
 
 
-def fit(trainer: pl.Trainer, model: Task, data: AnyDataModule, resumed: str | Path | None = None) -> None:
+def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path | None = None) -> None:
     """Train a model by gradients, if it has such weights, and finish it.
 
     Args:
@@ -42,7 +42,7 @@ def fit(trainer: pl.Trainer, model: Task, data: AnyDataModule, resumed: str | Pa
         log.info("%s: finished, nothing to train", resumed)
 
 
-def finish(trainer: pl.Trainer, model: Task, data: AnyDataModule) -> None:
+def finish(trainer: pl.Trainer, model: Task, data: DataModule) -> None:
     """Fit what needs no gradients to the model of the best epoch; validate and save it, and write the summary.
 
     Lightning's validation starts the processes and moves the model to its device.

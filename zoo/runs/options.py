@@ -18,7 +18,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 import callbacks
 import datamodules
-from datamodules.base import AnyDataModule, DataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
@@ -44,7 +44,7 @@ class Made:
     """The objects of a run."""
 
     model: Task
-    data: AnyDataModule
+    data: DataModule
     trainer: TrainerOptions
 
 

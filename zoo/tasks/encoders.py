@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import Self, override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import TrainerFn
@@ -88,7 +88,7 @@ class ReadsWordVectors(Task):
         return {}
 
     @override
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         if self.train_word_vectors and data.options.word_vectors is None:
             yield (
@@ -166,7 +166,7 @@ class ReadsSpelling(ReadsWordVectors):
         self.characters, self.char_hidden_size = characters, char_hidden_size
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataModule) -> None:
         super().check_data(data)
         reads_words = getattr(self, "transformer", None) is None
         has_characters = isinstance(data.options, VectorOptions) and data.options.characters
@@ -204,7 +204,7 @@ class ReadsTransformer(Task):
             raise InputError(f"model.lora_rank={lora_rank}: must be 1 or more")
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataModule) -> None:
         super().check_data(data)
         transformer, tokenizer = self.transformer, data.options.tokenizer
         if transformer is None:
@@ -258,14 +258,14 @@ class EncodesMemory(Task):
         return super().train(mode)
 
     @override
-    def encodings_to_keep(self, data: AnyDataModule) -> str | None:
+    def encodings_to_keep(self, data: DataModule) -> str | None:
         return None if self.network.encoder is None else self.encoder_fingerprint(data)
 
     def forget_digests(self) -> None:
         """Hash the encoder's weights again: an optimizer may write to them without changing their versions."""
         self._digests = None
 
-    def encoder_fingerprint(self, data: AnyDataModule) -> str:
+    def encoder_fingerprint(self, data: DataModule) -> str:
         """Fingerprint of the encoder and of everything that its vectors of the data's texts depend on."""
         weights = self.network.encoder.state_dict()
         # Hashing takes longer than the classification of a text: weights are hashed again only after a write.

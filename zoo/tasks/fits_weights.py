@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from datamodules.core.types import PlainDict
 
 if TYPE_CHECKING:
-    from datamodules.base import AnyDataModule
+    from datamodules.base import DataModule
     from datamodules.corpora.rows import Rows
     from datamodules.retrieval import Memory
 
@@ -34,9 +34,7 @@ class FitsWeights(Protocol):
     def learned_by_gradients(self) -> str | None:
         """The part that only a training can fit again; None if there is none."""
 
-    def refit(
-        self, data: AnyDataModule, memory: Memory | None, rows: Rows | None, members: bool = False
-    ) -> str:
+    def refit(self, data: DataModule, memory: Memory | None, rows: Rows | None, members: bool = False) -> str:
         """Fit the weights again on labelled rows, None = only on rows of the memory; return them as text.
 
         `members` are fitted first, to the memory's rows.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.tasks.base import Task
@@ -45,17 +45,17 @@ class Fitted(Task):
 
     @abstractmethod
     @override
-    def finish(self, data: AnyDataModule) -> None: ...
+    def finish(self, data: DataModule) -> None: ...
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataModule) -> None:
         super().check_data(data)
         for name in ("init_from", "freeze", "learning_rates", "compile"):
             if self.hparams[name]:
                 raise InputError(f"model.{name}: a {type(self).__name__} has no trained weights; omit it")
 
     @override
-    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         reason = f"a {type(self).__name__} is fitted without gradient steps"
         default = signature(Task.__init__).parameters["optimizer"].default

@@ -9,14 +9,14 @@ import pytorch_lightning as pl
 import torch
 
 import zoo
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import ClassificationSpec
 from tests.zoo.test_models import trainer
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 
 
-def fit_and_load(folder: Path, model: Task, data: AnyDataModule) -> Any:
+def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
     """The predictor of a model that is fitted, saved and loaded."""
     run: pl.Trainer = trainer(folder)
     fit(run, model, data)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
@@ -34,7 +34,7 @@ class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
     _encoded_memory: EncodedMemory | None = None
 
     @override
-    def check_data(self, data: AnyDataModule) -> None:
+    def check_data(self, data: DataModule) -> None:
         super().check_data(data)
         if self.encoder_is_frozen and self.init_from is None and self.transformer is None:
             raise InputError(
