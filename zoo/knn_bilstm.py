@@ -310,11 +310,12 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
     def _learn_metric(self) -> None:
         data = self.data
         assert isinstance(data, TextRowsDataModule)
-        rows = data.split("train").rows
+        split = data.split("train")
+        rows = split.rows
         if (plan := self.metric_plan(len(rows))) is not None:
             log.info("the encoder's metric is learned, %d steps", plan.steps)
             target = label_numbers(rows, self.labels)
-            self.tune_encoder(data, target, plan, np.arange(len(rows)))
+            self.tune_encoder(data, split, target, plan, np.arange(len(rows)))
 
     # --- encodings of the memory ---
 

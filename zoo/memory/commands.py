@@ -231,7 +231,7 @@ def fit_again(saved: SavedModel, rows: Rows | None, refit: bool, retriever: Retr
     `rows` are labelled; None = the held-out rows that stayed with the model, and rows of the memory.
     """
     predictor = saved.predictor(retriever=retriever)
-    kept = None if predictor.held_out is None else predictor.held_out.rows
+    kept = predictor.held_out
     if rows is None and kept is not None and kept.texts is not None:
         rows = Rows.from_lists(kept.texts, kept.labels, source="the held-out rows of the model")
     task, trained = predictor.model, saved.make_model()

@@ -27,7 +27,7 @@ from zoo.registry import model_class
 from zoo.saving import artifacts, fitted_weights, hub, model_folder
 from zoo.saving.checkpoint import Checkpoint, explained_by, read_contents
 from zoo.saving.fitted_weights import Entry
-from zoo.saving.held_out import RESULTS_FILE, HeldOutRows, KeptHeldOut
+from zoo.saving.held_out import HeldOutRows
 
 if TYPE_CHECKING:
     import torch
@@ -213,16 +213,14 @@ class SavedModel:
                 model.use_members(members)
         return entry
 
-    def held_out(self, entry: Entry | None) -> KeptHeldOut:
+    def held_out(self, entry: Entry | None) -> HeldOutRows | None:
         """Return the held-out rows of the training, or of the entry of `weights.json` that the model uses."""
         values: PlainDict | None = self.checkpoint.extras.get("held_out")
-        members = None if entry is None else entry.members
         if entry is not None:
             checksum = entry.held_out
             values = None if checksum is None else fitted_weights.read_values("held_out", checksum, self.file)
         with explained_by(self.source):
-            rows = None if values is None else HeldOutRows.of(values)
-        return KeptHeldOut(rows, None if self.is_download else self.file(RESULTS_FILE), members)
+            return None if values is None else HeldOutRows.of(values)
 
     def predictor(
         self,

@@ -96,7 +96,7 @@ class MetricStopwatchCallback(Callback):
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, MemoryEnsemble)
-        model, data = pl_module, pl_module.model_data
+        model, data = pl_module, pl_module.text_data
         split, encoder = data.split("train"), pl_module.network.encoder
         assert isinstance(encoder, TransformerEncoder)
         target = label_numbers(split.rows, model.labels)
@@ -128,14 +128,14 @@ class MetricStopwatchCallback(Callback):
 
 def _accuracy_of_means(model: MemoryEnsemble, target: NDArray[np.int64]) -> float:
     """Accuracy on validation texts, each of the class whose mean vector is nearest."""
-    data, random = model.model_data, np.random.default_rng(0)
+    data, random = model.text_data, np.random.default_rng(0)
     train, validation = data.split("train").rows, data.split("validation").rows
     seen = random.permutation(len(train))[:SCORED_TEXTS]
     unseen = random.permutation(len(validation))[:SCORED_TEXTS]
-    vectors = model.encode([train.texts[row] for row in seen.tolist()])
+    vectors = model.encode(data, [train.texts[row] for row in seen.tolist()])
     means = np.stack([vectors[target[seen] == label].sum(axis=0) for label in range(len(model.labels))])
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-    others = model.encode([validation.texts[row] for row in unseen.tolist()])
+    others = model.encode(data, [validation.texts[row] for row in unseen.tolist()])
     predicted = (others @ means.T).argmax(axis=1)
     return float((predicted == label_numbers(validation, model.labels)[unseen]).mean())
 

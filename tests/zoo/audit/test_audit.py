@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import zoo
 from datamodules.core.errors import InputError
@@ -16,10 +17,11 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import COMMON_WORDS, LABELS, QUIET_TRAINER, TOPIC_WORDS, Result, write_table
 from tests.zoo.ensemble.conftest import run as run
-from zoo.audit import audit
+from zoo.audit import audit, judging
 from zoo.audit.audit import share_of_errors
-from zoo.audit.judging import read_inputs
+from zoo.audit.judging import judge
 from zoo.audit.page import page
+from zoo.ensemble.metric import EncoderMetric
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -129,17 +131,37 @@ def test_vectors_of_a_frozen_encoder_are_read(run: Run, tiny_bert: Path, tmp_pat
     train = write_table(tmp_path / "noisy.csv", [*ROWS, (ROWS[0][0].upper(), "fruit")])
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", "--data.validation_split=0"]
     predictor = zoo.load(run("bert", *options, table=train))
-    inputs = read_inputs(predictor.memory, predictor.memory.labels(), predictor)
-    assert inputs.names == ["lexical", "encoder"]
-    assert inputs.readings.vectors.shape == (91, predictor.model.vector_size)
-    assert inputs.votes.keys() == {"lexical_vote", "dense_vote"}
-    for votes in inputs.votes.values():
+    judgement = judge(predictor.memory, predictor.memory.labels(), predictor)
+    assert judgement.votes.keys() == {"lexical_vote", "dense_vote"}
+    for votes in judgement.votes.values():
         for row in (0, 90):
             assert not {0, 90} & set(votes.rows[row].tolist())
     assert len(audit(predictor).rows) == 91
 
 
-def test_an_encoder_that_has_learned_the_labels_is_not_read(run: Run, tmp_path: Path) -> None:
+def test_a_learned_metric_does_not_know_the_row_that_it_judges(
+    run: Run, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random labels of four classes, of rows that were added as well: no label is more probable than another one."""
+    monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda self, *_: np.zeros(1))
+    random, names = np.random.default_rng(0), ["a", "b", "c", "d"]
+    rows = [(text, str(random.choice(names))) for text, _ in clean_rows(160)]
+    options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=60", "--data.validation_split=0"]
+    folder = run("bert", *options, table=write_table(tmp_path / "noise.csv", rows[:120]))
+    assert zoo_command("memory", "add", folder, write_table(tmp_path / "more.csv", rows[120:])).code == 0
+    predictor = zoo.load(folder)
+    assert predictor.model.network.has_learned_metric
+    weights = {name: value.clone() for name, value in predictor.model.network.encoder.state_dict().items()}
+    found = audit(predictor)
+    assert len(found.rows) == 160
+    assert np.mean([1 - row.suspicion for row in found.rows]) == pytest.approx(0.25, abs=0.04)
+    after = predictor.model.network.encoder.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in weights.items())
+
+
+def test_an_encoder_that_has_learned_the_labels_is_not_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pre-trained word vectors have not."""
     random, words = np.random.default_rng(0), sorted({word for text, _ in ROWS for word in text.split()})
     lines = [f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=8))}" for word in words]
@@ -147,12 +169,13 @@ def test_an_encoder_that_has_learned_the_labels_is_not_read(run: Run, tmp_path: 
     vectors.write_text("\n".join(lines) + "\n")
     train = write_table(tmp_path / "noisy.csv", ROWS)
     predictor = zoo.load(run("bilstm", f"--data.word_vectors={vectors}", table=train))
-    inputs = read_inputs(predictor.memory, predictor.memory.labels(), predictor)
-    assert inputs.names == ["lexical", "bag"]
-    assert inputs.readings.vectors is None
-    assert inputs.readings.bags.shape == (len(predictor.memory), 8)
-    assert inputs.votes.keys() == {"lexical_vote"}
-    assert len(audit(predictor).rows) == len(predictor.memory)
+    given = []
+    monkeypatch.setattr(judging, "cross_judge", lambda inputs, reader: given.append(inputs))
+    judge(predictor.memory, predictor.memory.labels(), predictor)
+    (inputs,) = given
+    assert inputs.names == ["lexical", "lexical_vote", "bag"]
+    assert inputs.rows.readings.vectors is None
+    assert inputs.rows.readings.bags.shape == (len(predictor.memory), 8)
 
 
 def test_a_model_without_memory_is_refused(zoo_command: Zoo, train_csv: Path) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
-from datamodules.core.storage import with_checksum, write_json
-from zoo.saving.held_out import HeldOutScores, KeptHeldOut
+from zoo.saving.held_out import HeldOutScores
 from zoo.tasks.classification.abstention import (
     answer_threshold,
     certified_threshold,
@@ -105,24 +104,3 @@ def test_calibration_by_hand(tmp_path: Path) -> None:
     file = calibration.chart().write(tmp_path)
     assert file is not None
     assert file.stat().st_size > 1000
-
-
-def test_results_next_to_a_model(tmp_path: Path) -> None:
-    """The latest ones are kept; a damaged file is as good as none."""
-    file = tmp_path / "held_out.json"
-    scores = HeldOutScores(np.array([0.5]), np.array([True]), np.array([0.5]))
-    for version in range(12):
-        KeptHeldOut(None, file).keep(str(version), scores)
-    assert KeptHeldOut(None, file).scores("0") is None
-    kept = KeptHeldOut(None, file).scores("11")
-    assert kept is not None
-    assert kept.is_right.tolist() == [True]
-    file.write_text(file.read_text().replace("0.5", "0.9"))
-    assert KeptHeldOut(None, file).scores("11") is None
-    for contents in ({"results": {"11": {"probability": [0.5]}}}, {"results": [1]}, {}):
-        write_json(file, with_checksum(contents))
-        assert KeptHeldOut(None, file).scores("11") is None
-    # A folder that cannot be written: in this process only.
-    unwritable = KeptHeldOut(None, tmp_path / "no_folder" / "held_out.json")
-    unwritable.keep("1", scores)
-    assert unwritable.scores("1") is not None
