@@ -16,7 +16,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from callbacks.charts import wandb_loggers
-from datamodules.core.secrets import redact
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 
@@ -35,11 +34,11 @@ class Answer(Protocol):
 
 
 class RunFolder(Callback):
-    """Writes `config.yaml`, with which `zoo fit` repeats the run, and `summary.json`, without secrets."""
+    """Writes `config.yaml`, with which `zoo fit` repeats the run, and `summary.json`."""
 
     def __init__(self, folder: str | Path, config: PlainDict) -> None:
         self.folder = Path(folder)
-        self.config = redact({**config, "ckpt_path": None} if "ckpt_path" in config else config)
+        self.config = {**config, "ckpt_path": None} if "ckpt_path" in config else config
         self.started = time.monotonic()
         #: seconds of a resumed run's earlier sessions, up to the checkpoint.
         self.earlier = 0.0

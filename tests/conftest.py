@@ -71,8 +71,9 @@ def elasticsearch_cluster() -> Iterator[list[server.Server]]:
 
 
 @pytest.fixture
-def index_prefix(elasticsearch_url: str) -> Iterator[str]:
-    """A beginning of index names for one test; what was made under it is deleted in the end."""
+def index_prefix(elasticsearch_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A beginning of index names for one test, whose indexes are deleted in the end; memories name no server."""
+    monkeypatch.setenv("ELASTICSEARCH_URL", elasticsearch_url)
     prefix = f"zoo-test-{uuid.uuid4().hex[:12]}"
     yield prefix
     with Elasticsearch(elasticsearch_url) as client:

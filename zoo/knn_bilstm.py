@@ -26,7 +26,7 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import FolderMemory, Memory, servers_of
+from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule
@@ -355,7 +355,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
         data = self.data
         assert isinstance(data, TextRowsDataModule)
         # A prepared split is measured without a server.
-        reads_folder = data.has_memory and not any(servers_of(data.retriever))
+        reads_folder = data.has_memory and not data.retriever.is_on_server
         if self.uses_memory and data.memory is not None and reads_folder:
             self.read_memory(data, data.memory.opened, len(data.split(split).rows))
             data.memory.close()

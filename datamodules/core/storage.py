@@ -49,7 +49,7 @@ def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object],
     """Let `save` write the files of a folder unless it is whole; refuse a folder with another fingerprint."""
     with lock(folder):
         if not is_whole(folder, fingerprint):
-            with new_folder(folder, fingerprint, **facts) as partial:
+            with new_folder(folder, fingerprint, like=None, **facts) as partial:
                 save(partial)
 
 
@@ -74,26 +74,37 @@ def lock_file(path: Path) -> FileLock:
 
 
 @contextmanager
-def new_folder(folder: Path, fingerprint: str, **facts: object) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`."""
+def new_folder(
+    folder: Path, fingerprint: str, *, like: Path | None = None, **facts: object
+) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`.
+
+    The checksums of files that are hard links to those of the folder `like` are taken from its manifest.
+    """
     partial = folder.parent / f".{folder.name}.partial"
     with named_disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             yield partial
-            finish_folder(partial, folder, fingerprint, **facts)
+            finish_folder(partial, folder, fingerprint, like=like, **facts)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object) -> None:
+def finish_folder(
+    partial: Path, folder: Path, fingerprint: str, *, like: Path | None = None, **facts: object
+) -> None:
     """Sync the files of `partial`, write their manifest, with the facts, and replace `folder` by `partial`."""
     files = {}
+    known = {} if like is None else check_folder(like)["files"]
     for path in sorted(partial.iterdir()):
         if path.is_dir():
             continue  # a memory, which has its own manifest
+        if like is not None and path.name in known and path.samefile(like / path.name):
+            files[path.name] = known[path.name]
+            continue
         sync(path)
         files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum_of(path)}
     with (partial / MANIFEST).open("w") as file:
@@ -105,6 +116,23 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object
         shutil.rmtree(folder)
     partial.rename(folder)
     sync(folder.parent)
+
+
+def delete(folder: Path) -> None:
+    """Delete a folder, hidden first: one that is deleted in part is not taken for a whole one."""
+    hidden = folder if folder.name.startswith(".") else folder.with_name(f".{folder.name}.deleted")
+    if hidden != folder:
+        shutil.rmtree(hidden, ignore_errors=True)
+        folder.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """Make a hard link to a file, or a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copy2(source, target)
 
 
 def sync(path: Path) -> None:

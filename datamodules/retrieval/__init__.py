@@ -14,7 +14,6 @@ from datamodules.retrieval.registry import checked_description as checked_descri
 from datamodules.retrieval.registry import is_existing_index as is_existing_index
 from datamodules.retrieval.registry import load_all_retrievers as load_all_retrievers
 from datamodules.retrieval.registry import make_retriever as make_retriever
-from datamodules.retrieval.registry import servers_of as servers_of
 
 if TYPE_CHECKING:
     from datamodules.retrieval.dense.retriever import DenseRetriever as DenseRetriever
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.neighbors import open_neighbors as open_neighbors
     from datamodules.retrieval.memories.opening import is_memory as is_memory
     from datamodules.retrieval.memories.opening import open_memory as open_memory
-    from datamodules.retrieval.memories.row_versions import POINTER as POINTER
-    from datamodules.retrieval.memories.row_versions import contents_of_memory as contents_of_memory
-    from datamodules.retrieval.memories.row_versions import first_rows as first_rows
-    from datamodules.retrieval.memories.row_versions import read_pointer as read_pointer
+    from datamodules.retrieval.memories.versions import POINTER as POINTER
+    from datamodules.retrieval.memories.versions import contents_of_memory as contents_of_memory
+    from datamodules.retrieval.memories.versions import first_rows as first_rows
+    from datamodules.retrieval.memories.versions import read_pointer as read_pointer
 
 _MEMORIES = {
     "folder_memory": (
@@ -49,7 +48,7 @@ _MEMORIES = {
     "index_memory": ("IndexMemory",),
     "memory": ("Memory", "Neighbors", "UnknownLabels"),
     "neighbors": ("build_neighbors", "open_neighbors"),
-    "row_versions": ("POINTER", "contents_of_memory", "first_rows", "read_pointer"),
+    "versions": ("POINTER", "contents_of_memory", "first_rows", "read_pointer"),
     "opening": ("is_memory", "open_memory"),
 }
 #: Name -> module of what is imported on first use: each module needs packages that the others do not.

@@ -122,9 +122,16 @@ class Retriever(ABC):
     existing_index: str | None = None
     #: the members of a retriever that combines several.
     retrievers: Sequence[Retriever] = ()
+    #: options that name a server or hold credentials: no description has them.
+    local_options: frozenset[str] = frozenset()
+
+    @property
+    def is_on_server(self) -> bool:
+        """True if a search needs a server."""
+        return any(member.is_on_server for member in self.retrievers)
 
     def describe(self) -> PlainDict:
-        """Return `class_path` and `init_args`, without secrets, for `make_retriever`."""
+        """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`."""
         class_path = f"{type(self).__module__}.{type(self).__name__}"
         return {"class_path": class_path, "init_args": self._init_args()}
 
@@ -137,7 +144,7 @@ class Retriever(ABC):
 
     @abstractmethod
     def _init_args(self) -> PlainDict:
-        """Return the constructor's arguments, JSON values; `retrievers`, if it takes them, as their descriptions."""
+        """Return the constructor's arguments, JSON values, without `local_options`; `retrievers` as descriptions."""
 
     @abstractmethod
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
@@ -14,7 +13,6 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
 
 if TYPE_CHECKING:
-    from datamodules.retrieval.elasticsearch.connection import ServerConnection
     from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 
 #: Name -> module of the built-in retrievers, imported on first use: each needs packages that the others do not.
@@ -25,8 +23,6 @@ RETRIEVERS = {
     "EmbeddedRetriever": "datamodules.retrieval.embedded.retriever",
     "FusedRetriever": "datamodules.retrieval.fused",
 }
-#: Arguments of the Elasticsearch client that are taken from a file. Others could weaken TLS or choose servers.
-CLIENT_ARGS_OF_FILES = ("connections_per_node", "http_compress", "request_timeout")
 
 
 def load_all_retrievers() -> None:
@@ -50,7 +46,7 @@ def retriever_class(class_path: str) -> type[Retriever]:
 
 
 def checked_description(description: object, stranger: Path | None) -> PlainDict:
-    """Return what `Retriever.describe` described in a file, without what could weaken the connection to a server.
+    """Return what `Retriever.describe` described in a file, which names no server.
 
     `stranger` is the folder of a stranger's model or memory, outside of which no encoder is read. Raises an
     `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
@@ -64,9 +60,11 @@ def checked_description(description: object, stranger: Path | None) -> PlainDict
     # The parser of the command line takes a dot in a name for an option of a part.
     if unknown := [name for name in arguments if not name.isidentifier()]:
         raise InputError(f"the retriever {kind.__name__} has no option {unknown[0]!r}")
-    if isinstance(client_args := arguments.get("client_args"), dict):
-        kept = {name: value for name, value in client_args.items() if name in CLIENT_ARGS_OF_FILES}
-        arguments["client_args"] = kept or None
+    if local := sorted(kind.local_options & arguments.keys()):
+        raise InputError(
+            f"the description of the retriever {kind.__name__} has the option {local[0]}, which files must not set;"
+            " name a server in ELASTICSEARCH_URL, or with --retriever"
+        )
     if stranger is not None and "encoder" in arguments:
         arguments["encoder"] = own_name(arguments["encoder"], stranger)
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
@@ -81,17 +79,14 @@ def _checked_argument(value: object, stranger: Path | None) -> object:
 
 
 def make_retriever(description: object, stranger: Path | None) -> Retriever:
-    """Make the retriever that `Retriever.describe` described in a file; `stranger` as in `checked_description`.
-
-    The servers of a stranger are not used, and those of the user are sent no credentials, unless the user names them.
-    """
+    """Make the retriever that `Retriever.describe` described in a file; `stranger` as in `checked_description`."""
     checked = checked_description(description, stranger)
     arguments = dict(checked["init_args"])
     if isinstance(arguments.get("retrievers"), list):
         arguments["retrievers"] = [make_retriever(member, stranger) for member in arguments["retrievers"]]
     kind = retriever_class(checked["class_path"])
     try:
-        retriever = kind(**arguments)
+        return kind(**arguments)
     except InputError:
         raise
     except (TypeError, ValueError, AttributeError) as error:
@@ -99,18 +94,6 @@ def make_retriever(description: object, stranger: Path | None) -> Retriever:
             f"the description of the retriever {kind.__name__} is damaged ({reason(error)}); name a retriever with"
             " --retriever"
         ) from error
-    for server in servers_of(retriever):
-        server.trust([], is_own=stranger is None)
-    return retriever
-
-
-def servers_of(retriever: Retriever) -> Iterator[ServerConnection]:
-    """Yield the connections of a retriever and of its members."""
-    server: ServerConnection | None = getattr(retriever, "server", None)
-    if server is not None and hasattr(server, "trust"):
-        yield server
-    for member in retriever.retrievers:
-        yield from servers_of(member)
 
 
 def is_existing_index(retriever: Retriever) -> TypeGuard[ElasticsearchRetriever]:

@@ -13,6 +13,7 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.memories.changes import conflicting_rows
 from zoo.audit.judging import Judgement, judge
 from zoo.tasks.predictor import Predictor
 
@@ -97,7 +98,7 @@ def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement) -> Au
     suggested = logs.argmax(axis=1)
     conflicts = {
         row: [each for each in group if target[each] != target[row]]
-        for group in memory.conflicts()
+        for group in conflicting_rows(memory.rows, memory.opened.lookup)
         for row in group
     }
     rows = memory.rows

@@ -94,7 +94,7 @@ def read_texts(memory: FolderMemory, labels: list[str]) -> Inputs:
     """Read the texts of a memory whose rows have these labels, and search each text among the others."""
     texts, target = memory.rows.texts[:], label_numbers(memory.rows, labels)
     neighbors = memory.search(texts, NEIGHBORS, exclude_duplicates=True)
-    row_of = np.append(memory.rows_with_ids(neighbors.memories.ids), -1)
+    row_of = np.append(memory.opened.rows_with_ids(neighbors.memories.ids), -1)
     numbers = row_of[neighbors.rows].astype(np.int64)
     exists, classes = torch.from_numpy(numbers >= 0), torch.from_numpy(target[numbers])
     votes = Votes(torch.from_numpy(neighbors.scores), exists, classes, len(labels), numbers)
@@ -108,7 +108,8 @@ def add_vectors(inputs: Inputs, memory: EncodedMemory) -> Inputs:
     """Add the vectors of a memory's rows, which also vote by their similarity."""
     readings = inputs.rows.readings
     readings = readings._replace(
-        vectors=torch.from_numpy(memory.vectors.copy()), excluded=memory.memory.excluded_rows(readings.texts)
+        vectors=torch.from_numpy(memory.vectors.copy()),
+        excluded=memory.memory.opened.excluded_rows(readings.texts),
     )
     return inputs._replace(
         names=[*inputs.names, "encoder", "dense_vote"],

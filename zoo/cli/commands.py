@@ -99,7 +99,7 @@ def run(name: str, options: Sequence[str]) -> None:
         import_retrievers(options)
     if command.first is not None and options and not options[0].startswith("-"):
         options = [command.first, *options]
-    options = [f"{option}=true" if option in ("--list", "--plan") else option for option in options]
+    options = [f"{option}=true" if option == "--list" else option for option in options]
     auto_cli(
         components,
         list(options),

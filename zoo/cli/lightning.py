@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from datamodules.core.outputs import check_output
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
-from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
@@ -57,15 +55,11 @@ class ZooCLI(LightningCLI):
         self,
         command: str,
         saved: SavedModel | None,
-        servers: set[str],
         options: list[str],
         files: Mapping[str, str],
     ) -> None:
-        """Run a command from the model `saved`.
-
-        `servers` are the URLs that the user's own options name; `files` are texts of files for the run folder, by name.
-        """
-        self.command, self.saved, self.servers, self.files = command, saved, servers, files
+        """Run a command from the model `saved`; `files` are texts of files for the run folder, by name."""
+        self.command, self.saved, self.files = command, saved, files
         is_run = command != "prepare"
         if is_run:
             # `_write_scores` prints the scores, more briefly than Lightning.
@@ -199,11 +193,6 @@ class ZooCLI(LightningCLI):
             data.disable_memory()
         if self.saved is None:
             return
-        # The other servers are defaults of a retriever that the user names.
-        trained = make_retriever(self.saved.checkpoint.data.retriever, self.saved.stranger)
-        named_by_model = {url for server in servers_of(trained) for url in server.urls}
-        for server in servers_of(data.retriever):
-            server.trust(self.servers | ({*server.urls} - named_by_model), is_own=self.saved.is_own)
         if self.subcommand in ("validate", "test"):
             self._restore(self.saved)
 
@@ -330,7 +319,7 @@ class ZooCLI(LightningCLI):
                 if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
                     logger.experiment.summary[best.monitor] = float(score)
                 if self.artifact is not None:
-                    log_run(logger.experiment, self.run_dir, self.artifact, self._rows_by_option())
+                    log_run(logger.experiment, self.run_dir, self.artifact)
                 logger.experiment.finish()  # the next run of this process is another one
         if score is not None:
             print(f"best {best.monitor} {float(score):.4f}")
@@ -343,14 +332,6 @@ class ZooCLI(LightningCLI):
             )
         if best is not None:
             print(f"run folder: {self.run_dir}")
-
-    def _rows_by_option(self) -> dict[str, int]:
-        """Return the number of rows that were read for training and validation, by the option of their table."""
-        data, rows = self.datamodule, Counter[str]()
-        for name in ("train", "validation"):
-            table = "train" if data.is_split_off(name) else name
-            rows[data.options.table_option.format(split=table)] += len(data.dataset(data.split(name)))
-        return rows
 
     def after_validate(self) -> None:
         """Write the scores."""

@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.core.lightning import predict_only
-from datamodules.core.secrets import hide, redact_arguments, secrets_of
 from zoo import __version__
 from zoo.cli import commands
 from zoo.cli.errors import explain
+from zoo.cli.options import refuse_secrets_of
 from zoo.cli.signals import end_children, ending_signal, raising_sigterm
 
 #: Maximum number of characters of an error message.
@@ -56,12 +56,9 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     if args is None:
         args = sys.argv[1:]
-        # W&B records them. Processes for other devices get them too, and contact no server.
-        sys.argv[1:] = redact_arguments(args)
         if args[:1] in (["predict"], ["encode"]):
             predict_only()
     args = list(args)
-    secrets = secrets_of(args)
     if not args or args[0] in ("-h", "--help"):
         print(commands.usage())
         return 0
@@ -73,6 +70,8 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with raising_sigterm():
             modules, args = _without_imports(args)
+            # Before a run records its options: the run folder, W&B, error messages.
+            refuse_secrets_of(args)
             for module in modules:
                 _import(module)
             if args[0] == "--version":
@@ -91,9 +90,9 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and _reader_has_ended():
             return 128 + signal.SIGPIPE
         if (line := explain(error, args[0])) is None:
-            print(hide(traceback.format_exc(), secrets), end="", file=sys.stderr)
+            traceback.print_exc()
             return 1
-        _report(f"zoo: error: {excerpt(_without_secrets(error, line, secrets), _LONGEST)}")
+        _report(f"zoo: error: {excerpt(line, _LONGEST)}")
         return 2
     return 0
 
@@ -142,15 +141,6 @@ def _import_own(name: str, module: str, folder: str) -> None:
         raise InputError(
             f"--import {name}: Python or the zoo has a module of the name {module}; rename the file"
         )
-
-
-def _without_secrets(error: Exception, line: str, secrets: set[str]) -> str:
-    if isinstance(error, InputError):
-        # Our own messages name options, which `hide` would take for secrets.
-        for secret in secrets:
-            line = line.replace(secret, "...")
-        return line
-    return hide(line, secrets)
 
 
 def _reader_has_ended() -> bool:

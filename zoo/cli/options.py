@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from datamodules.core.secrets import refuse_secrets
+
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the options with a value, written as `--option value` or `--option=value`."""
@@ -39,30 +41,14 @@ def user_strings(options: Sequence[str]) -> set[str]:
     return strings
 
 
-def named_servers(options: Sequence[str]) -> set[str]:
-    """Return the URLs that options, and the files of --config, give to retrievers; no other text names a server."""
-    urls: set[str] = set()
+def refuse_secrets_of(options: Sequence[str]) -> None:
+    """Raise an `InputError` if an option, or a file of --config, may hold a secret."""
     for name, value in named_values(options):
-        if name != "--config":
-            urls |= {*urls_in(_parsed(value), name.removeprefix("--"))}
-        elif "\0" not in value and os.path.isfile(value):
+        parsed = _parsed(value)
+        refuse_secrets(parsed if isinstance(parsed, dict | list) else value, name)
+        if name == "--config" and "\0" not in value and os.path.isfile(value):
             text = Path(value).read_text(encoding="utf-8", errors="replace")
-            urls |= {*urls_in(_parsed(text))}
-    return urls
-
-
-def urls_in(value: object, option: str = "") -> Iterator[str]:
-    """Yield the URLs of retrievers in the value of an option, or in a configuration."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from urls_in(item, f"{option}.{key}")
-    elif isinstance(value, list):
-        for item in value:
-            yield from urls_in(item, option)
-    elif isinstance(value, str):
-        parts = option.split(".")
-        if parts[-1] == "url" and {"retriever", "retrievers"} & {*parts}:
-            yield value
+            refuse_secrets(_parsed(text), "", source=f"{value}: ")
 
 
 def _parsed(text: str) -> object:

@@ -13,7 +13,6 @@ import yaml
 from filelock import Timeout
 
 from datamodules.core.errors import InputError
-from datamodules.core.secrets import redact
 from datamodules.core.storage import fingerprint_of, lock_file, named_disk_errors
 from datamodules.core.types import PlainDict
 
@@ -45,7 +44,7 @@ def setting_of(config: PlainDict) -> str:
     setting = {name: config[name] for name in ("model", "data", "trainer")}
     data = {**setting["data"], "init_args": {**setting["data"]["init_args"], "seed": None}}
     trainer = {name: value for name, value in setting["trainer"].items() if name != "logger"}
-    return fingerprint_of(redact({**setting, "data": data, "trainer": trainer}))
+    return fingerprint_of({**setting, "data": data, "trainer": trainer})
 
 
 @contextmanager

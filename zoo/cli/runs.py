@@ -19,7 +19,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import checked_description, load_all_retrievers
 from datamodules.state import options_to_evaluate
 from zoo.cli import configs
-from zoo.cli.options import named_servers, named_values, user_strings
+from zoo.cli.options import named_values, user_strings
 from zoo.registry import MODELS, model_class
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.saved_model import SavedModel, option_names
@@ -46,7 +46,7 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
     saved = None if source is None else SavedModel.open(source)
     if saved is not None and command == "fit":
         options = _resumed(saved, options)
-    strings, servers = user_strings(options), named_servers(options)
+    strings = user_strings(options)
     if saved is not None and command != "fit":
         base = _config_of(saved, command, given)
     else:
@@ -65,7 +65,7 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
             file.write_text(yaml.safe_dump(base, sort_keys=False))
             options = ["--config", str(file), *options]
         try:
-            ZooCLI(command, saved, servers, options, files or {})
+            ZooCLI(command, saved, options, files or {})
         finally:
             os.environ.pop("ZOO_RUN_DIR", None)
 

@@ -117,7 +117,7 @@ class EnsembleNetwork(nn.Module):
         self, texts: Sequence[str], own_ids: Sequence[str] | None = None
     ) -> list[NDArray[np.int32]] | None:
         """Rows of the searched memory that are duplicates of each text; with own ids, also the text's own row."""
-        return None if self.memory is None else self.memory.memory.excluded_rows(texts, own_ids)
+        return None if self.memory is None else self.memory.memory.opened.excluded_rows(texts, own_ids)
 
     def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""

@@ -171,7 +171,7 @@ def _added_rows(model: EnsembleModel, data: TextRowsDataModule[Any], memory: Mem
     first = max(model.network.fitted_version, 1)
     if not isinstance(memory, FolderMemory) or memory.version <= first:
         return []
-    rows = memory.rows.select(memory.rows_since(first))
+    rows = memory.rows.select(memory.opened.rows_since(first))
     split = data.split_of(rows, memory, exclude_duplicates=True)
     marks = data.marks_of(rows, split.neighbors, None, data.duplicates.seen)
     usable, target = _usable_rows(model, split, marks.is_independent)

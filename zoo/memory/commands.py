@@ -17,6 +17,7 @@ from datamodules.retrieval import (
     make_retriever,
     open_memory,
 )
+from datamodules.retrieval.memories.changes import conflicting_rows, corrections
 from zoo.saving import fitted_weights
 from zoo.saving.saved_model import SavedModel, is_model
 
@@ -107,7 +108,7 @@ def add(
     if saved is not None and tune:
         # Opened again: the memory may be a copy now.
         fit_again(SavedModel.open(saved.source), None, refit=False, retriever=retriever)
-    share_changed(push, model, "added", file)
+    share_changed(push, model)
 
 
 def check_push(push: str | None, model: str, saved: SavedModel | None) -> None:
@@ -121,13 +122,12 @@ def check_push(push: str | None, model: str, saved: SavedModel | None) -> None:
     sharing.check_target(push)
 
 
-def share_changed(push: str | None, model: str, change: str, file: str | None) -> None:
-    """Upload a model after a change by the rows of a table, if `push` names a place."""
+def share_changed(push: str | None, model: str) -> None:
+    """Upload a changed model, if `push` names where."""
     if push is not None:
         from zoo.saving import sharing
 
-        tables = [] if file is None else [sharing.table_of(change, file)]
-        print(sharing.share(model, push, tables=tables))
+        print(sharing.share(model, push))
 
 
 def _check_tuned(model: str, saved: SavedModel | None) -> None:
@@ -140,7 +140,7 @@ def _correct(memory: Memory, rows: Rows, known: list[str] | None) -> int:
     """Relabel the memories that have the texts of rows with other labels; return their number."""
     if not isinstance(memory, FolderMemory):
         raise memory.is_only_read()
-    labels = memory.corrections(rows)
+    labels = corrections(memory.rows, memory.opened.lookup, rows)
     return memory.relabel(labels, known).changed if labels else 0
 
 
@@ -210,7 +210,7 @@ def tune(
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
     fit_again(saved, read_table(file, **columns), refit, retriever)
-    share_changed(push, model, "tuned", file)
+    share_changed(push, model)
 
 
 def check_fits_weights(saved: SavedModel) -> None:
@@ -299,7 +299,9 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
         number_of = {count["values"]: count["counts"] for count in counts}
         labels = [f"{label} {number_of[label]}" for label in labels]
     facts["labels"] = ", ".join(labels) or "none"
-    conflicts = opened.conflicts() if isinstance(opened, FolderMemory) else []
+    conflicts = (
+        conflicting_rows(opened.rows, opened.opened.lookup) if isinstance(opened, FolderMemory) else []
+    )
     if conflicts:
         facts["conflicts"] = f"{len(conflicts)} texts with several labels; `zoo memory relabel` corrects them"
     facts["back end"] = type(opened.retriever).__name__

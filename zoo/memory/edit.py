@@ -11,7 +11,7 @@ from datamodules.core.errors import InputError, visible
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, Memory, Retriever, servers_of
+from datamodules.retrieval import FolderMemory, Memory, Retriever
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.commands import (
     addable_labels,
@@ -73,7 +73,7 @@ def remove(
     memory = _own(saved, memory, wanted)
     done = memory.remove(wanted, allow_empty_class)
     _finish(memory, saved, done, "removed", refit, retriever)
-    share_changed(push, model, "removed", file)
+    share_changed(push, model)
 
 
 def relabel(
@@ -114,7 +114,7 @@ def relabel(
         wanted = parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
     relabel_rows(*opened, wanted, labels, allow_empty_class, refit, retriever)
-    share_changed(push, model, "relabelled", file)
+    share_changed(push, model)
 
 
 def relabel_rows(
@@ -168,7 +168,7 @@ def replace(
     memory = _own(saved, memory, rows.ids)
     done = memory.replace(rows, addable_labels(saved, memory), allow_empty_class)
     _finish(memory, saved, done, "replaced", refit, retriever)
-    share_changed(push, model, "replaced", file)
+    share_changed(push, model)
 
 
 def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> None:
@@ -185,7 +185,7 @@ def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> No
     first = memory.versions()[0][0]
     kept = "version" if first == memory.version else f"versions {first} to"
     print(f"{memory.location()}: {deleted} versions deleted, {kept} {memory.version} kept")
-    if deleted and any(servers_of(memory.retriever)):
+    if deleted and memory.retriever.is_on_server:
         print(
             "the server keeps the index of the first version, which other memories may share; delete it there"
         )
@@ -256,7 +256,7 @@ def open_to_change(
 
 def _own(saved: SavedModel | None, memory: FolderMemory, ids: Sequence[str] = ()) -> FolderMemory:
     """Return the memory that may change, after a look at the ids: a copy of one that other runs share."""
-    memory.rows_with_ids(ids)
+    memory.opened.rows_with_ids(ids)
     return memory if saved is None else own_memory(saved, memory)
 
 

@@ -27,6 +27,7 @@ from datamodules.retrieval import Retriever
 from zoo.cli import runs
 from zoo.cli.errors import explain
 from zoo.cli.main import ignore_irrelevant_warnings
+from zoo.cli.options import refuse_secrets_of
 from zoo.cli.signals import ending_signal
 from zoo.registry import model_class
 from zoo.saving.saved_model import is_model, load, move
@@ -108,6 +109,7 @@ def fit(
         ]
         with _one_at_a_time, _as_a_library(verbose):
             move(torch.nn.Linear(1, 1), device)  # an error now, not after the training
+            refuse_secrets_of(options)
             runs.run("fit", options, files)
             if not is_model(folder):
                 raise InputError("texts: no epoch was saved: there are no validation rows; give more rows")
@@ -175,7 +177,10 @@ def _options(group: str, values: Mapping[str, object]) -> Iterator[str]:
 
 def _plain(value: object) -> object:
     if isinstance(value, Retriever):
-        return value.describe()
+        described = value.describe()
+        if value.local_options:
+            described["init_args"]["url"] = vars(value)["server"].urls
+        return described
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a {type(value).__name__} cannot be written to the configuration of a run")

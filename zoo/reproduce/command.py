@@ -9,7 +9,6 @@ from pathlib import Path
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import named_disk_errors
 from zoo.reproduce.picture import Figures
-from zoo.reproduce.plan import show, speed
 from zoo.reproduce.report import describe_skipped
 from zoo.reproduce.run import Reproduction, RowFailed
 from zoo.reproduce.table import load_table, shipped_tables
@@ -24,12 +23,10 @@ def reproduce(
     run_dir: str | None = None,
     encoder: str | None = None,
     list: bool = False,
-    plan: bool = False,
 ) -> None:
     """Run a paper's table: every row for every seed, with the paper's figures.
 
-    Writes `table.json`, `.md` and `.png`. The same command resumes a killed table; finished runs are kept. On several
-    machines, the same command with a shared `run_dir` divides the runs among them.
+    Writes `table.json`, `.md` and `.png`. The same command resumes a killed table; finished runs are kept.
 
     Args:
         name: a table's name, or its YAML file.
@@ -40,11 +37,12 @@ def reproduce(
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
         encoder: Hub name or folder of a transformer in place of the table's own.
         list: show the tables and their rough durations on two cores.
-        plan: show the finished and unfinished runs, and the time left on one and on several machines; runs nothing.
     """
     if list:
         for table in map(load_table, shipped_tables()):
-            print(f"{table.name:22} {show(table.minutes):>8}  {table.description}")
+            minutes = table.minutes
+            time = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+            print(f"{table.name:22} {time:>8}  {table.description}")
         return
     if name is None or data_dir is None:
         raise InputError(
@@ -52,7 +50,7 @@ def reproduce(
         )
     wanted = None if rows is None else [row.strip() for row in rows.split(",")]
     try:
-        run_table(name, data_dir, test_file, wanted, seeds, run_dir, encoder, plan)
+        run_table(name, data_dir, test_file, wanted, seeds, run_dir, encoder)
     except RowFailed as error:
         print(f"zoo: error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
@@ -66,9 +64,8 @@ def run_table(
     seeds: int | None = None,
     run_dir: str | None = None,
     encoder: str | None = None,
-    plan: bool = False,
 ) -> Figures:
-    """Run a table, write its files and print it, or print its plan; raises `RowFailed` at the end if runs failed."""
+    """Run a table, write its files and print it; raises `RowFailed` at the end if runs failed."""
     if encoder is not None and Path(encoder).is_dir():
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
@@ -83,9 +80,6 @@ def run_table(
     reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
     for line in describe_skipped(reproduction.skipped):
         print(visible(line))
-    if plan:
-        print(reproduction.plan().markdown(speed()), end="")
-        return reproduction.report().figures()
     with named_disk_errors(out, "--run_dir"):
         out.mkdir(parents=True, exist_ok=True)
     reproduction.run()

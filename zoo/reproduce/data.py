@@ -54,6 +54,12 @@ class RowData:
         data = self.module()
         return data.options.tables["test"] is not None or data.is_split_off("test")
 
+    @property
+    def test_files(self) -> PlainDict:
+        """The options of a test of its own: its files, or the table that it is split from."""
+        names = self.table.data_type.options_type.test_files
+        return {name: files for name, files in self.files().items() if name in names}
+
     def _options(self) -> PlainDict:
         own = {key: value for key, value in self.row.overrides.items() if key.startswith("data.")}
         changes = {key.removeprefix("data."): value for key, value in own.items()}
@@ -65,16 +71,17 @@ class RowData:
 
 def read_test(file: Path, data: RowData) -> PlainDict:
     """Read the test of a row before hours of training; return the options with which `zoo test` reads it."""
-    errors = []
-    for columns in ({}, data.table.columns_without_header):
-        options = {"test_file": str(file.resolve()), **columns}
+    with_header: PlainDict = {"test_file": str(file.resolve())}
+    without = {**with_header, **data.table.columns_without_header}
+    try:
+        data.module(**with_header).read_tables(["test"])
+    except InputError as error:
         try:
-            data.module(**options).read_tables(["test"])
-        except InputError as error:
-            errors.append(error)
-        else:
-            return options
-    raise errors[0]
+            data.module(**without).read_tables(["test"])
+        except InputError:
+            raise error from None
+        return without
+    return with_header
 
 
 def without_absent_tests(table: Table, folder: Path) -> Table:

@@ -1,41 +1,31 @@
 """A paper's table as a YAML file: a base configuration, and rows that are options on top of it.
 
-The keys are the fields of `Table` and `Row`.
+The keys are the fields of `Table` and `Row`. `like: OTHER` takes the other keys from another table of the same folder,
+and the `overrides` of a table are those of all its rows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import yaml
 
 import datamodules
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, excerpt
-from datamodules.core.secrets import redact
+from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import titles
 from zoo.registry import model_class
 from zoo.saving.saved_model import option_names
 
-#: metric -> value, such as `val/accuracy` -> 0.9.
-Metrics: TypeAlias = dict[str, float]
 #: Prefix of a metric's name -> split.
 SPLITS = {"val": "validation", "test": "test"}
 SHIPPED = Path(__file__).with_name("tables")
-
-
-class Growth(NamedTuple):
-    """Growth of the memory of a trained row's model, without training."""
-
-    #: the trained row (`from` in the YAML).
-    row: str
-    #: `data.rows_per_class` of the rows that are added; None (`all` in the YAML) = all rows but the validation rows.
-    rows_per_class: int | float | dict[str, int] | None
 
 
 @dataclass(frozen=True)
@@ -43,13 +33,16 @@ class Row:
     """A row of a table; its folder has the same name."""
 
     name: str
-    #: options on top of the table's base, e.g. `model.features: M1`; with `grow`, those of the other row.
+    #: options on top of the table's base, e.g. `model.features: M1`; with `grow_from`, those of the other row.
     overrides: Mapping[str, Any]
     #: metric -> the paper's figure as a share of 1, or a count; in the YAML in percent, or a number for `paper_metric`.
     paper: Mapping[str, float] = field(default_factory=dict)
     #: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
     init_from: str | None = None
-    grow: Growth | None = None
+    #: the trained row to whose memory this one adds rows, without training.
+    grow_from: str | None = None
+    #: `data.rows_per_class` of the rows that are added; None = all rows but the validation rows.
+    rows_per_class: int | float | Mapping[str, int] | None = None
     #: position on the x axis, if the table is a curve, and the name of the curve, if there are several.
     x: float | None = None
     curve: str | None = None
@@ -58,8 +51,8 @@ class Row:
 
     @property
     def starts_from(self) -> str | None:
-        """The row whose checkpoint this one needs."""
-        return self.init_from if self.grow is None else self.grow.row
+        """The row whose model this one needs."""
+        return self.init_from or self.grow_from
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ class Table:
     x_label: str | None = None
     #: the row that the others are compared with on the test, query by query.
     compare_with: str | None = None
-    #: whether rows without data in --data_dir are skipped.
+    #: True if rows without data in --data_dir are skipped.
     skip_absent: bool = False
     #: data options for test files without a header line.
     columns_without_header: PlainDict = field(default_factory=dict)
@@ -111,7 +104,7 @@ class Table:
         model = model_class(str(row.overrides.get("model", self.base["model"].get("class_path"))))
         return seeds if model.depends_on_seed else 1
 
-    def with_starts(self, names: Sequence[str]) -> list[Row]:
+    def with_starts(self, names: Collection[str]) -> list[Row]:
         """Return the named rows and those that they start from, in the table's order."""
         wanted = set(names)
         for row in reversed([*self.rows.values()]):
@@ -120,23 +113,16 @@ class Table:
         return [row for row in self.rows.values() if row.name in wanted]
 
 
-#: Types of the values in a table's YAML and in its rows.
-_TABLE_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("description", "paper_metric", "like", "x_label", "compare_with", "encoder"), (str,)),
-    **dict.fromkeys(("metrics", "counts", "profiles"), (list,)),
-    **dict.fromkeys(("rows", "overrides", "columns_without_header"), (dict,)),
-    "base": (dict, str),
-    "minutes": (int, float),
-    "seeds": (int,),
-    "skip_absent": (bool,),
+#: Keys of a table and of a row -> type of the value; the other keys are texts.
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("metrics", "counts", "profiles"), list),
+    **dict.fromkeys(("rows", "overrides", "columns_without_header"), dict),
+    **dict.fromkeys(("plot", "skip_absent"), bool),
+    **dict.fromkeys(("minutes", "x"), int | float),
+    **{"base": dict | str, "seeds": int, "paper": dict | int | float, "rows_per_class": dict | int | float},
 }
-_ROW_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("init_from", "curve"), (str,)),
-    **dict.fromkeys(("overrides", "grow"), (dict,)),
-    "paper": (dict, int, float),
-    "x": (int, float),
-    "plot": (bool,),
-}
+_TABLE_KEYS = {each.name for each in fields(Table)} - {"name"} | {"like", "overrides", "encoder"}
+_ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
 
 
 def title(name: str) -> str:
@@ -162,15 +148,12 @@ def load_table(name: str, encoder: str | None = None) -> Table:
             )
         path = SHIPPED / f"{name}.yaml"
     contents = _read_table(path)
-    if redact(contents) != contents:
-        raise InputError(
-            f"{path}: holds a login, client_args or headers, and all options of a run are written down; give them"
-            " in the environment (ELASTICSEARCH_API_KEY, ...)"
-        )
+    refuse_secrets(contents, "", source=f"{path}: ")
+    own_encoder = contents.pop("encoder", None)
     if encoder is not None:
-        if "encoder" not in contents:
+        if own_encoder is None:
             raise InputError(f"--encoder: {path.stem} has no pre-trained encoder that could be replaced")
-        contents = _replaced(contents, contents["encoder"], encoder)
+        contents = _replaced(contents, own_encoder, encoder)
     if missing := {"description", "minutes", "base", "rows"} - contents.keys():
         raise InputError(f"{path}: {', '.join(sorted(missing))} is missing; add it")
     if isinstance(contents["base"], str):
@@ -178,19 +161,18 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     data = contents["base"].get("data")
     if not isinstance(data, dict) or not isinstance(data.get("init_args"), dict):
         raise InputError(f"{path}: base must be a configuration for `zoo fit` with data.init_args")
-    shared = contents.pop("overrides", {})
-    contents.pop("encoder", None)
+    shared, entries = contents.pop("overrides", {}), contents.pop("rows")
     rows: dict[str, Row] = {}
-    table = Table(**{**contents, "name": path.stem, "rows": rows})
-    for row_name, entry in contents["rows"].items():
-        rows[str(row_name)] = _make_row(path, str(row_name), entry or {}, table, shared)
+    table = Table(name=path.stem, rows=rows, **contents)
+    for row, entry in entries.items():
+        rows[str(row)] = _make_row(f"{path}: row {row}", str(row), entry or {}, table, shared)
     if table.compare_with is not None and table.compare_with not in rows:
         raise InputError(f"{path}: compare_with names no row: {table.compare_with}")
     return table
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
-    """The value with every `old` in its mappings and lists replaced by `new`."""
+    """Return the value with every `old` in its mappings and lists replaced by `new`."""
     if isinstance(value, dict):
         return {key: _replaced(each, old, new) for key, each in value.items()}
     if isinstance(value, list):
@@ -211,12 +193,11 @@ def _read_yaml(path: Path) -> PlainDict:
 
 
 def _read_table(path: Path) -> PlainDict:
-    """A table's YAML; `like: OTHER` takes other keys from another table of the same folder."""
     contents = _read_yaml(path)
-    _check_keys(str(path), contents, _TABLE_TYPES)
+    _check(str(path), contents, _TABLE_KEYS)
     contents = {key: value for key, value in contents.items() if value is not None}
     for name, row in contents.get("rows", {}).items():
-        _check_keys(f"{path}: row {name}", row or {}, _ROW_TYPES)
+        _check(f"{path}: row {name}", row or {}, _ROW_KEYS)
     if (like := contents.pop("like", None)) is None:
         return contents
     other = _read_table(path.with_name(f"{like}.yaml"))
@@ -229,55 +210,50 @@ def _read_table(path: Path) -> PlainDict:
     return {**other, "rows": rows, **contents, "overrides": overrides}
 
 
-def _check_keys(where: str, mapping: object, types: Mapping[str, tuple[type, ...]]) -> None:
+def _check(where: str, mapping: object, keys: Collection[str]) -> None:
     """Refuse unknown keys and values of other types."""
     if not isinstance(mapping, dict):
         raise InputError(f"{where}: must be a mapping, not {excerpt(repr(mapping))}")
-    if unknown := mapping.keys() - types.keys():
+    if unknown := mapping.keys() - keys:
         raise InputError(
-            f"{where}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(types))}"
+            f"{where}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(keys))}"
         )
     for name, value in mapping.items():
-        if value is not None and not isinstance(value, types[name]):
-            names = " or ".join(kind.__name__ for kind in types[name])
-            raise InputError(f"{where}: {name}: must be {names}, not {excerpt(repr(value))}")
+        kind = _TYPES.get(name, str)
+        if value is not None and not isinstance(value, kind):
+            raise InputError(
+                f"{where}: {name}: must be {getattr(kind, '__name__', kind)}, not {excerpt(repr(value))}"
+            )
 
 
-def _make_row(path: Path, name: str, entry: PlainDict, table: Table, shared: PlainDict) -> Row:
-    """A row, in which the table's shared overrides are overridden by its own; the table has the rows before it."""
-    where = f"{path}: row {name}"
+def _make_row(where: str, name: str, entry: PlainDict, table: Table, shared: PlainDict) -> Row:
+    """Make a row, in which the table's shared overrides are overridden by its own; the table has the rows before it."""
     if not re.fullmatch(r"\w[\w .=+%-]*", name):
-        raise InputError(f"{path}: row {name!r}: name it with letters, digits, spaces and .=+%-")
-    own, paper = entry.get("overrides") or {}, entry.get("paper") or {}
-    if not isinstance(paper, dict):
-        paper = {table.paper_metric: paper}
+        raise InputError(f"{where}: name it with letters, digits, spaces and .=+%-")
+    paper = entry.get("paper") or {}
+    paper = paper if isinstance(paper, dict) else {table.paper_metric: paper}
     for metric, figure in paper.items():
         if not isinstance(figure, int | float):
             raise InputError(f"{where}: paper: {metric}: must be a number, not {excerpt(repr(figure))}")
+    paper = {metric: round(figure / table.percent(metric, 1), 6) for metric, figure in paper.items()}
+    own = entry.get("overrides") or {}
     row = Row(
-        name,
-        overrides={**_options_of(own.get("model"), shared), **own},
-        paper={metric: round(figure / table.percent(metric, 1), 6) for metric, figure in paper.items()},
-        **{key: entry[key] for key in ("init_from", "x", "curve", "plot") if key in entry},
+        name, **{**entry, "overrides": {**_options_of(own.get("model"), shared), **own}, "paper": paper}
     )
-    if (growth := entry.get("grow")) is not None:
-        if growth.keys() != {"from", "rows_per_class"}:
-            raise InputError(f"{where}: grow: give `from`, a row, and `rows_per_class`, or all")
-        if useless := entry.keys() & {"overrides", "init_from"}:
-            raise InputError(f"{where}: {min(useless)} has no effect with grow: nothing is trained")
-        limit = growth["rows_per_class"]
-        row = replace(row, grow=Growth(growth["from"], None if limit == "all" else limit))
     if row.starts_from is None:
         return row
     start = table.rows.get(row.starts_from)
-    if start is None or start.grow is not None:
-        key = "init_from" if row.grow is None else "grow: from"
-        raise InputError(f"{where}: {key} names no trained row before it: {row.starts_from}")
-    return row if row.grow is None else replace(row, overrides=start.overrides)
+    if start is None or start.grow_from is not None:
+        raise InputError(f"{where}: starts from no trained row before it: {row.starts_from}")
+    if row.grow_from is None:
+        return row
+    if useless := entry.keys() & {"overrides", "init_from"}:
+        raise InputError(f"{where}: {min(useless)} has no effect with grow_from: nothing is trained")
+    return replace(row, overrides=start.overrides)
 
 
 def _options_of(model: str | None, overrides: PlainDict) -> PlainDict:
-    """Those of the overrides that a row's own model has."""
+    """Return those of the overrides that a row's own model has."""
     if model is None:
         return overrides
     known = option_names(model_class(model))

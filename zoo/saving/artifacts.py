@@ -1,4 +1,4 @@
-"""Weights & Biases: a model folder is an artifact of a run, and the files that it stands on are the run's inputs."""
+"""Weights & Biases: a model folder is an artifact of a run."""
 
 from __future__ import annotations
 
@@ -9,58 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError, excerpt, reason
-from datamodules.core.secrets import redact
 from datamodules.core.storage import cache_folder, fingerprint_of, lock, named_disk_errors
-from datamodules.core.types import PlainDict
-from datamodules.state import DataState
 
 if TYPE_CHECKING:
     from wandb import Artifact, Run
 
 _PREFIX = "wandb:"
 _NAME = re.compile(r"wandb:([^/:]+)/([^/:]+)/([\w.-]+)(:[^/:]+)?", re.ASCII)
-_NOT_IN_A_NAME = re.compile(r"[^\w.-]+", re.ASCII)
-
-
-class Input(NamedTuple):
-    """A file, a folder or a data set that a model stands on; its contents are not uploaded."""
-
-    #: the option that names it, such as `train_file`.
-    option: str
-    file: str
-    #: see `datamodules.core.storage.contents_of`.
-    checksum: object
-    #: the rows that were read of it; None = unknown.
-    rows: int | None = None
-
-    def describe(self) -> PlainDict:
-        """Return plain values without secrets."""
-        values: PlainDict = redact(self._asdict())
-        return values
-
-    def artifact(self) -> Artifact:
-        """Return an artifact that holds the checksum: other contents are another version of it."""
-        import wandb
-
-        name = _NOT_IN_A_NAME.sub("-", Path(redact(self.file)).name)[:100] or self.option
-        artifact = wandb.Artifact(name, type="dataset", metadata=self.describe())
-        with artifact.new_file("checksum.json", encoding="utf-8") as file:
-            json.dump(self.checksum, file, sort_keys=True)
-        return artifact
-
-
-def inputs_of(data: DataState, rows: Mapping[str, int]) -> Iterator[Input]:
-    """Yield the files of a model's training; `rows` has numbers of rows by option."""
-    for option, contents in data.files.items():
-        files = data.options[option]
-        is_list = isinstance(files, list | tuple) and isinstance(contents, list)
-        pairs = zip(files, contents, strict=True) if is_list else [(files, contents)]
-        for file, checksum in pairs:
-            if checksum is not None:
-                yield Input(option, str(file), checksum, rows.get(option))
 
 
 def is_artifact_name(source: str) -> bool:
@@ -87,7 +45,10 @@ def download(source: str) -> Path:
     import wandb
 
     with named_errors(source):
-        artifact = wandb.Api().artifact(where + version)
+        try:
+            artifact = wandb.Api().artifact(where + version)
+        except ValueError as error:  # there is no such project or artifact
+            raise wandb.errors.Error(str(error)) from error
         _check_entries(source, artifact)
         description = {"artifact": where, "version": artifact.version, "digest": artifact.digest}
         folder = cache_folder(None) / f"wandb-{fingerprint_of(description)[:16]}"
@@ -111,36 +72,31 @@ def _check_entries(source: str, artifact: Artifact) -> None:
             )
 
 
-def log_model(
-    run: Run,
-    folder: Path,
-    name: str,
-    inputs: Sequence[Input],
-    metadata: PlainDict,
-    aliases: Sequence[str] = (),
+def log_artifact(
+    run: Run, folder: Path, name: str, files: Mapping[str, object], aliases: Sequence[str] = ()
 ) -> Artifact:
-    """Make a model folder an artifact of a run, after the files that it stands on, which become its inputs.
-
-    W&B records no inputs of offline runs: there, only the metadata have the files.
-    """
+    """Log a model folder as an artifact of a run, whose inputs are the checksums of its training `files`, by option."""
     import wandb
 
-    if not run.offline:
-        for each in inputs:
-            run.use_artifact(each.artifact())
-    described = [each.describe() for each in inputs]
-    artifact = wandb.Artifact(name, type="model", metadata={**redact(metadata), "inputs": described})
+    files = {option: checksum for option, checksum in files.items() if checksum is not None}
+    if not run.offline:  # W&B records no inputs of offline runs; the metadata have them as well
+        for option, checksum in files.items():
+            used = wandb.Artifact(option, type="dataset")
+            with used.new_file("checksum.json", encoding="utf-8") as file:
+                json.dump(checksum, file, sort_keys=True)
+            run.use_artifact(used)
+    artifact = wandb.Artifact(name, type="model", metadata={"files": files})
     artifact.add_dir(str(folder), skip_cache=True)
     return run.log_artifact(artifact, aliases=[*aliases])
 
 
-def push(folder: Path, name: str, inputs: Sequence[Input], metadata: PlainDict) -> str:
+def push(folder: Path, name: str, files: Mapping[str, object]) -> str:
     """Upload a model folder as a new version of an artifact, by a run of its own, and return the version's name."""
     entity, project, artifact_name = check_artifact_name(name, with_version=False)
     import wandb
 
     with named_errors(name), wandb.init(entity=entity, project=project, job_type="push") as run:
-        artifact = log_model(run, folder, artifact_name, inputs, metadata)
+        artifact = log_artifact(run, folder, artifact_name, files)
         if run.offline:
             return f"{name}: `wandb sync {Path(run.dir).parent}` uploads it"
         return f"{_PREFIX}{entity}/{project}/{artifact.wait().name}"
@@ -149,11 +105,11 @@ def push(folder: Path, name: str, inputs: Sequence[Input], metadata: PlainDict) 
 @contextmanager
 def named_errors(name: str) -> Iterator[None]:
     """Turn an error of W&B, of its client or of the HTTP library into an `InputError` that begins with a name."""
+    import wandb
+
     try:
         yield
-    except InputError:
-        raise
-    except Exception as error:
+    except (wandb.errors.Error, OSError) as error:
         raise InputError(
             f"{name}: W&B has no such artifact, refuses, or cannot be reached ({reason(error)[:200]}); check the name,"
             " and log in with `wandb login` or $WANDB_API_KEY"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -13,11 +12,10 @@ from torch import nn
 
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, visible
-from datamodules.core.secrets import redact
 from datamodules.core.storage import check_inside, named_disk_errors, new_folder
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.memories.encoded_memory import encodings_folder
+from datamodules.retrieval.dense.vector_store import store_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.layers.lora import without_adapters
 from zoo.markdown import code_span
@@ -62,11 +60,8 @@ class EncodesMemories(Protocol):
         """Return the fingerprint of the encoder, which names the folder of the encodings."""
 
 
-def export(source: str | Path, folder: str | Path, largest_memory: float | None = None) -> Path:
-    """Write a trained model as a new folder: weights, configuration, vocabulary, memory, model card; no pickle.
-
-    A memory of more than `largest_memory` bytes is no part of it: the model names its folder and version instead.
-    """
+def export(source: str | Path, folder: str | Path) -> Path:
+    """Write a trained model as a new folder: weights, configuration, vocabulary, memory, model card; no pickle."""
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{folder}: exists; name a new folder")
@@ -75,18 +70,15 @@ def export(source: str | Path, folder: str | Path, largest_memory: float | None 
     has_memory = data.has_memory and data.memory is not None and data.memory.location is not None
     memory = data.memory.open() if has_memory and data.memory is not None else None
     checkpoint = saved.checkpoint
-    is_copied = isinstance(memory, FolderMemory) and _bytes_in(memory.folder) <= (largest_memory or math.inf)
-    card = model_card(saved, memory, is_copied)
+    card = model_card(saved, memory)
     with named_disk_errors(folder, "folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, KIND) as partial, named_disk_errors(folder, "folder"):
         # A memory that the model does not read is no part of the folder.
         location = None if memory is None else checkpoint.data.memory
         if isinstance(memory, FolderMemory):
-            place = MEMORY if is_copied else str(memory.folder.absolute())
-            location = MemoryLocation(place, None, memory.version)
-            if is_copied:
-                _copy_memory(saved, memory, partial / MEMORY)
+            location = MemoryLocation(MEMORY, None, memory.version)
+            _copy_memory(saved, memory, partial / MEMORY)
         names = {
             name: _without_folder(value)
             for name, value in checkpoint.data.options.items()
@@ -100,11 +92,11 @@ def export(source: str | Path, folder: str | Path, largest_memory: float | None 
         checkpoint.signature = None
         # Adapters are merged into the weights.
         checkpoint.weights = without_adapters(checkpoint.weights)
-        checkpoint.options = redact(
-            {name: None if name in _STARTED_WITH else value for name, value in checkpoint.options.items()}
-        )
+        checkpoint.options = {
+            name: None if name in _STARTED_WITH else value for name, value in checkpoint.options.items()
+        }
         if memory is not None:
-            entries = _weights_of(saved, memory, OWN if is_copied or location is None else location.path)
+            entries = _weights_of(saved, memory, OWN)
             checkpoint.extras["fitted_weights"] = [list(entry) for entry in entries]
             for kind, checksum in (file for entry in entries for file in entry.files()):
                 file = fitted_weights.whole_values(kind, checksum, saved.file)
@@ -120,16 +112,12 @@ def _weights_of(saved: SavedModel, memory: Memory, name: str) -> list[fitted_wei
     return [entry._replace(memory=name) for entry in saved.fitted_weights() if entry.memory == key]
 
 
-def _bytes_in(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
 def _copy_memory(saved: SavedModel, memory: FolderMemory, target: Path) -> None:
     """Copy a memory without the encodings of other models that share it."""
     own, model = None, saved.make_model()
     if isinstance(model, EncodesMemories) and model.network.encoder is not None:
-        own = encodings_folder(memory.folder, model.encoder_fingerprint(saved.make_data()))
-    others = [path.name for path in memory.folder.glob("encodings-*") if path != own]
+        own = store_folder(memory.folder, model.encoder_fingerprint(saved.make_data()))
+    others = [path.name for path in memory.folder.glob("vectors-*") if path != own]
     check_inside(memory.folder)  # of links, the files that they lead to would be copied, and published
     shutil.copytree(memory.folder, target, ignore=shutil.ignore_patterns(".*", *others))
 
@@ -152,7 +140,7 @@ def _without_folder(files: object) -> object:
     return Path(files).name if isinstance(files, str) and "/" in files and ":" not in files else files
 
 
-def model_card(saved: SavedModel, memory: Memory | None, has_copy: bool) -> str:
+def model_card(saved: SavedModel, memory: Memory | None) -> str:
     """Return the README of an exported model: task, training data, memory, scores and use."""
     kind, checkpoint = saved.kind, saved.checkpoint
     trained_on = checkpoint.data.options.get("train_file") or "a table of its own"
@@ -167,7 +155,7 @@ def model_card(saved: SavedModel, memory: Memory | None, has_copy: bool) -> str:
     if labels := checkpoint.spec.get("labels"):
         shown = ", ".join(map(code_span, labels[:30]))
         lines += [f"Labels: {shown}{' and more' if len(labels) > 30 else ''}.", ""]
-    if isinstance(memory, FolderMemory) and has_copy:
+    if isinstance(memory, FolderMemory):
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
         lines += [f"It needs access to a memory that is not part of it: {code_span(memory.location())}.", ""]

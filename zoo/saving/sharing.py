@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
-from datamodules.preparation import contents_of_files
 from zoo.saving import artifacts, hub
-from zoo.saving.artifacts import Input
 from zoo.saving.export import export
 from zoo.saving.saved_model import SavedModel
 
 if TYPE_CHECKING:
     from wandb import Run
-
-#: Bytes. A larger memory is no part of an artifact, which names its folder and version instead.
-_LARGEST_MEMORY = 1e9
 
 
 def check_target(name: str, private: bool = False) -> None:
@@ -34,45 +27,29 @@ def check_target(name: str, private: bool = False) -> None:
         )
 
 
-def share(model: str, name: str, tables: Sequence[Input]) -> str:
-    """Export a model and upload it; `tables` have the rows by which its memory or its weights were changed."""
-    largest = _LARGEST_MEMORY if artifacts.is_artifact_name(name) else None
+def share(model: str, name: str) -> str:
+    """Export a changed model, upload it, and return its new address."""
     with tempfile.TemporaryDirectory() as parent:
-        folder = export(model, Path(parent) / "model", largest)
+        folder = export(model, Path(parent) / "model")
         try:
-            return upload(folder, name, tables=tables)
+            return upload(folder, name)
         except InputError as error:
             raise InputError(
                 f"{error}; {model} is changed, and `zoo export {model} FOLDER --push {name}` uploads it later"
             ) from error
 
 
-def upload(folder: Path, name: str, private: bool = False, tables: Sequence[Input] = ()) -> str:
+def upload(folder: Path, name: str, private: bool = False) -> str:
     """Upload an exported model, and return its new address."""
-    if not artifacts.is_artifact_name(name):
-        return hub.push(folder, name, private)
-    saved = SavedModel.open(folder)
-    inputs = [*artifacts.inputs_of(saved.checkpoint.data, {}), *tables]
-    return artifacts.push(folder, name, inputs, describe(saved))
+    if artifacts.is_artifact_name(name):
+        return artifacts.push(folder, name, SavedModel.open(folder).checkpoint.data.files)
+    return hub.push(folder, name, private)
 
 
-def table_of(option: str, file: str) -> Input:
-    """Return a table that a command reads, with its checksum."""
-    return Input(option, file, contents_of_files(file))
-
-
-def log_run(run: Run, run_dir: Path, name: str, rows: Mapping[str, int]) -> None:
-    """Make the best model of a training an artifact of its W&B run, and the files that it was trained on its inputs."""
+def log_run(run: Run, run_dir: Path, name: str) -> None:
+    """Log the best model of a training as an artifact of its W&B run."""
     with tempfile.TemporaryDirectory() as parent:
-        folder = export(run_dir, Path(parent) / "model", _LARGEST_MEMORY)
-        saved = SavedModel.open(folder)
-        inputs = [*artifacts.inputs_of(saved.checkpoint.data, rows)]
+        folder = export(run_dir, Path(parent) / "model")
+        files = SavedModel.open(folder).checkpoint.data.files
         with artifacts.named_errors("--trainer.logger.log_model"):
-            artifacts.log_model(run, folder, name, inputs, describe(saved), ["latest", "best"])
-
-
-def describe(saved: SavedModel) -> PlainDict:
-    """Return model, task and memory of an exported model, as the metadata of its artifact."""
-    memory = saved.checkpoint.data.memory
-    place = None if memory is None else {"path": memory.path, "version": memory.version}
-    return {"model": saved.checkpoint.model, "task": saved.kind.task, "memory": place}
+            artifacts.log_artifact(run, folder, name, files, ["latest", "best"])

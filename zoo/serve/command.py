@@ -1,16 +1,16 @@
-"""`zoo serve`: the processes, their socket, and who may connect."""
+"""`zoo serve`: the socket, the application in processes of uvicorn, and who may connect."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import logging
+import json
+import multiprocessing
 import os
 import signal
 import socket
-import time
-import traceback
-from collections.abc import Callable
+import threading
+from importlib import import_module
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,11 @@ from datamodules.core.lightning import predict_only
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-log = logging.getLogger("zoo")
-
 #: Environment variable with the key that every request must send.
 KEY = "ZOO_SERVE_KEY"
 _LEAST_KEY = 16
+#: Environment variable with the options of `zoo serve`, for its processes.
+_OPTIONS = "ZOO_SERVE_OPTIONS"
 #: Number of the option of glibc's `mallopt`.
 _ARENA_MAX = -8
 
@@ -68,98 +68,72 @@ def serve(
     _check_key(host)
     if workers > 1 and device != "cpu":
         raise InputError(f"--workers {workers}: processes on --device {device} cannot share a model; use one")
-    listening = _listen(host, port)
-    app = _make_app(model, device, threads, max_texts, max_bytes)
-    address, opened = listening.getsockname(), f"[{host}]" if ":" in host else host
-    print(f"{visible(model)}: http://{opened}:{address[1]} (routes: /docs)", flush=True)
-    if workers == 1:
-        _answer(app, listening)
-    else:
-        _run_processes(workers, lambda: _answer(app, listening, parent=os.getppid()))
-
-
-def _make_app(model: str, device: str, threads: int, max_texts: int, max_bytes: int) -> FastAPI:
-    """Load the model in this process, which only predicts, and make its application."""
     # Set before numpy is imported: for single texts, its threads would wait for each other longer than they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
+    predict_only()
+    import uvicorn
+
+    from zoo.saving.saved_model import SavedModel
+
+    with _listen(host, port) as listening:
+        options = {
+            "model": model,
+            "module": SavedModel.open(model).kind.__module__,
+            "device": device,
+            "threads": threads,
+            "max_texts": max_texts,
+            "max_bytes": max_bytes,
+        }
+        os.environ[_OPTIONS] = json.dumps(options)  # uvicorn gives none to an application that it makes
+        address, opened = listening.getsockname(), f"[{host}]" if ":" in host else host
+        print(f"{visible(model)}: http://{opened}:{address[1]} (routes: /docs)", flush=True)
+        uvicorn.run(
+            f"{__name__}:{make_application.__name__}",
+            factory=True,
+            fd=listening.fileno(),
+            workers=workers,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+        )
+
+
+def make_application() -> FastAPI:
+    """Load the model in this process, which only predicts, and make its application: uvicorn's factory."""
+    options = json.loads(os.environ[_OPTIONS])
+    _end_with_parent()
     predict_only()
     import torch
 
     from zoo.serve.app import Limits, make_app
     from zoo.serve.live_model import LiveModel
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options["threads"])
     _share_heaps()
-    live = LiveModel(model, device)
+    import_module(options["module"])  # of a model of the user's own
+    live = LiveModel(options["model"], options["device"])
     live.current().records(["warm up"])  # compiled code is loaded by the first prediction
-    # What is loaded stays: the garbage collector need not search it, nor write to pages that processes share.
+    # What is loaded stays: the garbage collector need not search it.
     gc.collect()
     gc.freeze()
-    return make_app(live, os.environ.get(KEY), Limits(max_texts, max_bytes))
+    return make_app(live, os.environ.get(KEY), Limits(options["max_texts"], options["max_bytes"]))
+
+
+def _end_with_parent() -> None:
+    """Let a process of uvicorn's end when its parent is killed, which would else leave it behind."""
+    if (parent := multiprocessing.parent_process()) is not None:
+
+        def wait() -> None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def _share_heaps() -> None:
     """Let the threads of this process share two heaps: glibc keeps one for each, as large as its largest batch."""
     if hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_ARENA_MAX, 2)
-
-
-def _answer(app: FastAPI, listening: socket.socket, parent: int | None = None) -> None:
-    """Answer requests until a signal ends the process, or its parent ends."""
-    import uvicorn
-
-    async def check_parent() -> None:
-        if parent is not None and os.getppid() != parent:
-            signal.raise_signal(signal.SIGTERM)
-
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        callback_notify=check_parent,
-        timeout_notify=1,
-    )
-    uvicorn.Server(config).run([listening])
-
-
-def _run_processes(number: int, work: Callable[[], None]) -> None:
-    """Fork processes that work, and another one for each that ends, until this process ends."""
-    children: set[int] = set()
-    try:
-        while True:
-            while len(children) < number:
-                children.add(_fork(work))
-            ended, status = os.wait()
-            children.remove(ended)
-            log.warning("a process of the server has ended (%s); another one starts", _describe(status))
-            time.sleep(0.1)
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGTERM)
-        for child in children:
-            os.waitpid(child, 0)
-
-
-def _fork(work: Callable[[], None]) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except (SystemExit, KeyboardInterrupt):
-            code = 0  # by a signal
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return child
-
-
-def _describe(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def _check_key(host: str) -> None:

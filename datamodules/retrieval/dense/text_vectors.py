@@ -11,11 +11,17 @@ from tqdm import tqdm
 
 from datamodules.core.errors import InputError
 from datamodules.core.sharing import SharedLock
+from datamodules.core.storage import cache_folder
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
-from datamodules.retrieval.dense.vector_cache import MOST, VectorCache
+from datamodules.retrieval.dense.vector_store import VectorStore
+
+#: The smallest number of new texts that are stored: each edit of a memory would make a folder.
+FEWEST = 64
+#: The largest table whose vectors are stored: those of a larger one would fill the disk a second time.
+MOST = 1 << 20
 
 
 def look_up_vectors(
@@ -42,7 +48,10 @@ def encode_distinct(
 
 
 class TextVectors:
-    """Encodes texts with the encoder of a ranking; for the other arguments see `DenseRetriever`."""
+    """The vectors of texts by the encoder of a ranking; for the other arguments see `DenseRetriever`.
+
+    A dense retriever or `zoo encode` makes one. The encoder is loaded for texts that have no vectors in the cache.
+    """
 
     def __init__(
         self, ranking: DenseRanking, batch_size: int, device: str | None, threads: int | None
@@ -59,7 +68,7 @@ class TextVectors:
         self._in_use = SharedLock()
         self._encoder: TextEncoder | None = None
         self._embeddings: Embeddings | None = None
-        self._cache: VectorCache | None = None
+        self._store: VectorStore | None = None
 
     def describe(self) -> PlainDict:
         """Return the arguments of a retriever."""
@@ -75,7 +84,7 @@ class TextVectors:
         }
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_encoder": None, "_embeddings": None, "_cache": None}
+        return {**self.__dict__, "_encoder": None, "_embeddings": None, "_store": None}
 
     def use(self, embeddings: Embeddings) -> None:
         """Look up the vectors of these texts instead of encoding them; refuse those of queries or another encoder."""
@@ -98,7 +107,7 @@ class TextVectors:
         """The length of a vector."""
         if self._embeddings is not None:
             return self._embeddings.size
-        return self._cached().size or self._loaded().size
+        return self._stored().size or self._loaded().size
 
     @property
     def has_query_side(self) -> bool:
@@ -117,7 +126,7 @@ class TextVectors:
 
     def close(self) -> None:
         """Release the encoder; it is loaded again when it is needed."""
-        self._encoder = self._embeddings = self._cache = None
+        self._encoder = self._embeddings = self._store = None
 
     def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
         """Return the vectors of at least one text [n, d], tokenized in blocks; equal texts are encoded once."""
@@ -146,7 +155,7 @@ class TextVectors:
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors [n, d] of each block of a table of `total` texts; without the cache, all are encoded."""
         if uses_cache and self._embeddings is None and not queries:
-            self._cached().use_added()
+            self._stored().refresh()
         with tqdm(
             total=total, desc="encode", unit="text", delay=delay, disable=None if progress else True
         ) as bar:
@@ -162,27 +171,29 @@ class TextVectors:
         if queries and (encode_queries := self._loaded().query_encoder) is not None:
             return encode_queries(texts, self.batch_size, bar)
 
+        def encode(some: list[str]) -> NDArray[np.float32]:
+            return self._loaded()(some, self.batch_size, bar)
+
         def cached(some: list[str]) -> NDArray[np.float32]:
             if not uses_cache:
-                return self._loaded()(some, self.batch_size, bar)
-            vectors, encoded = self._cached().vectors_of(
-                some, lambda new: self._loaded()(new, self.batch_size, bar)
-            )
-            bar.update(len(some) - encoded)
+                return encode(some)
+            before = bar.n
+            vectors = self._stored().vectors(some, encode)
+            bar.update(before + len(some) - bar.n)
             return vectors
 
         if self._embeddings is None:
             # Queries are not stored: a search of each would make a file.
-            return self._loaded()(texts, self.batch_size, bar) if queries else encode_distinct(texts, cached)
+            return encode(texts) if queries else encode_distinct(texts, cached)
         rows = self._embeddings.rows_of(texts)
         bar.update(int((rows >= 0).sum()))
         return look_up_vectors(texts, self._embeddings.vectors, rows, cached)
 
-    def _cached(self) -> VectorCache:
+    def _stored(self) -> VectorStore:
         with self._in_use:
-            if self._cache is None:
-                self._cache = VectorCache(self.ranking.vectors_fingerprint)
-            return self._cache
+            if self._store is None:
+                self._store = VectorStore(cache_folder(None), self.ranking.vectors_fingerprint, FEWEST)
+            return self._store
 
     def _loaded(self) -> TextEncoder:
         with self._in_use:

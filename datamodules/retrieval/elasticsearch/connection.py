@@ -9,15 +9,15 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
 
 import elasticsearch
 from elastic_transport import ApiResponse
 
 from datamodules.core.errors import InputError, excerpt
+from datamodules.core.secrets import ADVICE
 from datamodules.core.types import PlainDict
 
 logger = logging.getLogger(__name__)
@@ -36,8 +36,6 @@ _SEARCH_PROBLEMS = (
 )
 _AUTH_ARGS = frozenset({"api_key", "basic_auth", "bearer_auth", "http_auth"})
 _SECRET_ARGS = _AUTH_ARGS | {"headers", "opaque_id", "ssl_context"}
-_NAME_IT = "Name it with --data.retriever.url (of zoo predict, --retriever.url), or in ELASTICSEARCH_HOSTS"
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 Request: TypeAlias = Callable[[elasticsearch.Elasticsearch], ApiResponse[Any]]
 ResultT = TypeVar("ResultT")
@@ -52,58 +50,24 @@ class ServerConnection:
     """Sends requests to a server, again after a pause if an error looks temporary; pickles no credentials."""
 
     def __init__(
-        self, url: str | list[str], timeout: float, client_args: PlainDict | None, threads: int
+        self, url: str | list[str] | None, timeout: float, client_args: PlainDict | None, threads: int
     ) -> None:
-        servers = [split_credentials(address) for address in ([url] if isinstance(url, str) else url)]
-        if not servers:
+        if url is None:
+            url = os.environ.get("ELASTICSEARCH_URL", "").replace(",", " ").split() or "http://localhost:9200"
+        self.urls = [checked_url(each) for each in ([url] if isinstance(url, str) else url)]
+        if not self.urls:
             raise InputError("url: give at least one, such as http://localhost:9200")
         if not timeout > 0:
             raise InputError(f"timeout={timeout}: give a number of seconds above 0")
-        self.urls = [address for address, _ in servers]
         self.timeout = timeout
-        login = next(({"basic_auth": login} for _, login in servers if login is not None), {})
-        self.client_args = _Hidden({**(client_args or {}), **login})
+        self.client_args = client_args or {}
         self.threads = threads
         self._tries = FIRST_TRIES
         # One client for each process: a client that a fork copied shares its sockets with the parent's.
         self._clients: dict[int, elasticsearch.Elasticsearch] = {}
-        self.trust(self.urls)
 
     def __getstate__(self) -> PlainDict:
-        return {**self.__dict__, "client_args": _Hidden(without_secrets(self.client_args)), "_clients": {}}
-
-    def trust(self, urls: Iterable[str], is_own: bool = False) -> None:
-        """Connect only to the servers with these URLs, and send them the credentials of the environment.
-
-        `is_own` connects to other servers as well, without credentials. A new connection trusts its own servers. Those
-        of a stranger's file must not be trusted.
-        """
-        self._is_own = is_own
-        self._trusted = set()
-        for url in urls:
-            with suppress(InputError):  # the parser of the options reports it
-                self._trusted.add(split_credentials(url)[0])
-
-    def _is_trusted(self) -> bool:
-        """Return whether each server is trusted (see `trust`), or in ELASTICSEARCH_HOSTS."""
-        return all(url in self._trusted or url in _urls_of_environment() for url in self.urls)
-
-    def _environment_credentials(self) -> PlainDict:
-        """Return the client's arguments for the credentials of the environment."""
-        credentials: PlainDict = {}
-        if key := os.environ.get("ELASTICSEARCH_API_KEY"):
-            credentials["api_key"] = key
-        elif user := os.environ.get("ELASTICSEARCH_USERNAME"):
-            credentials["basic_auth"] = (user, os.environ.get("ELASTICSEARCH_PASSWORD", ""))
-        if not credentials or self._is_trusted():
-            return credentials
-        logger.warning(
-            "%s: named by a checkpoint or a memory, and not by you: it is not sent the credentials of the environment."
-            " %s",
-            ", ".join(self.urls),
-            _NAME_IT,
-        )
-        return {}
+        return {**self.__dict__, "client_args": _without_secrets(self.client_args), "_clients": {}}
 
     def _connected(self) -> elasticsearch.Elasticsearch:
         if os.getpid() not in self._clients:
@@ -111,11 +75,6 @@ class ServerConnection:
         return self._clients[os.getpid()]
 
     def _connect(self) -> elasticsearch.Elasticsearch:
-        if not (self._is_own or self._is_trusted()):
-            raise InputError(
-                f"{', '.join(self.urls)}: named by a model or a memory that is not yours, so no text is sent to this"
-                f" server. {_NAME_IT}"
-            )
         json_types = ("application/json", "application/vnd.elasticsearch+json")
         arguments: PlainDict = {
             "request_timeout": self.timeout,
@@ -127,7 +86,7 @@ class ServerConnection:
             "serializers": dict.fromkeys(json_types, _FlatHits()),
         }
         if not _AUTH_ARGS & arguments.keys():
-            arguments.update(self._environment_credentials())
+            arguments.update(_credentials_of_environment())
         ca_certs = os.environ.get("ELASTICSEARCH_CA_CERTS")
         if ca_certs and any(url.startswith("https:") for url in self.urls):
             if not Path(ca_certs).is_file():
@@ -238,6 +197,30 @@ class ServerConnection:
         return InputError(f"{', '.join(self.urls)}: {message}")
 
 
+def checked_url(url: str) -> str:
+    """Return the URL of a server; raise an `InputError` unless it has scheme, host and port, and no secret."""
+    try:
+        parts = urlsplit(url)
+        complete = parts.scheme in ("http", "https") and parts.hostname and parts.port
+    except ValueError:
+        complete = False
+    # The message omits the URL, in which a password may be anywhere.
+    if "@" in url or "?" in url or "#" in url:
+        raise InputError(f"url: holds more than scheme, host, port and path; {ADVICE}")
+    if not complete:
+        raise InputError("url: give scheme, host and port, such as http://localhost:9200")
+    return url.rstrip("/")
+
+
+def _credentials_of_environment() -> PlainDict:
+    """Return the client's arguments for the credentials of the environment."""
+    if key := os.environ.get("ELASTICSEARCH_API_KEY"):
+        return {"api_key": key}
+    if user := os.environ.get("ELASTICSEARCH_USERNAME"):
+        return {"basic_auth": (user, os.environ.get("ELASTICSEARCH_PASSWORD", ""))}
+    return {}
+
+
 def _is_temporary(status: int) -> bool:
     return status == 429 or status >= 500
 
@@ -285,7 +268,10 @@ def _explain_refusal(error: elasticsearch.ApiError) -> str:
         return f"the credentials don't allow this ({message}); request the privilege or use others"
     if kind == "index_not_found_exception":
         name = re.search(r"\[(.+?)\]", message)
-        return f"there is no index {name[1] if name else ''}; build it with `zoo index`"
+        return (
+            f"there is no index {name[1] if name else ''}; build it with `zoo index`, or name its"
+            " server in ELASTICSEARCH_URL"
+        )
     if error.meta.headers.get("x-elastic-product") != "Elasticsearch":
         return f"this is not Elasticsearch (it answers {status}); check host and port"
     return f"Elasticsearch answers {status} {kind}: {message}"
@@ -305,48 +291,13 @@ def _explain_silence(error: elasticsearch.TransportError, timeout: float) -> str
     if isinstance(error, elasticsearch.SerializationError):
         return "this is not Elasticsearch (its answer can't be read); check host and port"
     return (
-        f"no connection; is Elasticsearch running there, and is it http or https? ({excerpt(error.message)})"
+        "no connection; is Elasticsearch running there, and is it http or https? ELASTICSEARCH_URL names another server"
+        f" ({excerpt(error.message)})"
     )
 
 
-def _urls_of_environment() -> set[str]:
-    """Return the URLs of ELASTICSEARCH_HOSTS; a host without a scheme has https, or http on this machine as well."""
-    urls = set()
-    for listed in os.environ.get("ELASTICSEARCH_HOSTS", "").replace(",", " ").split():
-        if "://" in listed:
-            urls.add(listed.rstrip("/"))
-            continue
-        host = urlsplit(f"//{listed}").hostname
-        server = listed if listed.rpartition("]")[2].count(":") else f"{listed}:9200"
-        urls |= {f"https://{server}", *([f"http://{server}"] if host in _THIS_MACHINE else [])}
-    return urls
-
-
-class _Hidden(dict[str, Any]):
-    """A dictionary that doesn't print its values."""
-
-    def __repr__(self) -> str:
-        return f"{{{', '.join(f'{name!r}: ...' for name in self)}}}"
-
-
-def split_credentials(url: str) -> tuple[str, tuple[str, str] | None]:
-    """Return a URL, which needs scheme, host and port, without user name and password; and these, if any."""
-    try:
-        parts = urlsplit(url)
-        complete = parts.scheme in ("http", "https") and parts.hostname and parts.port
-    except ValueError:
-        complete = False
-    if not complete:
-        address = url.rpartition("@")[2]
-        raise InputError(f"url {address!r}: give scheme, host and port, such as http://localhost:9200")
-    address = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
-    if parts.username is None:
-        return address, None
-    return address, (unquote(parts.username), unquote(parts.password or ""))
-
-
-def without_secrets(client_args: PlainDict) -> PlainDict:
-    """Return the client's arguments that may be recorded."""
+def _without_secrets(client_args: PlainDict) -> PlainDict:
+    """Return the client's arguments that may be pickled."""
     return {name: value for name, value in client_args.items() if name not in _SECRET_ARGS}
 
 

@@ -55,7 +55,7 @@ class ElasticsearchRetriever(ServerRetriever):
     """Ranks texts with an Elasticsearch 8 or 9 server, in an own index for each memory or in an existing `index`.
 
     Credentials come from the environment (`ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
-    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file), from the URL or from `client_args`. They are
+    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file) or, in Python, from `client_args`. They are
     never printed, logged, pickled or described.
 
     Args:

@@ -19,7 +19,7 @@ from typing_extensions import override
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
-from datamodules.retrieval.elasticsearch.connection import ServerConnection, without_secrets
+from datamodules.retrieval.elasticsearch.connection import ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -67,19 +67,22 @@ class ServerRetriever(Retriever):
     """A retriever whose own indexes are on an Elasticsearch 8 or 9 server.
 
     Args:
-        url: one server or several of a cluster, with scheme, host and port.
+        url: one server or several of a cluster, with scheme, host and port; None = `ELASTICSEARCH_URL` of the
+            environment, or http://localhost:9200. No model and no memory has it.
         index_prefix: own indexes are called `<prefix>-<16 digits>`.
         shards: of an own index; the ranking is the same for any number.
         replicas: of an own index.
         timeout: the longest duration of a request, in seconds.
-        client_args: further arguments of `elasticsearch.Elasticsearch`.
+        client_args: further arguments of `elasticsearch.Elasticsearch`; credentials in Python only. No model has them.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
     """
 
+    local_options = frozenset({"url", "client_args"})
+
     def __init__(
         self,
-        url: str | list[str] = "http://localhost:9200",
+        url: str | list[str] | None = None,
         index_prefix: str = "memory-zoo",
         shards: int = 1,
         replicas: int = 0,
@@ -103,6 +106,11 @@ class ServerRetriever(Retriever):
         self.batch_size = batch_size
         self._forget()
 
+    @property
+    def is_on_server(self) -> bool:
+        """See `Retriever.is_on_server`."""
+        return True
+
     def _forget(self) -> None:
         # The name of the open index, the limit for k, and whether term statistics are collected from several shards.
         self._name: str | None = None
@@ -113,14 +121,11 @@ class ServerRetriever(Retriever):
         self._global_statistics = False
 
     def _init_args(self) -> PlainDict:
-        urls = self.server.urls
         return {
-            "url": urls[0] if len(urls) == 1 else list(urls),
             "index_prefix": self.index_prefix,
             "shards": self.shards,
             "replicas": self.replicas,
             "timeout": self.server.timeout,
-            "client_args": without_secrets(self.server.client_args) or None,
         }
 
     @override

@@ -68,7 +68,7 @@ def corrections(memory: Rows, lookup: RowLookup, rows: Rows) -> dict[str, str]:
     return labels
 
 
-def conflicts(memory: Rows, lookup: RowLookup) -> list[list[int]]:
+def conflicting_rows(memory: Rows, lookup: RowLookup) -> list[list[int]]:
     """Return the rows of each text that has several labels, duplicates included."""
     labels = pc.dictionary_encode(memory.table.column("label").combine_chunks()).indices
     codes = pc.fill_null(labels, -1).to_numpy()[lookup.rows]

@@ -1,73 +1,57 @@
-"""The deletion of old versions of a memory, for good."""
+"""Deletion of what is no part of a memory any more, for good."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datamodules.core import storage
-from datamodules.core.arrays import ArrayWriter, map_array
+from datamodules.core.errors import DamagedError
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import Rows
-from datamodules.retrieval.memories import row_versions
-from datamodules.retrieval.memories.row_versions import ENCODINGS, vectors_fingerprint
-
-_BLOCK = 4096
-
-
-def rewrite(folder: Path, pointer: PlainDict, first: int) -> None:
-    """Write the rows of the versions from `first` on, and their encodings, to folders of the next generation."""
-    generation = pointer["generation"] + 1
-    base = row_versions.load(folder, pointer, first)
-    last = row_versions.load(folder, pointer, pointer["version"])
-    #: of the rows written in the old folders, those that are written again: the base's, and all later ones.
-    kept = np.concatenate([base.order, np.arange(len(base.written), len(last.written))])
-    place = np.full(len(last.written), -1)
-    place[kept] = np.arange(len(kept))
-    for version, old in row_versions.folders(folder, {**pointer, "first": first}).items():
-        stored = base if version == first else row_versions.load(folder, pointer, version)
-        # Copied: Arrow writes some bytes behind the rows of a slice, too.
-        new = base.written.select(base.order) if version == first else Rows.load(old / "rows.arrow")
-        order = place[stored.order]
-        written = len(base.order) + len(stored.written) - len(base.written)
-        part = row_versions.rows_folder(folder, version, generation)
-        versions = row_versions.versions_of_rows(folder, pointer, base) if version == first else None
-        row_versions.write(part, new, stored.rows, order, written, stored.lookup, versions)
-    for encodings in sorted(folder.glob(f"{ENCODINGS}*")):
-        _rewrite_encodings(folder, encodings, pointer, first, base.order)
+from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.folding import text_hashes
+from datamodules.retrieval.memories.versions import Version, folder_of, index_fingerprint, index_folder
 
 
-def _rewrite_encodings(
-    folder: Path, encodings: Path, pointer: PlainDict, first: int, order: NDArray[np.int64]
-) -> None:
-    """Write the vectors of one encoder for the new folders, as far as they exist; others are encoded on use."""
-    old = row_versions.folders(folder, pointer)
-    for version in range(first, pointer["version"] + 1):
-        # The first new folder has the rows of all old ones up to it, in an order.
-        versions = range(pointer["first"], first + 1) if version == first else [version]
-        parts = [encodings / old[each].name for each in versions if row_versions.written_in(old[each])]
-        if not parts or not all((part / storage.MANIFEST).exists() for part in parts):
-            continue
-        encoder = str(storage.check_folder(parts[-1], contents=True)["encoder"])
-        vectors = np.concatenate(
-            [map_array(part / "vectors.npy", np.float32, dimensions=2) for part in parts]
-        )
-        chosen = order if version == first else np.arange(len(vectors))
-        part = row_versions.rows_folder(folder, version, pointer["generation"] + 1)
-        _write_vectors(encodings / part.name, part, encoder, vectors, chosen)
+def delete_leftovers(memory: Path, state: PlainDict, retriever: Retriever) -> None:
+    """Delete the folders of killed changes, and of versions that are not kept, with their indexes."""
+    for hidden in [*memory.glob(".*.partial"), *memory.glob(".*.deleted")]:
+        storage.delete(hidden)
+    kept = {folder_of(memory, number) for number in range(state["first"], state["version"] + 1)}
+    leftovers = set(memory.glob("version-*")) - kept
+    # Other memories may begin with the same rows: they share an index on a server.
+    shared = {state["began_with"], *(_rows_fingerprint(folder) for folder in kept if leftovers)}
+    for folder in leftovers:
+        rows = _rows_fingerprint(folder)
+        # A server completes the index of a killed change when the change is made again.
+        is_unfinished = folder == folder_of(memory, state["version"] + 1)
+        if rows is not None and rows not in shared and not is_unfinished:
+            fingerprint = index_fingerprint(rows, retriever)
+            retriever.delete(index_folder(folder, fingerprint), fingerprint)
+        storage.delete(folder)
 
 
-def _write_vectors(
-    target: Path, part: Path, encoder: str, vectors: NDArray[np.float32], rows: NDArray[np.int64]
-) -> None:
-    """Write some vectors as those of the rows in the folder `part` of a memory."""
-    fingerprint = vectors_fingerprint(part, encoder)
-    with (
-        storage.lock(target),
-        storage.new_folder(target, fingerprint, encoder=encoder) as partial,
-        ArrayWriter(partial / "vectors.npy", np.float32, vectors.shape[1:]) as writer,
-    ):
-        for start in range(0, len(rows), _BLOCK):
-            writer.write(vectors[rows[start : start + _BLOCK]])
+def delete_removed(memory: Path, state: PlainDict, retriever: Retriever) -> None:
+    """Delete what may contain removed texts: indexes of other rankings, and the vectors of these texts."""
+    stores = list(memory.glob("vectors-*"))
+    hashes = []
+    for number in range(state["first"], state["version"] + 1):
+        version = Version.open(memory, number)
+        own = version.index_folder(retriever).name
+        for index in version.folder.glob("index-*"):
+            if not index.name.startswith(own):
+                storage.delete(index)
+        if stores:
+            hashes.append(text_hashes(version.rows.texts))
+    for store in stores:
+        VectorStore(memory, store.name.removeprefix("vectors-")).keep(np.concatenate(hashes))
+
+
+def _rows_fingerprint(version: Path) -> str | None:
+    """Return the fingerprint of a version's rows; None if its folder is not whole."""
+    try:
+        return str(storage.check_folder(version)["fingerprint"])
+    except DamagedError:
+        return None

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.core import storage
-from datamodules.core.arrays import RowLookup, damaged
+from datamodules.core.arrays import damaged
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.origin import sign
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import SCHEMA, Rows, Texts
-from datamodules.retrieval.base import Collection, Retriever
+from datamodules.corpora.rows import SCHEMA, Rows
+from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories import row_versions
-from datamodules.retrieval.memories.changes import (
-    check_ids,
-    check_kept_labels,
-    check_labels,
-    conflicts,
-    corrections,
-    name_some,
-    select_new,
-)
-from datamodules.retrieval.memories.compaction import rewrite
+from datamodules.retrieval.memories.changes import check_ids, check_kept_labels, check_labels, select_new
+from datamodules.retrieval.memories.compaction import delete_leftovers, delete_removed
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
-from datamodules.retrieval.memories.row_versions import ENCODINGS, POINTER, read_pointer, write_pointer
+from datamodules.retrieval.memories.versions import (
+    POINTER,
+    Version,
+    folder_of,
+    in_order,
+    read_pointer,
+    write_pointer,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +39,8 @@ log = logging.getLogger(__name__)
 class FolderMemory(Memory):
     """A memory whose rows are in a local folder; their index is in the same folder or in Elasticsearch.
 
-    A version never changes: a change of the memory makes a new one, which ranks like a memory that was built of its
-    rows. See `row_versions` for the files.
+    `build` makes one of a table, and a model searches it. Each change makes a new version (see `Version`), which ranks
+    like a memory that was built of its rows; a version never changes.
     """
 
     def __init__(
@@ -68,21 +63,20 @@ class FolderMemory(Memory):
             raise InputError(
                 f"{folder}: version {version} was deleted by `zoo memory compact`; the oldest is {state['first']}"
             )
-        self._open(state, version)
+        self._open(state, Version.open(folder, version, contents=True))
 
-    def _open(self, state: PlainDict, version: int) -> None:
-        self._stored = row_versions.load(self.folder, state, version, contents=True)
-        self._state = state
-        self.rows, self.version = self._stored.rows, version
-        self.fingerprint = _fingerprint(self._stored.fingerprint, self.retriever)
-        index_folder = _index_folder(self.folder, self.fingerprint)
+    def _open(self, state: PlainDict, version: Version) -> None:
+        self._state, self.opened = state, version
+        self.rows, self.version = version.rows, version.number
+        collection, folder = version.collection(self.retriever), version.index_folder(self.retriever)
+        self.fingerprint = collection.fingerprint
         try:
-            self.retriever.open(index_folder, self.fingerprint)
+            self.retriever.open(folder, self.fingerprint)
         except DamagedError as damage:
-            if not index_folder.exists() and state["ranking"] != self.retriever.ranking.describe():
+            if not folder.exists() and state["ranking"] != self.retriever.ranking.describe():
                 raise  # a memory of another ranking
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
-            self.retriever.index(_collection(self.rows, self.fingerprint), index_folder)
+            self.retriever.index(collection, folder)
 
     @classmethod
     def build(cls, rows: Rows, retriever: Retriever, folder: Path, progress: bool = True) -> FolderMemory:
@@ -93,26 +87,23 @@ class FolderMemory(Memory):
         with storage.lock(folder):
             if folder.exists():
                 storage.check_inside(folder)
-            pointer = _built_pointer(folder, rows.fingerprint)
-            if pointer is None:
-                part = row_versions.rows_folder(folder, 1, 0)
-                order = np.arange(len(rows))
-                row_versions.write(part, rows, rows, order, len(rows), RowLookup.of(fold_hashes(rows.texts)))
-                pointer = {"version": 1, "first": 1, "generation": 0, "began_with": rows.fingerprint}
+            state = _built_state(folder, rows.fingerprint)
+            if state is None:
+                Version.write_first(folder, rows)
                 (folder / POINTER).unlink(missing_ok=True)  # damaged
-            elif (folder / POINTER).exists():
+                state = {"version": 1, "first": 1, "began_with": rows.fingerprint}
+            elif "ranking" in state:
                 log_other_ranking(folder, retriever, folder)
-            for version in sorted({1, int(pointer["version"])}):
-                stored = row_versions.load(folder, pointer, version)
-                fingerprint = _fingerprint(stored.fingerprint, retriever)
-                index_folder = _index_folder(folder, fingerprint)
+            for number in sorted({1, int(state["version"])}):
+                version = Version.open(folder, number)
+                collection, index = version.collection(retriever), version.index_folder(retriever)
                 # A whole index is not built again: another process may have opened it.
-                if not storage.is_whole(index_folder, fingerprint):
-                    retriever.index(_collection(stored.rows, fingerprint), index_folder, progress)
+                if not storage.is_whole(index, collection.fingerprint):
+                    retriever.index(collection, index, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
             signature = sign({"retriever": described["retriever"]})
-            write_pointer(folder, {**pointer, **described, "signature": signature})
+            write_pointer(folder, {**state, **described, "signature": signature})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path, pointer: Path | None = None) -> FolderMemory:
@@ -126,7 +117,7 @@ class FolderMemory(Memory):
                 shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
                     hidden = shutil.ignore_patterns(".*", POINTER)
-                    shutil.copytree(self.folder, partial, copy_function=_link, ignore=hidden)
+                    shutil.copytree(self.folder, partial, copy_function=storage.link, ignore=hidden)
                     write_pointer(partial, read_pointer(self.folder, self.pointer), pointer)
                     for path in (partial, *partial.rglob("*")):
                         storage.sync(path)
@@ -153,15 +144,11 @@ class FolderMemory(Memory):
         with self._changing():
             hashes = fold_hashes(rows.texts)
             may_be_added = check_labels(rows, bool(self.labels()), labels, unknown_labels)
-            chosen = select_new(self.rows, self._stored.lookup, rows, hashes, may_be_added)
+            chosen = select_new(self.rows, self.opened.lookup, rows, hashes, may_be_added)
             added, version = len(chosen.positions), self.version + bool(chosen.positions)
+            skipped = int((~may_be_added).sum())
             addition = Addition(
-                version,
-                len(self) + added,
-                added,
-                chosen.duplicates,
-                chosen.conflicting,
-                int((~may_be_added).sum()),
+                version, len(self) + added, added, chosen.duplicates, chosen.conflicting, skipped
             )
             if added == 0:
                 return addition
@@ -170,22 +157,20 @@ class FolderMemory(Memory):
                 ids = [f"{version}:{position}" for position in chosen.positions]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             check_ids(Rows(Rows.concat([self.rows, new]).table, rows.source))
-            written = len(self._stored.written)
-            order = np.concatenate([self._stored.order, np.arange(written, written + added)])
-            self._write_version(new, order, progress)
+            self._write_version(new, np.arange(len(self) + added), progress)
         return addition
 
     @override
     def remove(self, ids: Sequence[str], allow_empty_class: bool = False, progress: bool = True) -> Change:
         with self._changing():
-            removed = self.rows_with_ids(ids)
+            removed = self.opened.rows_with_ids(ids)
             kept = np.delete(np.arange(len(self)), removed)
             if len(removed) == 0:
                 return Change(self.version, len(self), 0)
             if len(kept) == 0:
                 raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
             check_kept_labels(self.rows, removed, SCHEMA.empty_table(), allow_empty_class)
-            self._write_version(Rows(SCHEMA.empty_table(), ""), self._stored.order[kept], progress)
+            self._write_version(Rows(SCHEMA.empty_table(), ""), kept, progress)
         return Change(self.version, len(self), len(removed))
 
     @override
@@ -197,7 +182,7 @@ class FolderMemory(Memory):
         progress: bool = True,
     ) -> Change:
         with self._changing():
-            places = self.rows_with_ids(rows.ids)
+            places = self.opened.rows_with_ids(rows.ids)
             check_labels(rows, bool(self.labels()), labels)
             old, new = self.rows.select(places).table, rows.table
             differ = [
@@ -209,8 +194,8 @@ class FolderMemory(Memory):
                 return Change(self.version, len(self), 0)
             new = rows.select(changed)
             check_kept_labels(self.rows, places[changed], new.table, allow_empty_class)
-            order = self._stored.order.copy()
-            order[places[changed]] = len(self._stored.written) + np.arange(len(changed))
+            order = np.arange(len(self))
+            order[places[changed]] = len(self) + np.arange(len(changed))
             self._write_version(new, order, progress)
         return Change(self.version, len(self), len(changed))
 
@@ -222,147 +207,67 @@ class FolderMemory(Memory):
         allow_empty_class: bool = False,
         progress: bool = True,
     ) -> Change:
-        ids = list(labels)
-        texts = self.rows.texts.take(self.rows_with_ids(ids))
-        rows = Rows.from_lists(texts, labels.values(), ids, str(self.folder))
+        texts = self.rows.texts.take(self.opened.rows_with_ids(list(labels)))
+        rows = Rows.from_lists(texts, labels.values(), list(labels), str(self.folder))
         return self.replace(rows, allowed, allow_empty_class, progress)
 
     @override
     def compact(self, keep: int = 1) -> int:
         if keep < 1:
             raise InputError(f"keep={keep}: keep at least 1 version")
-        with self._changing() as state:
-            first = max(state["first"], state["version"] - keep + 1)
-            if first > state["first"]:
-                rewrite(self.folder, state, first)
-                after = {**state, "first": first, "generation": state["generation"] + 1}
-                write_pointer(self.folder, after, self.pointer)
-                self._open(after, self.version)
-                self._clear_leftovers(after)
-            self._delete_other_indexes()
-        return int(first - state["first"])
+        with self._changing():
+            before = self._state["first"]
+            first = max(before, self.version - keep + 1)
+            if first > before:
+                self._switch({**self._state, "first": first})
+                delete_leftovers(self.folder, self._state, self.retriever)
+            delete_removed(self.folder, self._state, self.retriever)
+        return int(first - before)
 
     @contextmanager
-    def _changing(self) -> Iterator[PlainDict]:
-        """Reserve the memory, open its current version, and yield its state.
+    def _changing(self) -> Iterator[None]:
+        """Reserve the memory and open its current version.
 
         Until the pointer is switched, the current version stays current, even if the process is killed.
         """
         with storage.lock(self.folder):
             state = read_pointer(self.folder, self.pointer)
             if self._state != state or self.version != state["version"]:
-                self._open(state, state["version"])
-            self._clear_leftovers(state)
-            yield state
+                self._open(state, Version.open(self.folder, state["version"], contents=True))
+            delete_leftovers(self.folder, state, self.retriever)
+            yield
+
+    def _switch(self, state: PlainDict) -> None:
+        write_pointer(self.folder, state, self.pointer)
+        self._state = state
 
     def _write_version(self, new: Rows, order: NDArray[np.int64], progress: bool) -> None:
-        """Write and open the next version, whose rows have these positions among the written ones and the new ones."""
-        stored, version = self._stored, self.version + 1
-        written = Rows(Rows.concat([stored.written, new]).table, str(self.folder))
-        rows = row_versions.in_order(written, order)
-        place = np.full(len(written), -1)
-        place[stored.order] = np.arange(len(stored.order))
-        known = place[order]
-        if len(new) == 0:
-            lookup = stored.lookup.keep(known)
-        else:
-            hashes = np.empty(len(order), np.uint64)
-            hashes[known >= 0] = stored.lookup.keys_by_row()[known[known >= 0]]
-            hashes[known < 0] = fold_hashes(new.texts)[order[known < 0] - len(stored.written)]
-            lookup = RowLookup.of(hashes)
-        part = row_versions.rows_folder(self.folder, version, self._state["generation"])
-        row_versions.write(part, new, rows, order, len(written), lookup)
-        fingerprint = _fingerprint(rows.fingerprint, self.retriever)
-        index_folder = _index_folder(self.folder, fingerprint)
-        if not storage.is_whole(index_folder, fingerprint):
-            try:
-                self.retriever.update(_collection(rows, fingerprint), known, index_folder, progress)
-            except BaseException:
-                with suppress(
-                    InputError
-                ):  # the server may be unreachable; the first error is the one to report
-                    self._open(self._state, self.version)
-                raise
-        state = {**self._state, "version": version}
-        write_pointer(self.folder, state, self.pointer)
-        self._open(state, version)
-
-    def _clear_leftovers(self, state: PlainDict) -> None:
-        """Delete the files of a killed change, which are no part of the memory, and those of deleted versions."""
-        for partial in self.folder.glob(".*.partial"):
-            shutil.rmtree(partial)
-        parts = row_versions.folders(self.folder, state)
-        names = {part.name for part in parts.values()}
-        for encodings in self.folder.glob(f"{ENCODINGS}*/rows-*"):
-            if encodings.name not in names:
-                shutil.rmtree(encodings)
-        leftover = [part for part in self.folder.glob("rows-*") if part.name not in names]
-        if not leftover:
-            return
-        kept = {str(storage.check_folder(part)["fingerprint"]) for part in parts.values()}
-        unfinished = row_versions.rows_folder(self.folder, state["version"] + 1, state["generation"])
-        for part in leftover:
-            rows_fingerprint = str(storage.check_folder(part)["fingerprint"])
-            if rows_fingerprint not in kept:
-                fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-                index_folder = _index_folder(self.folder, fingerprint)
-                if part == unfinished or rows_fingerprint == state["began_with"]:
-                    # A server completes its index when a killed change is made again, and other memories may begin
-                    # with the same rows: they share the index.
-                    _delete_folders(index_folder)
-                else:
-                    self.retriever.delete(index_folder, fingerprint)
-            shutil.rmtree(part)
-
-    def _delete_other_indexes(self) -> None:
-        """Delete the local indexes of other rankings, which may contain removed texts."""
-        parts = row_versions.folders(self.folder, self._state).values()
-        fingerprints = [str(storage.check_folder(part)["fingerprint"]) for part in parts]
-        own = tuple(
-            _index_folder(self.folder, _fingerprint(each, self.retriever)).name for each in fingerprints
-        )
-        for index in self.folder.glob("index-*"):
-            if not index.name.startswith(own):
-                shutil.rmtree(index)
+        """Write and open the next version, whose rows have these positions among the current and the new ones."""
+        before, written = self.opened, Rows(Rows.concat([self.rows, new]).table, str(self.folder))
+        known = np.where(order < len(self), order, -1)
+        version = before.write_next(in_order(written, order), known)
+        collection, index = version.collection(self.retriever), version.index_folder(self.retriever)
+        try:
+            self.retriever.update(collection, known, index, progress)
+        except BaseException:
+            with suppress(InputError):  # the server may be unreachable; the first error is the one to report
+                self._open(self._state, before)
+            raise
+        self._switch({**self._state, "version": version.number})
+        self._open(self._state, version)
 
     # --- contents ---
 
     def versions(self) -> list[tuple[int, int]]:
         """Return number and size (in rows) of all kept versions up to the open one, oldest first."""
-        parts = row_versions.folders(self.folder, self._state, self.version)
-        return [(number, int(storage.check_folder(part)["rows"])) for number, part in parts.items()]
-
-    def rows_since(self, version: int) -> NDArray[np.int64]:
-        """Return the rows that were added or corrected after a version, ascending."""
-        written = row_versions.versions_of_rows(self.folder, self._state, self._stored)
-        return np.flatnonzero(written > version)
+        numbers = range(self._state["first"], self.version + 1)
+        return [(number, Version.size(self.folder, number)) for number in numbers]
 
     def removed_ids(self) -> set[str]:
         """Return the ids of the rows that the open version lacks and an earlier kept one has."""
-        return set(self.written.ids) - set(self.rows.ids)
-
-    def parts(self) -> list[tuple[Path, int]]:
-        """Return each folder with rows of the open version, and the number of rows that are written there."""
-        folders = row_versions.folders(self.folder, self._state, self.version).values()
-        return [(part, row_versions.written_in(part)) for part in folders]
-
-    @property
-    def written(self) -> Rows:
-        """All rows that the folders of `parts` have, one after the other."""
-        return self._stored.written
-
-    @property
-    def order(self) -> NDArray[np.int64]:
-        """The position of each row in `written`, int64 [n]."""
-        return self._stored.order
-
-    def corrections(self, rows: Rows) -> dict[str, str]:
-        """Return id and new label of each row whose text is that of a row with another label; see `relabel`."""
-        return corrections(self.rows, self._stored.lookup, rows)
-
-    def conflicts(self) -> list[list[int]]:
-        """Return the rows of each text that has several labels, duplicates included."""
-        return conflicts(self.rows, self._stored.lookup)
+        numbers = range(self._state["first"], self.version)
+        earlier = [Version.open(self.folder, number).rows.ids for number in numbers]
+        return set().union(*earlier) - set(self.rows.ids)
 
     @override
     def labels(self) -> list[str]:
@@ -372,48 +277,13 @@ class FolderMemory(Memory):
     def location(self) -> str:
         return str(self.folder)
 
-    def excluded_rows(
-        self, texts: Sequence[str], own_ids: Sequence[str] | None = None
-    ) -> list[NDArray[np.int32]]:
-        """Return the rows that are duplicates of each text or, with own ids, of its own row; see `Memory.search`."""
-        lookup = self._stored.lookup
-        exclude = lookup.all_rows(fold_hashes(texts))
-        if own_ids is not None:
-            own_rows = self._rows_or_none(own_ids)
-            queries = np.flatnonzero(own_rows >= 0)
-            own_texts = self.rows.texts.take(own_rows[queries])
-            own_duplicates = lookup.all_rows(fold_hashes(own_texts))
-            for query, rows in zip(queries.tolist(), own_duplicates, strict=True):
-                exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
-        return exclude
-
     @override
     def contains_duplicates_of(
         self, texts: Rows, same_table: bool, neighbors: Neighbors
     ) -> NDArray[np.bool_]:
         # Exact: the hashes of all rows are compared, not only those of the neighbors.
-        held: NDArray[np.bool_] = self._stored.lookup.first_rows(fold_hashes(texts.texts)) >= 0
-        return held | (self._rows_or_none(texts.ids) >= 0) if same_table else held
-
-    def _rows_or_none(self, ids: Sequence[str]) -> NDArray[np.int32]:
-        """Return the row with each id, -1 where there is none."""
-        wanted = pa.array(ids, pa.string())
-        matches = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
-        rows: NDArray[np.int32] = pc.fill_null(matches, -1).to_numpy()
-        return rows
-
-    def rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return the row with each id, int64 [n]; raise an `InputError` for unknown ids, and for an id given twice."""
-        wanted = pa.array(ids, pa.string())
-        # The memory may have a million ids, of which few are wanted.
-        found = np.flatnonzero(pc.is_in(self.rows.table.column("id"), value_set=wanted).to_numpy())
-        row_of = dict(zip(self.rows.select(found).ids, found.tolist(), strict=True))
-        if unknown := [each for each in ids if each not in row_of]:
-            raise InputError(f"{self.folder}: has no row with the id {name_some(unknown)}")
-        if len(row_of) < len(ids):
-            twice = [each for each, count in Counter(ids).items() if count > 1]
-            raise InputError(f"{self.folder}: the id {name_some(twice)} is given more than once")
-        return np.array([row_of[each] for each in ids], np.int64)
+        held: NDArray[np.bool_] = self.opened.lookup.first_rows(fold_hashes(texts.texts)) >= 0
+        return held | (self.opened.row_of_ids(texts.ids) >= 0) if same_table else held
 
     @override
     def search(
@@ -423,7 +293,7 @@ class FolderMemory(Memory):
         exclude_duplicates: bool = False,
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
-        exclude = self.excluded_rows(texts, own_ids) if exclude_duplicates else None
+        exclude = self.opened.excluded_rows(texts, own_ids) if exclude_duplicates else None
         hits = self.retriever.search(texts, k, exclude)
         rows, inverse = np.unique(hits.rows, return_inverse=True)
         if rows.max(initial=-1) >= len(self.rows):
@@ -434,10 +304,6 @@ class FolderMemory(Memory):
             scores=hits.scores,
             memories=self.rows.select(rows[start:]),
         )
-
-
-def _fingerprint(rows_fingerprint: str, retriever: Retriever) -> str:
-    return storage.fingerprint_of({"rows": rows_fingerprint, **retriever.ranking.describe()})
 
 
 def check_ranking(folder: Path, ranking: PlainDict | None, retriever: Retriever) -> None:
@@ -463,43 +329,21 @@ def _describe_change(old: PlainDict, new: PlainDict) -> str:
     return f"the memory was built for {old}, but the retriever is set to {new}"
 
 
-def _collection(rows: Rows, fingerprint: str) -> Collection:
-    ids, labels = (Texts(rows.table.column(name)) for name in ("id", "label"))
-    return Collection(rows.texts, fingerprint, ids, labels)
-
-
-def _built_pointer(folder: Path, fingerprint: str) -> PlainDict | None:
-    """Return the pointer of a memory that began with these rows; None if its first rows must be written."""
-    first = row_versions.rows_folder(folder, 1, 0)
-    if not first.exists():
-        if any(folder.glob("rows-*")):
+def _built_state(folder: Path, fingerprint: str) -> PlainDict | None:
+    """Return the state of a memory that began with these rows; None if its first version must be written."""
+    state: PlainDict = {"version": 1, "first": 1, "began_with": fingerprint}
+    has_pointer = (folder / POINTER).exists()
+    try:
+        if has_pointer:
+            state = read_pointer(folder)
+        if state["first"] > 1:
             raise InputError(
                 f"{folder}: its first version was deleted by `zoo memory compact`; build it in another folder"
             )
-        return None
-    unwritten = {"version": 1, "first": 1, "generation": 0, "began_with": fingerprint}
-    advice = row_versions.lost_rows(first, 1, unwritten)
-    try:
-        storage.check_folder(first, fingerprint, contents=True, advice=advice)
-        return read_pointer(folder) if (folder / POINTER).exists() else unwritten
+        if has_pointer or folder_of(folder, 1).exists():
+            Version.open(folder, 1, contents=True, fingerprint=fingerprint)
+            return state
     except DamagedError:
-        if row_versions.rows_folder(folder, 2, 0).exists():
+        if folder_of(folder, 2).exists():
             raise
-        return None
-
-
-def _index_folder(folder: Path, fingerprint: str) -> Path:
-    return folder / f"index-{fingerprint[:16]}"
-
-
-def _delete_folders(index_folder: Path) -> None:
-    # The indexes of a fused retriever have names that begin with the given name.
-    for folder in index_folder.parent.glob(f"{index_folder.name}*"):
-        shutil.rmtree(folder)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or a file system without links
-        shutil.copy2(source, target)
+    return None

@@ -10,7 +10,7 @@ from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory, check_ranking
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Memory
-from datamodules.retrieval.memories.row_versions import POINTER, read_pointer
+from datamodules.retrieval.memories.versions import POINTER, read_pointer
 from datamodules.retrieval.registry import is_existing_index, make_retriever
 
 

@@ -192,7 +192,7 @@ def test_fit_needs_no_retriever_after_prepare(
     neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))
     times = {path: path.stat().st_mtime_ns for path in neighbors}
     assert len(times) == 2  # training and validation
-    for folder in (tmp_path / "cache").glob("memory-*/index-*"):
+    for folder in (tmp_path / "cache").glob("memory-*/version-*/index-*"):
         shutil.rmtree(folder)
     fit("run")
     neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))

@@ -151,7 +151,7 @@ def test_foreign_and_damaged_files_next_to_a_model(
         (folder / "notes" / "memory.json").write_text("{}")
         (folder / "weights.txt").write_text("mine")
     else:
-        (folder / ".memory.partial" / "rows-1").mkdir(parents=True)
+        (folder / ".memory.partial" / "version-1").mkdir(parents=True)
     result = zoo_command(*add)
     assert result.code == 0, result.err
     assert zoo_command("memory", "show", folder).code == 0

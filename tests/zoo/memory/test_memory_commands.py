@@ -15,7 +15,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.row_versions import read_pointer
+from datamodules.retrieval.memories.versions import read_pointer
 from tests.zoo.conftest import Result, sentences, write_table
 from zoo.tasks.classification.predictor import RetrievedMemory
 

@@ -16,7 +16,7 @@ import torch
 
 import zoo
 from datamodules.core.errors import InputError
-from datamodules.retrieval.memories.row_versions import read_pointer, write_pointer
+from datamodules.retrieval.memories.versions import read_pointer, write_pointer
 from tests.zoo.conftest import Result, pair_rows, refusal, sentences, write_pairs, write_table
 from zoo.saving.saved_model import SavedModel
 
@@ -211,12 +211,12 @@ def test_no_damaged_checkpoint_is_used(fit: Fit, tmp_path: Path) -> None:
 def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
     before = zoo.load(best(grown), memory_version=1).predict(texts)
-    rows = grown / "memory" / "rows-2" / "rows.arrow"
+    rows = grown / "memory" / "version-2" / "rows-2-0.arrow"
     contents = bytearray(rows.read_bytes())
     contents[len(contents) // 2] ^= 1
     rows.write_bytes(contents)
     with pytest.raises(
-        InputError, match=r"rows-2/rows.arrow: damaged .*an earlier version \(--memory_version 1\)"
+        InputError, match=r"version-2/rows-2-0.arrow: damaged .*an earlier version \(--memory_version 1\)"
     ):
         zoo.load(best(grown))
     assert zoo.load(best(grown), memory_version=1).predict(texts) == before  # as the message says

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.zoo.conftest import sentences, write_table
+from zoo.cli import main
 from zoo.reproduce import run as runs_of_a_table
 
 BASE: dict[str, Any] = {
@@ -70,6 +71,9 @@ if command == "fit":
         "epoch,step,train/loss,val/accuracy,val/macro_f1\\n0,1,0.5,,\\n"
         f"0,2,,0.05,0.01\\n1,3,,{seed / 10},0.02\\n2,4,,{seed / 10},0.03\\n"
     )
+elif command == "export":
+    assert Path(arguments[0], "summary.json").exists()
+    Path(arguments[1]).mkdir()
 elif command == "memory":
     assert Path(arguments[1]).exists() and Path(arguments[2]).exists()
 else:
@@ -99,6 +103,16 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
         return commands
 
     return calls
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls `zoo` in this process: saves the imports of each command."""
+
+    def run(arguments: list[str], log: Path) -> None:
+        assert main(arguments) == 0, log
+
+    monkeypatch.setattr(runs_of_a_table, "_zoo", run)
 
 
 def write_yaml(rows: dict[str, Any], **keys: Any) -> str:

@@ -1,4 +1,4 @@
-"""Models in Weights & Biases: artifacts of runs, whose inputs are the files that a model stands on."""
+"""Models in Weights & Biases: artifacts of runs."""
 
 from __future__ import annotations
 
@@ -138,12 +138,7 @@ def test_the_model_folder_is_an_artifact_of_the_run(
         shutil.copyfile(entry.local_path, uploaded / path)
     expected = zoo.load(run).predict(TEXTS)
     assert zoo.load(uploaded).predict(TEXTS) == expected
-    # Its metadata have the rows that it stands on.
-    metadata = artifact.metadata
-    assert metadata["model"] == "KNNBiLSTM"
-    assert metadata["memory"] == {"path": "memory", "version": 1}
-    train = {"option": "train_file", "file": "train.csv", "checksum": checksum_of(train_csv), "rows": 90}
-    assert metadata["inputs"] == [train]
+    assert artifact.metadata["files"]["train_file"] == checksum_of(train_csv)
     # The run can be repeated from its configuration, and is another run of W&B then.
     config = yaml.safe_load((run / "config.yaml").read_text())
     logger = config["trainer"]["logger"]["init_args"]
@@ -157,48 +152,20 @@ def test_no_model_without_checkpoints(zoo_command: Zoo, train_csv: Path) -> None
     assert not Path("run").exists()
 
 
-@pytest.mark.usefixtures("_wandb_offline")
 def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: RecordedRun) -> None:
     """Equal contents are one version of an artifact, other ones another; no row is uploaded."""
     run = fit("run", f"--data.validation_file={test_csv}")
-    sharing.log_run(online, run, "topics", {"train_file": 90, "validation_file": 31})  # type: ignore[arg-type]
-    assert [*online.used] == ["train.csv", "test.csv"]
-    assert online.used["test.csv"].metadata["rows"] == 31
-    for file in (train_csv, test_csv):
-        used = online.used[file.name]
-        ((name, entry),) = used.manifest.entries.items()
+    sharing.log_run(online, run, "topics")  # type: ignore[arg-type]
+    files = {"train_file": train_csv, "validation_file": test_csv}
+    assert [*online.used] == [*files]
+    for option, file in files.items():
+        ((name, entry),) = online.used[option].manifest.entries.items()
         assert name == "checksum.json"
         assert json.loads(Path(entry.local_path).read_text()) == checksum_of(file)
-    again = sharing.table_of("train_file", str(train_csv)).artifact()
-    assert again.digest == online.used["train.csv"].digest != online.used["test.csv"].digest
-
-
-def test_a_name_with_a_secret_is_not_recorded() -> None:
-    made = artifacts.Input("train_file", "https://me:secret@host/train.csv?key=secret", "1").artifact()
-    assert made.name == "train.csv"
-    assert "secret" not in json.dumps(made.metadata)
-
-
-def test_a_large_memory_is_named_by_place_and_version(
-    fit: Fit, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch, online: RecordedRun
-) -> None:
-    """Whoever loads the artifact names the memory: a stranger's model opens none elsewhere."""
-    assert zoo_command("index", "--file", train_csv, "--memory=rows").code == 0
-    run = fit("run", "--data.memory=rows")
-    expected = zoo.load(run).predict(TEXTS)
-    monkeypatch.setattr(sharing, "_LARGEST_MEMORY", 1000)
-    assert zoo_command("export", run, "whole", f"--push={NAME}").code == 0
-    assert zoo_command("memory", "add", run, write_table(Path("more.csv"), sentences(3, seed=5))).code == 0
-    result = zoo_command("memory", "remove", run, "--ids=0", f"--push={NAME}")
-    assert result.code == 0, result.err
-    whole, large = online.logged
-    assert "memory/rows-1/rows.arrow" in whole.manifest.entries
-    assert not [path for path in large.manifest.entries if path.startswith("memory")]
-    assert large.metadata["memory"] == {"path": str(Path("rows").absolute()), "version": 3}
-    folder = export(run, "large", 1000)
-    with pytest.raises(InputError, match="names a memory outside of its folder; name one with --memory"):
-        zoo.load(folder)
-    assert zoo.load(folder, memory="rows", memory_version=1).predict(TEXTS) == expected
+    first = dict(online.used)
+    sharing.log_run(online, run, "topics")  # type: ignore[arg-type]
+    assert all(online.used[option].digest == first[option].digest for option in files)
+    assert first["train_file"].digest != first["validation_file"].digest
 
 
 # --- a model is opened by its name ---
@@ -283,10 +250,10 @@ def test_a_grown_memory_is_a_new_version(
     assert result.code == 0, result.err
     assert result.out.splitlines()[-1] == f"{NAME}:v1"
     assert (online.given["entity"], online.given["project"]) == ("me", "texts")
-    assert [*online.used] == ["train.csv", "more.csv"]
-    assert online.used["more.csv"].metadata["option"] == "added"
+    assert [*online.used] == ["train_file"]
     (model,) = online.logged
-    assert (model.name, model.type, model.metadata["memory"]["version"]) == ("topics", "model", 2)
+    assert (model.name, model.type) == ("topics", "model")
+    assert any(path.startswith("memory/version-2") for path in model.manifest.entries)
 
 
 def test_a_place_that_cannot_be(fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
@@ -337,12 +304,11 @@ def test_seeds_of_one_setting_share_a_group(
     assert group("variable") in ("theirs", "")
 
 
-def test_a_setting_is_without_seeds_and_secrets() -> None:
-    def config(url: str, seed: int | None = None, **trainer: Any) -> dict[str, Any]:
-        retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": url}}
-        data = {"class_path": "ClassificationDataModule", "init_args": {"seed": seed, "retriever": retriever}}
+def test_a_setting_is_without_seeds() -> None:
+    def config(seed: int | None = None, **trainer: Any) -> dict[str, Any]:
+        data = {"class_path": "ClassificationDataModule", "init_args": {"seed": seed}}
         return {"seed_everything": seed, "model": {"class_path": "A"}, "data": data, "trainer": trainer}
 
-    setting = setting_of(config("http://me:password@host:1"))
-    assert setting == setting_of(config("http://host:1", seed=3, logger={"class_path": "WandbLogger"}))
-    assert setting != setting_of(config("http://host:1", max_epochs=3))
+    setting = setting_of(config())
+    assert setting == setting_of(config(seed=3, logger={"class_path": "WandbLogger"}))
+    assert setting != setting_of(config(max_epochs=3))

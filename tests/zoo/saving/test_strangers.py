@@ -311,7 +311,9 @@ def test_only_the_user_reads_the_key(fit: Fit, monkeypatch: pytest.MonkeyPatch, 
     assert not SavedModel.open("run").is_own
 
 
-@pytest.mark.parametrize("part", ["memory", "memory/rows-1/rows.arrow", "memory/id_rsa", "model.safetensors"])
+@pytest.mark.parametrize(
+    "part", ["memory", "memory/version-1/rows-1-0.arrow", "memory/id_rsa", "model.safetensors"]
+)
 @pytest.mark.parametrize("target", ["secret.txt", "absent", "pipe"])
 def test_no_link_leads_out_of_a_model(
     part: str, target: str, exported: Path, zoo_command: Zoo, tmp_path: Path

@@ -53,7 +53,7 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def in_this_process(arguments: list[str], log: Path, _: object) -> None:
+def in_this_process(arguments: list[str], log: Path) -> None:
     assert main(arguments) == 0, log
 
 

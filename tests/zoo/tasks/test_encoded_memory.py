@@ -157,7 +157,7 @@ def test_an_exported_model_has_its_own_encodings(fit: Callable[..., Path], encod
     other.predict(TEXTS)
     encoded.clear()
     exported = export("one/checkpoints/best.ckpt", "exported")
-    assert len(list((exported / "memory").glob("encodings-*"))) == 1
+    assert len(list((exported / "memory").glob("vectors-*"))) == 1
     assert zoo.load(exported).predict(TEXTS) == expected
     assert encoded == []
 
@@ -176,7 +176,7 @@ def test_encodings_are_read_from_a_read_only_folder(
     monkeypatch.setattr("datamodules.core.storage.new_folder", refuse)
     assert zoo.load(Path("run/checkpoints/best.ckpt")).predict(TEXTS) == expected
     # Without stored encodings, each batch encodes its memories.
-    for folder in predictor.memory.folder.glob("encodings-*"):
+    for folder in predictor.memory.folder.glob("vectors-*"):
         shutil.rmtree(folder)
     monkeypatch.setattr("os.access", lambda path, mode: False)
     predictions = zoo.load(Path("run/checkpoints/best.ckpt")).predict(TEXTS)

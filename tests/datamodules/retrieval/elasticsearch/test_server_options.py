@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 from jsonargparse import ArgumentError, ArgumentParser
 
-from datamodules.retrieval import ElasticsearchDenseRetriever, ElasticsearchRetriever, Retriever
+from datamodules.core.errors import InputError
+from datamodules.retrieval import (
+    ElasticsearchDenseRetriever,
+    ElasticsearchRetriever,
+    EmbeddedRetriever,
+    FusedRetriever,
+    Retriever,
+    make_retriever,
+)
 
 SHARED: dict[str, Any] = {
-    "url": "http://localhost:9200",
+    "url": None,
     "index_prefix": "memory-zoo",
     "shards": 1,
     "replicas": 0,
@@ -78,8 +86,10 @@ def test_options_are_documented(
     assert described["batch_size"].startswith(
         "texts encoded" if "encoder" in own else "queries in one request"
     )
-    assert described["url"].startswith("one server or several of a cluster, with scheme, host and port.")
-    assert described["client_args"] == "further arguments of `elasticsearch.Elasticsearch`."
+    assert described["url"].startswith("one server or several of a cluster, with scheme, host and port; None")
+    assert described["client_args"].startswith(
+        "further arguments of `elasticsearch.Elasticsearch`; credentials"
+    )
 
 
 @pytest.mark.parametrize(("retriever", "own"), CLASSES)
@@ -92,8 +102,9 @@ def test_shared_options_reach_the_retriever(retriever: Any, own: dict[str, Any])
         "timeout": 5.0,
         "client_args": {"http_compress": True},
     }
-    described = retriever(**own, **given).describe()
-    assert described["init_args"] == {**own, **given}
+    made = retriever(**own, **given)
+    assert (made.server.urls, made.server.client_args) == (given.pop("url"), given.pop("client_args"))
+    assert made.describe()["init_args"] == {**own, **given}
     parsed = parse(retriever, "--retriever.url=http://a:1", "--retriever.shards=3")
     assert (parsed.init_args.url, parsed.init_args.shards) == ("http://a:1", 3)
 
@@ -105,3 +116,63 @@ def test_unknown_options_are_refused(retriever: type[Retriever], own: dict[str, 
         parse(retriever, f"--retriever.{option}=1")
     with pytest.raises(TypeError, match=option):
         retriever(**{**own, option: 1})
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "urls"),
+    [
+        (None, "", ["http://localhost:9200"]),
+        (None, "https://a.example:9200/", ["https://a.example:9200"]),
+        (None, "http://a:1, http://b:2/es http://c:3", ["http://a:1", "http://b:2/es", "http://c:3"]),
+        ("http://b:2", "http://a:1", ["http://b:2"]),
+        (["http://b:2", "http://[::1]:9200"], "http://a:1", ["http://b:2", "http://[::1]:9200"]),
+    ],
+)
+def test_the_option_or_the_environment_names_the_server(
+    option: Any, environment: str, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTICSEARCH_URL", environment)
+    assert ElasticsearchRetriever(url=option).server.urls == urls
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:9200", "http://localhost", "ftp://h:1", "http://h:x", "http://[::1", ""]
+)
+def test_incomplete_urls_are_refused(url: str) -> None:
+    with pytest.raises(InputError, match=r"^url: give scheme, host and port, such as http://localhost:9200$"):
+        ElasticsearchRetriever(url=url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:word@host:9200", "http://host:9200?key=word", "http://host:9200#word"]
+)
+@pytest.mark.parametrize("is_option", [True, False])
+def test_urls_with_secrets_are_refused(url: str, is_option: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTICSEARCH_URL", "" if is_option else url)
+    with pytest.raises(InputError, match=r"^url: holds more than scheme.*ELASTICSEARCH_API_KEY") as caught:
+        ElasticsearchRetriever(url=url if is_option else None)
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option", [{"url": "http://far.example:9200"}, {"client_args": {"verify_certs": False}}]
+)
+def test_no_file_names_a_server_or_weakens_a_connection(option: dict[str, Any]) -> None:
+    """Texts and credentials would be sent to the servers of a stranger."""
+    described = ElasticsearchRetriever(url="http://near.example:9200").describe()
+    assert "example" not in str(described)
+    described["init_args"] |= option
+    fused = {"class_path": "FusedRetriever", "init_args": {"retrievers": [described, described]}}
+    for description in (described, fused):
+        with pytest.raises(
+            InputError, match=f"has the option {next(iter(option))}, which files must not set"
+        ):
+            make_retriever(description, None)
+
+
+def test_a_retriever_on_a_server_is_known() -> None:
+    assert ElasticsearchRetriever().is_on_server
+    assert FusedRetriever(
+        [EmbeddedRetriever(), FusedRetriever([EmbeddedRetriever(), ElasticsearchRetriever()])]
+    ).is_on_server
+    assert not FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever()]).is_on_server

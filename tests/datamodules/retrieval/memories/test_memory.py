@@ -16,9 +16,9 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import open_memory
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.memories import folder_memory
+from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.row_versions import POINTER, contents_of_memory
+from datamodules.retrieval.memories.versions import POINTER, contents_of_memory
 from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import LABELS, in_processes, rows
 
@@ -94,7 +94,7 @@ def test_unlabelled_memories_have_no_labels(tmp_path: Path) -> None:
 def test_duplicates_are_found_whatever_their_case_and_space(tmp_path: Path) -> None:
     table = Rows.from_lists(["The lion", "a lion", "the  LION ", "sail", "the lion"])
     memory = build(tmp_path / "m", table)
-    duplicates = [sorted(rows.tolist()) for rows in memory.excluded_rows(["the lion", "SAIL", "lion"])]
+    duplicates = [sorted(rows.tolist()) for rows in memory.opened.excluded_rows(["the lion", "SAIL", "lion"])]
     assert duplicates == [[0, 2, 4], [3], []]
     kept = memory.search(["the lion"], 5, exclude_duplicates=True).memories
     assert list(kept.texts) == ["a lion"]
@@ -122,7 +122,7 @@ def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.Monke
         raise AssertionError("built again")
 
     monkeypatch.setattr(EmbeddedRetriever, "index", never)
-    monkeypatch.setattr(folder_memory, "fold_hashes", never)
+    monkeypatch.setattr(versions, "fold_hashes", never)
     again = build(tmp_path / "m").search(QUERIES, 4)
     np.testing.assert_array_equal(again.rows, first.rows)
 
@@ -130,7 +130,7 @@ def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("where", ["fold_hashes", "_write_postings"])
 def test_a_killed_build_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(folder_memory if where == "fold_hashes" else inverted_index, where, kill)
+        patch.setattr(versions if where == "fold_hashes" else inverted_index, where, kill)
         assert in_processes(1, build, tmp_path / "m") == [-signal.SIGKILL]
     with pytest.raises(InputError, match="no memory here"):
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
@@ -200,10 +200,10 @@ def test_another_ranking_is_refused(tmp_path: Path) -> None:
         FolderMemory(tmp_path / "m", EmbeddedRetriever(k1=2.0))
 
 
-@pytest.mark.parametrize("name", ["rows.arrow", "hashes.npy", "hash_rows.npy"])
+@pytest.mark.parametrize("name", ["rows-1-0.arrow", "hashes.npy", "hash_rows.npy"])
 def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
     build(tmp_path / "m")
-    path = tmp_path / "m" / "rows-1" / name
+    path = tmp_path / "m" / "version-1" / name
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(InputError, match="damaged") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
@@ -229,13 +229,13 @@ def test_memories_in_the_same_folder_are_identified(tmp_path: Path) -> None:
     memory.add(Rows.from_lists(["a new zebra"], LABELS[:1]), progress=False)
     contents.append(contents_of_memory(str(tmp_path / "m")))
     assert len(set(map(str, contents))) == 3
-    assert set(contents[-1]) == {"memory.json", "rows-1/manifest.json", "rows-2/manifest.json"}
+    assert set(contents[-1]) == {"memory.json", "version-1/manifest.json", "version-2/manifest.json"}
 
 
 def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The rows are stored nowhere else: only a build from the same rows restores them."""
     build(tmp_path / "m")
-    path = tmp_path / "m" / "rows-1" / "rows.arrow"
+    path = tmp_path / "m" / "version-1" / "rows-1-0.arrow"
     whole = flip_a_bit(path)
     with pytest.raises(InputError, match="checksum") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
@@ -248,7 +248,7 @@ def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize("name", ["posting_scores.npy", "manifest.json"])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     before = build(tmp_path / "m").search(["lion", "a cat"], 3)
-    (path,) = (tmp_path / "m").glob(f"index-*/{name}")
+    (path,) = (tmp_path / "m").glob(f"version-1/index-*/{name}")
     whole = flip_a_bit(path)
     memory = open_memory(str(tmp_path / "m"), EmbeddedRetriever())
     assert "the index is rebuilt" in caplog.text

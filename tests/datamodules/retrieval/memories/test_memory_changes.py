@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, FusedRetriever, Retriever, open_memory
 from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.dense.vector_store import VectorStore
 from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
-from datamodules.retrieval.memories import row_versions
+from datamodules.retrieval.memories import folder_memory, versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from tests.datamodules.checks import check_message, kill
@@ -99,7 +101,7 @@ def test_a_changed_memory_ranks_like_one_that_was_built_of_its_rows(
         check_same(memory.search(QUERIES, 8), fresh.search(QUERIES, 8))
         own = memory.rows.ids[:2]
         check_same(*(each.search(QUERIES[:2], 5, True, own) for each in (memory, fresh)))
-        same = [each.excluded_rows([memory.rows.texts[3]])[0].tolist() for each in (memory, fresh)]
+        same = [each.opened.excluded_rows([memory.rows.texts[3]])[0].tolist() for each in (memory, fresh)]
         assert same[0] == same[1]
     assert hits_of(FolderMemory(tmp_path / "m", make(), 1).search(QUERIES, 8)) == first
     assert hits_of(FolderMemory(tmp_path / "m", make()).search(QUERIES, 8)) == hits_of(
@@ -130,7 +132,7 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
     assert memory.replace(Rows.from_lists(["new text"], ["boats"], [ids[3]])) == (memory.version, 60, 1)
     assert (memory.rows.ids, memory.rows.texts[3]) == (ids, "new text")
     assert list(memory.rows.texts)[4:] == texts[4:]
-    assert memory.rows_since(1).tolist() == [3, 5]
+    assert memory.opened.rows_since(1).tolist() == [3, 5]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +181,6 @@ def test_a_removed_row_can_be_added_again(tmp_path: Path) -> None:
     assert memory.add(table, keep_ids=True).added == 1
     assert memory.rows.ids == ids
     assert hits_of(memory.search(QUERIES, 5)) == before
-    # Version 3 has the rows of version 1, and with them its index.
-    assert len(list((tmp_path / "m").glob("index-*"))) == 2
 
 
 SECRET = "xylophone-quartz-4711"
@@ -193,7 +193,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     memory.add(Rows.from_lists(["an otter", "a zebra"], ["beasts", "boats"]))
     memory.remove(["40", "3", "2:0"])
     memory.relabel({"5": "boats" if memory.rows.label(4) != "boats" else "bread"})
-    written = memory.rows_since(1)
+    written = memory.opened.rows_since(1)
     before = {v: hits_of(FolderMemory(tmp_path / "m", make(), v).search(QUERIES, 6)) for v in (3, 4)}
     assert any(SECRET.encode() in content for content in contents(tmp_path / "m").values())
     assert memory.compact(keep) == 4 - keep
@@ -204,7 +204,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     for version in range(5 - keep, 5):
         opened = FolderMemory(tmp_path / "m", make(), version)
         assert hits_of(opened.search(QUERIES, 6)) == before[version]
-    assert memory.rows_since(1).tolist() == written.tolist()
+    assert memory.opened.rows_since(1).tolist() == written.tolist()
     with pytest.raises(InputError, match=f"was deleted by `zoo memory compact`; the oldest is {5 - keep}"):
         FolderMemory(tmp_path / "m", make(), 2)
     assert memory.compact(keep) == 0
@@ -214,7 +214,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     assert hits_of(memory.search(QUERIES, 6)) == before[4]
     memory.compact(1)
     assert memory.versions() == [(6, 40)]
-    assert sorted(path.name for path in (tmp_path / "m").glob("rows-*")) == ["rows-6.2"]
+    assert [path.name for path in (tmp_path / "m").glob("version-*")] == ["version-6"]
     with pytest.raises(InputError, match="its first version was deleted by `zoo memory compact`"):
         build(tmp_path / "m", table, make())
 
@@ -224,7 +224,7 @@ def test_compaction_deletes_the_indexes_of_other_rankings(tmp_path: Path) -> Non
     build(tmp_path / "m", retriever=EmbeddedRetriever(k1=2.0))
     memory = FolderMemory(tmp_path / "m", EmbeddedRetriever())
     memory.compact()
-    assert len(list((tmp_path / "m").glob("index-*"))) == 1
+    assert len(list((tmp_path / "m").glob("version-*/index-*"))) == 1
     assert len(open_memory(str(tmp_path / "m"), EmbeddedRetriever(k1=2.0)).search(["lion"], 3).memories) == 3
 
 
@@ -236,65 +236,86 @@ def _remove(folder: Path, ids: list[str]) -> None:
     FolderMemory(folder, EmbeddedRetriever()).remove(ids)
 
 
+def _half_deleted(folder: Path, ignore_errors: bool = False) -> None:
+    files = [path for path in [folder / storage.MANIFEST, *folder.rglob("*")] if path.is_file()]
+    if not files:  # nothing to delete
+        return
+    files[0].unlink()
+    kill()
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (row_versions, "write"),
-        ("folder_memory", "write_pointer"),
-        ("compaction", "_rewrite_encodings"),
+        (folder_memory, "write_pointer"),
         (EmbeddedRetriever, "delete"),
+        (VectorStore, "_write"),
+        (storage, "delete"),
         (shutil, "rmtree"),
     ],
 )
-def test_a_killed_compaction_is_completed_by_the_next(
+def test_two_kills_in_a_compaction_block_no_later_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, after: bool
 ) -> None:
     table = Rows.from_lists([*rows(40).texts, SECRET], [*(rows(40).labels or []), "boats"])
     memory = build(tmp_path / "m", table)
+    EncodedMemory.open(memory, "e" * 64, _letters)
     memory.remove(["7"])
     memory.remove(["40"])
-    EncodedMemory.open(memory, "e" * 64, _letters)
     before = hits_of(memory.search(QUERIES, 5))
-    place = f"datamodules.retrieval.memories.{place}.{name}" if isinstance(place, str) else place
-    target = (place,) if isinstance(place, str) else (place, name)
     with monkeypatch.context() as patch:
-        whole = getattr(place, name) if len(target) == 2 else _resolve(place)
-        patch.setattr(*target, kill_after(whole) if after else kill)
+        killed = _half_deleted if name == "rmtree" else kill_after(getattr(place, name))
+        patch.setattr(place, name, killed if after else kill)
         assert in_processes(1, _compact, tmp_path / "m") == [-signal.SIGKILL]
+        in_processes(1, _compact, tmp_path / "m")
     opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
     assert (opened.version, hits_of(opened.search(QUERIES, 5))) == (3, before)
+    assert opened.remove(["8"]).version == 4
     opened.compact(1)
     assert not any(b"xylophone" in content for content in contents(tmp_path / "m").values())
-    assert hits_of(opened.search(QUERIES, 5)) == before
-    assert opened.versions() == [(3, 39)]
-    EncodedMemory.open(opened, "e" * 64, _never)
+    assert opened.versions() == [(4, 38)]
+    assert len(EncodedMemory.open(opened, "e" * 64, _never).vectors) == 38
+    (lookup,) = (tmp_path / "m").glob("vectors-*/part-*/hashes.npy")
+    assert len(np.load(lookup)) == 38
 
 
-def _resolve(name: str) -> Any:
-    from importlib import import_module
+def test_leftovers_of_killed_changes_are_deleted_by_the_next(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m")
+    for name in ("version-2", "version-7", ".version-1.deleted", ".version-2.partial"):
+        (tmp_path / "m" / name).mkdir()
+        (tmp_path / "m" / name / "rows-1-0.arrow").write_bytes(b"")
+    assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).version == 1
+    assert memory.remove(memory.rows.ids[:1]).version == 2
+    left = {path.name for path in (tmp_path / "m").iterdir() if path.is_dir()}
+    assert left == {"version-1", "version-2"}
 
-    module, _, attribute = name.rpartition(".")
-    return getattr(import_module(module), attribute)
 
+def test_versions_share_the_files_of_unchanged_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "BLOCK", 16)
+    monkeypatch.setattr(versions, "_FEWEST_SHARED", 8)
+    memory = build(tmp_path / "m", rows(64))
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("name", ["write", "write_pointer"])
-def test_a_killed_removal_leaves_the_memory_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
-) -> None:
-    before = hits_of(build(tmp_path / "m").search(QUERIES, 5))
-    place = "datamodules.retrieval.memories." + (
-        "row_versions.write" if name == "write" else "folder_memory.write_pointer"
-    )
-    ids = build(tmp_path / "m").rows.ids
-    with monkeypatch.context() as patch:
-        patch.setattr(place, kill_after(_resolve(place)) if after else kill)
-        assert in_processes(1, _remove, tmp_path / "m", ids[3:4]) == [-signal.SIGKILL]
-    opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
-    assert opened.version == 1 + (name == "write_pointer" and after)
-    assert hits_of(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
-    assert opened.remove(ids[4:5]).version == opened.version
+    def files() -> dict[str, int]:
+        folder = tmp_path / "m" / f"version-{memory.version}"
+        return {path.name: path.stat().st_nlink for path in sorted(folder.glob("*.arrow"))}
+
+    assert files() == {f"rows-1-{number}.arrow": 1 for number in range(4)}
+    ids = memory.rows.ids
+    memory.remove([ids[20]])
+    assert files() == {"rows-1-0.arrow": 2, "rows-1-2.arrow": 2, "rows-1-3.arrow": 2, "rows-2-1.arrow": 1}
+    # A file of few rows takes in those of the next one.
+    memory.remove(ids[32:45])
+    assert files() == {"rows-1-0.arrow": 3, "rows-2-1.arrow": 2, "rows-3-2.arrow": 1, "rows-3-3.arrow": 1}
+    memory.add(Rows.from_lists(["a zebra"], ["beasts"]))
+    memory.relabel({ids[0]: "boats" if memory.rows.label(0) != "boats" else "bread"})
+    fresh = build(tmp_path / "n", Rows(memory.rows.table, "fresh"))
+    assert memory.fingerprint == fresh.fingerprint
+    assert hits_of(memory.search(QUERIES, 9)) == hits_of(fresh.search(QUERIES, 9))
+    assert memory.opened.rows_since(1).tolist() == [0, 50]
+    memory.compact()
+    assert set(files().values()) == {1}
+    assert len(FolderMemory(tmp_path / "m", EmbeddedRetriever())) == 51
 
 
 def _letters(texts: list[str]) -> NDArray[np.float32]:

@@ -19,11 +19,11 @@ from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.memories import folder_memory, row_versions
+from datamodules.retrieval.memories import folder_memory, versions
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.memories.row_versions import POINTER, read_pointer
+from datamodules.retrieval.memories.versions import POINTER, read_pointer
 from tests.datamodules.checks import grown_from, kill
 from tests.datamodules.corpus import in_processes, labelled_texts, rows, write_csv
 
@@ -143,7 +143,7 @@ def test_training_texts_retrieve_no_duplicates_among_the_new_rows(tmp_path: Path
     memory = build(tmp_path / "m", Rows.from_lists(["the lion", "a lion"], ["beasts", "beasts"]))
     memory.add(more(["The  Lion", "lion sail", "unrelated"], ["boats", "boats", "boats"]))
     for opened in (memory, FolderMemory(tmp_path / "m", EmbeddedRetriever())):
-        duplicates = opened.excluded_rows(["THE lion", "lion sail"])
+        duplicates = opened.opened.excluded_rows(["THE lion", "lion sail"])
         assert [sorted(rows.tolist()) for rows in duplicates] == [[0, 2], [3]]
         kept = opened.search(["the lion"], 5, exclude_duplicates=True)
         assert {hit[1] for hit in hits_of(kept)[0]} == {"a lion", "lion sail"}
@@ -231,8 +231,8 @@ def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLACES = [
-    (row_versions, "write", False),
-    (row_versions, "write", True),
+    (versions, "_write", False),
+    (versions, "_write", True),
     (inverted_index, "_write_postings", False),
     (inverted_index, "_write_postings", True),
     (folder_memory, "write_pointer", False),
@@ -363,12 +363,12 @@ def test_a_damaged_pointer_does_not_lose_what_was_added(tmp_path: Path) -> None:
     ) as error:
         build(tmp_path / "m")
     assert "\n" not in str(error.value)
-    assert (tmp_path / "m" / "rows-2").exists()
+    assert (tmp_path / "m" / "version-2").exists()
 
 
 def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
     build(tmp_path / "m").add(more())
-    path = tmp_path / "m" / "rows-1" / "rows.arrow"
+    path = tmp_path / "m" / "version-2" / "rows-2-0.arrow"
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(InputError, match="damaged") as error:
         FolderMemory(tmp_path / "m", EmbeddedRetriever())

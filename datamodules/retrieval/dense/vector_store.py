@@ -1,0 +1,158 @@
+"""Vectors of texts by an encoder, in a folder: no text is encoded twice."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.core import storage
+from datamodules.core.arrays import ArrayWriter, RowLookup, damaged, map_array
+from datamodules.core.errors import InputError
+from datamodules.retrieval.folding import text_hashes
+
+log = logging.getLogger(__name__)
+
+#: An encoder of n texts: their vectors [n, d], which are 0 for a text without tokens.
+Encode: TypeAlias = Callable[[list[str]], NDArray[np.float32]]
+
+#: Texts that are encoded together.
+TEXTS = 4096
+
+
+class _Part(NamedTuple):
+    folder: Path
+    lookup: RowLookup
+    #: float32 [n, d].
+    vectors: NDArray[np.float32]
+
+
+class VectorStore:
+    """The vectors of texts by one encoder, looked up by the hashes of the texts, in a folder.
+
+    Dense search makes one in the cache, and `EncodedMemory` in the folder of a memory. Texts that are not in the store
+    are encoded and stored as one more part, a folder that is whole or absent; several processes may share a store.
+    """
+
+    def __init__(self, parent: Path, encoder: str, fewest: int = 1) -> None:
+        """Map the vectors by an encoder, with this fingerprint or its first 16 digits.
+
+        Fewer new texts than `fewest` are not stored.
+        """
+        self.fewest = fewest
+        self.folder = store_folder(parent, encoder)
+        self._parts = [
+            self._open(path)
+            for path in sorted(self.folder.glob("part-*"))
+            if storage.is_whole(path, self._fingerprint(path))
+        ]
+        self._added: list[_Part] = []
+
+    @property
+    def size(self) -> int | None:
+        """The length d of a vector; None if there is none yet."""
+        return self._parts[0].vectors.shape[1] if self._parts else None
+
+    def refresh(self) -> None:
+        """Look up texts in the parts that were added since, too.
+
+        Within one table, no block looks up in those of earlier blocks: a look-up takes time for each part, and the
+        vectors would depend on which blocks one process encodes.
+        """
+        self._parts += self._added
+        self._added = []
+
+    def missing(self, texts: Sequence[str]) -> int:
+        """Return the number of texts that `vectors` would encode."""
+        if not self._parts:
+            return len(texts)
+        hashes = text_hashes(texts)
+        return int(np.all([part.lookup.first_rows(hashes) < 0 for part in self._parts], axis=0).sum())
+
+    def vectors(self, texts: Sequence[str], encode: Encode) -> NDArray[np.float32]:
+        """Return the vectors of texts [n, d]; missing ones are encoded, and mapped if all are."""
+        hashes = text_hashes(texts)
+        unknown = np.ones(len(texts), bool)
+        matches: list[tuple[_Part, NDArray[np.int32]]] = []
+        for part in self._parts:
+            if len(part.vectors) == len(hashes) and np.array_equal(part.lookup.keys_by_row(), hashes):
+                return part.vectors
+            rows = part.lookup.first_rows(hashes)
+            matches.append((part, np.where(unknown, rows, -1)))
+            unknown &= rows < 0
+        parts = [(part.vectors, rows) for part, rows in matches]
+        if unknown.any():
+            new = self._encode(texts, np.flatnonzero(unknown), hashes[unknown], encode)
+            if unknown.all():
+                return new
+            parts.append((new, np.where(unknown, np.cumsum(unknown) - 1, -1)))
+        vectors = np.empty((len(texts), parts[0][0].shape[1]), np.float32)
+        for known, rows in parts:
+            vectors[rows >= 0] = known[rows[rows >= 0]]
+        return vectors
+
+    def keep(self, hashes: NDArray[np.uint64]) -> None:
+        """Delete the vectors of texts with other hashes, for good; open the store again to read it."""
+        for hidden in self.folder.glob(".part-*"):  # of killed processes
+            if hidden.is_dir():
+                with storage.lock(self.folder / hidden.stem[1:]):
+                    shutil.rmtree(hidden)
+        for part in self._parts:
+            own = part.lookup.keys_by_row()
+            kept = np.flatnonzero(np.isin(own, hashes))
+            if len(kept) < len(own):
+                if len(kept):
+                    starts = range(0, len(kept), TEXTS)
+                    self._write(own[kept], (part.vectors[kept[first : first + TEXTS]] for first in starts))
+                storage.delete(part.folder)
+
+    def _encode(
+        self, texts: Sequence[str], rows: NDArray[np.int64], hashes: NDArray[np.uint64], encode: Encode
+    ) -> NDArray[np.float32]:
+        """Encode some of the texts; return and, if possible, store their vectors."""
+
+        def blocks() -> Iterator[NDArray[np.float32]]:
+            for first in range(0, len(rows), TEXTS):
+                yield encode([texts[row] for row in rows[first : first + TEXTS].tolist()])
+
+        if len(rows) >= self.fewest:
+            try:
+                part = self._write(hashes, blocks())
+            except InputError as error:  # a full or read-only disk
+                log.warning("vectors are not kept for other commands: %s", error)
+            else:
+                self._added.append(part)
+                return part.vectors
+        return np.concatenate([*blocks()])
+
+    def _write(self, hashes: NDArray[np.uint64], blocks: Iterable[NDArray[np.float32]]) -> _Part:
+        """Store the vectors of texts with these hashes [n], in blocks."""
+
+        def save(partial: Path) -> None:
+            RowLookup.of(hashes).save(partial)
+            with ArrayWriter(partial / "vectors.npy", np.float32) as writer:
+                for vectors in blocks:
+                    writer.write(vectors)
+
+        path = self.folder / f"part-{storage.fingerprint_of({'texts': hashes.tobytes().hex()})[:16]}"
+        storage.build_folder(path, self._fingerprint(path), save)
+        return self._open(path)
+
+    def _fingerprint(self, path: Path) -> str:
+        return storage.fingerprint_of({"store": self.folder.name, "part": path.name})
+
+    def _open(self, path: Path) -> _Part:
+        lookup, vectors = RowLookup.open(path), map_array(path / "vectors.npy", np.float32, dimensions=2)
+        if len(lookup.rows) != len(vectors):
+            raise damaged(path / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
+        return _Part(path, lookup, vectors)
+
+
+def store_folder(parent: Path, encoder: str) -> Path:
+    """Return the folder of the vectors by an encoder with this fingerprint."""
+    return parent / f"vectors-{encoder[:16]}"

@@ -1,0 +1,307 @@
+"""The versions of a memory: for each version a folder with all its rows.
+
+The rows are in Arrow files. A version shares the files of unchanged rows with the version before, by hard links, so a
+change of one row of a million writes a few megabytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from datamodules.core import storage
+from datamodules.core.arrays import RowLookup, damaged, map_array
+from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.ragged import offsets_of
+from datamodules.core.types import PlainDict
+from datamodules.corpora.rows import BLOCK, Rows, Texts
+from datamodules.retrieval.base import Collection, Retriever
+from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.memories.changes import name_some
+
+POINTER = "memory.json"
+
+# With more interruptions than this, copied rows are faster than parts of tables.
+_MOST_PARTS = 1024
+# The fewest rows of a file that is shared, unless it is the last one.
+_FEWEST_SHARED = BLOCK // 2
+_KINDS: dict[str, type] = {
+    "version": int,
+    "first": int,
+    "began_with": str,
+    "retriever": dict,
+    "ranking": dict,
+}
+
+
+class _File(NamedTuple):
+    """The rows `start` to `end` of a version; `shared` is the file's name in the version before, None = written."""
+
+    start: int
+    end: int
+    shared: str | None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a memory: its rows and the lookup of their texts, mapped from a folder that never changes.
+
+    `FolderMemory` writes one for each change. Searches, edits and the audit read the rows of the open one.
+    """
+
+    folder: Path
+    number: int
+    rows: Rows
+    #: the fingerprint of the rows.
+    fingerprint: str
+    #: the rows by the hashes of their folded texts.
+    lookup: RowLookup
+    #: the number of rows of each file, in order.
+    files: dict[str, int]
+    #: int64 [n]: the version in which each row was written.
+    written_in: NDArray[np.int64]
+
+    @classmethod
+    def open(
+        cls, memory: Path, number: int, contents: bool = False, fingerprint: str | None = None
+    ) -> Version:
+        """Map a version; raise an `InputError` if it is missing or damaged, or has another fingerprint.
+
+        `contents` compares the checksums of the files.
+        """
+        folder, advice = folder_of(memory, number), _advice(memory, number)
+        manifest = storage.check_folder(folder, fingerprint, contents=contents, advice=advice)
+        with _advising(advice):
+            files = manifest.get("rows")
+            if not (isinstance(files, dict) and files and files.keys() <= manifest["files"].keys()):
+                raise damaged(folder / storage.MANIFEST, "does not name the files of the rows")
+            parts = [Rows.load(folder / name) for name in files]
+            if [len(part) for part in parts] != list(files.values()):
+                raise damaged(folder, "has another number of rows")
+            rows = Rows(Rows.concat(parts).table, str(memory))
+            lookup = RowLookup.open(folder)
+            if len(lookup.rows) != len(rows):
+                raise damaged(folder / "hashes.npy", f"has {len(lookup.rows)} hashes of {len(rows)} rows")
+            runs = map_array(folder / "written_in.npy", np.int64, dimensions=2)
+            if runs.shape[1] != 2 or (runs[:, 0] < 0).any() or runs[:, 0].sum() != len(rows):
+                raise damaged(folder / "written_in.npy", f"has no numbers of {len(rows)} rows")
+            written_in = np.repeat(runs[:, 1], runs[:, 0])
+        return cls(folder, number, rows, str(manifest["fingerprint"]), lookup, files, written_in)
+
+    def collection(self, retriever: Retriever) -> Collection:
+        """Return the texts with the fingerprint of their index."""
+        ids, labels = (Texts(self.rows.table.column(name)) for name in ("id", "label"))
+        return Collection(self.rows.texts, index_fingerprint(self.fingerprint, retriever), ids, labels)
+
+    def index_folder(self, retriever: Retriever) -> Path:
+        """Return the folder of the index; the members of a fused retriever append a number to its name."""
+        return index_folder(self.folder, index_fingerprint(self.fingerprint, retriever))
+
+    def row_of_ids(self, ids: Sequence[str]) -> NDArray[np.int32]:
+        """Return the row with each id, -1 where there is none."""
+        wanted = pa.array(ids, pa.string())
+        matches = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
+        rows: NDArray[np.int32] = pc.fill_null(matches, -1).to_numpy()
+        return rows
+
+    def rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the row with each id, int64 [n]; raise an `InputError` for unknown ids, and for an id given twice."""
+        wanted = pa.array(ids, pa.string())
+        # The memory may have a million ids, of which few are wanted.
+        matches = np.flatnonzero(pc.is_in(self.rows.table.column("id"), value_set=wanted).to_numpy())
+        row_of = dict(zip(self.rows.select(matches).ids, matches.tolist(), strict=True))
+        if unknown := [each for each in ids if each not in row_of]:
+            raise InputError(f"{self.folder.parent}: has no row with the id {name_some(unknown)}")
+        if len(row_of) < len(ids):
+            twice = [each for each, count in Counter(ids).items() if count > 1]
+            raise InputError(f"{self.folder.parent}: the id {name_some(twice)} is given more than once")
+        return np.array([row_of[each] for each in ids], np.int64)
+
+    def excluded_rows(
+        self, texts: Sequence[str], own_ids: Sequence[str] | None = None
+    ) -> list[NDArray[np.int32]]:
+        """Return the rows that are duplicates of each text or, with own ids, of its own row; see `Memory.search`."""
+        exclude = self.lookup.all_rows(fold_hashes(texts))
+        if own_ids is not None:
+            own_rows = self.row_of_ids(own_ids)
+            queries = np.flatnonzero(own_rows >= 0)
+            own_texts = self.rows.texts.take(own_rows[queries])
+            own_duplicates = self.lookup.all_rows(fold_hashes(own_texts))
+            for query, rows in zip(queries.tolist(), own_duplicates, strict=True):
+                exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
+        return exclude
+
+    def rows_since(self, number: int) -> NDArray[np.int64]:
+        """Return the rows that were added or corrected after a version, ascending."""
+        return np.flatnonzero(self.written_in > number)
+
+    @staticmethod
+    def size(memory: Path, number: int) -> int:
+        """Return the number of rows of a version."""
+        manifest = storage.check_folder(folder_of(memory, number), advice=_advice(memory, number))
+        return int(sum(manifest["rows"].values()))
+
+    @classmethod
+    def write_first(cls, memory: Path, rows: Rows) -> Version:
+        """Write and map version 1."""
+        lookup, written_in = RowLookup.of(fold_hashes(rows.texts)), np.ones(len(rows), np.int64)
+        return _write(memory, 1, rows, lookup, written_in, _new_files(0, len(rows)), None)
+
+    def write_next(self, rows: Rows, known: NDArray[np.int64]) -> Version:
+        """Write and map the next version; `known` [n] has the row of each row in this one, -1 for a new row."""
+        number, is_known = self.number + 1, known >= 0
+        written_in = np.where(is_known, self.written_in[known], number)
+        if is_known.all():
+            lookup = self.lookup.keep(known)
+        else:
+            hashes = self.lookup.keys_by_row()[known]
+            hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
+            lookup = RowLookup.of(hashes)
+        files = _files(self.files, known)
+        return _write(self.folder.parent, number, rows, lookup, written_in, files, self.folder)
+
+
+def _write(
+    memory: Path,
+    number: int,
+    rows: Rows,
+    lookup: RowLookup,
+    written_in: NDArray[np.int64],
+    files: list[_File],
+    before: Path | None,
+) -> Version:
+    names = {file.shared or f"rows-{number}-{position}.arrow": file for position, file in enumerate(files)}
+    counts = {name: file.end - file.start for name, file in names.items()}
+    starts = np.flatnonzero(np.diff(written_in, prepend=-1))
+    with storage.new_folder(folder_of(memory, number), rows.fingerprint, like=before, rows=counts) as partial:
+        for name, file in names.items():
+            if before is not None and file.shared:
+                storage.link(before / name, partial / name)
+            else:
+                # Copied: Arrow writes some bytes behind the rows of a slice, too, which may be removed ones.
+                new = rows.part(range(file.start, file.end))
+                new.select(np.arange(len(new))).save(partial / name)
+        runs = np.stack([np.diff(starts, append=len(rows)), written_in[starts]], axis=1)
+        np.save(partial / "written_in.npy", runs)
+        lookup.save(partial)
+    return Version.open(memory, number)
+
+
+def folder_of(memory: Path, number: int) -> Path:
+    """Return the folder of a version."""
+    return memory / f"version-{number}"
+
+
+def index_fingerprint(rows: str, retriever: Retriever) -> str:
+    """Return the fingerprint of a retriever's index of the rows with this fingerprint."""
+    return storage.fingerprint_of({"rows": rows, **retriever.ranking.describe()})
+
+
+def index_folder(version: Path, fingerprint: str) -> Path:
+    """Return the folder of an index with this fingerprint, in the folder of a version."""
+    return version / f"index-{fingerprint[:16]}"
+
+
+def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
+    """Return the state of a memory from its pointer; raise an `InputError` if the folder is no memory.
+
+    The pointer is a JSON file with the key `memory`, by default `memory.json` in the folder. `version` is the current
+    one, `first` the oldest that is kept, `began_with` the fingerprint of the rows of version 1, `retriever` and
+    `ranking` those of the index.
+    """
+    path = pointer or folder / POINTER
+    if not path.exists():
+        raise InputError(
+            f"{folder}: no memory here (it has no {path.name}); build one with `zoo index` or name another"
+            " with --data.memory"
+        )
+    storage.check_inside(folder)
+    advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
+    state: PlainDict = storage.read_checked(path, advice).get("memory") or {}
+    is_whole = all(isinstance(state.get(name), kind) for name, kind in _KINDS.items())
+    if not (is_whole and 1 <= state["first"] <= state["version"]):
+        raise DamagedError(f"{path}: damaged; {advice}")
+    return state
+
+
+def write_pointer(folder: Path, state: PlainDict, pointer: Path | None = None) -> None:
+    """Switch a memory to a version in one atomic step; other keys of the pointer are kept."""
+    with storage.named_disk_errors(folder):
+        storage.set_key(pointer or folder / POINTER, "memory", state)
+
+
+def first_rows(folder: Path) -> str:
+    """Return the fingerprint of the rows that a memory began with; raise an `InputError` if it is damaged."""
+    return str(read_pointer(folder)["began_with"])
+
+
+def contents_of_memory(folder: str) -> PlainDict:
+    """Identify rows and ranking of a memory folder by its manifests, without reading the rows or an index."""
+    files = [Path(folder, POINTER), *sorted(Path(folder).glob(f"version-*/{storage.MANIFEST}"))]
+    return {str(path.relative_to(folder)): storage.contents_of(path) for path in files}
+
+
+def in_order(rows: Rows, order: NDArray[np.int64]) -> Rows:
+    """Return rows by their positions [n]; long runs of consecutive rows are not copied."""
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(order) != 1) + 1])
+    if len(starts) > _MOST_PARTS:
+        return rows.select(order)
+    ends = np.append(starts[1:], len(order))
+    parts = [
+        rows.part(range(int(order[start]), int(order[start] + end - start)))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    return Rows(Rows.concat(parts).table, rows.source)
+
+
+def _files(before: dict[str, int], known: NDArray[np.int64]) -> list[_File]:
+    """Divide the rows of a version into files: unchanged ones of the version before, and new ones."""
+    names, starts = list(before), offsets_of(list(before.values()))
+    files: list[_File] = []
+    done, total = 0, len(known)
+    place = np.full(starts[-1] + 1, -1)  # of each row of the version before; row -1 is the appended one
+    place[known] = np.arange(total)
+    places = sorted((int(place[start]), number) for number, start in enumerate(starts[:-1].tolist()))
+    for position, number in places:
+        if position < 0:
+            continue
+        first, last = int(starts[number]), int(starts[number + 1])
+        end = position + last - first
+        # Short runs are written together with the next file: small files would become many.
+        is_short = 0 < position - done < _FEWEST_SHARED or (last - first < _FEWEST_SHARED and end < total)
+        if not is_short and np.array_equal(known[position:end], np.arange(first, last)):
+            files += [*_new_files(done, position), _File(position, end, names[number])]
+            done = end
+    return files + _new_files(done, total)
+
+
+def _new_files(start: int, end: int) -> list[_File]:
+    """Divide consecutive rows into files of equal size, each of at most `BLOCK` rows."""
+    edges = np.linspace(start, end, 1 - (start - end) // BLOCK).astype(int).tolist()
+    return [_File(first, last, None) for first, last in pairwise(edges)]
+
+
+def _advice(memory: Path, number: int) -> str:
+    """Return the advice for a damaged version, whose rows may be stored nowhere else."""
+    if not folder_of(memory, number - 1).is_dir():
+        return f"restore it from a backup, or build the memory again in another folder than {memory}"
+    return f"restore it from a backup; until then use an earlier version (--memory_version {number - 1})"
+
+
+@contextmanager
+def _advising(advice: str) -> Iterator[None]:
+    """Give another advice for damaged files than to build them again."""
+    try:
+        yield
+    except DamagedError as damage:
+        raise DamagedError(str(damage).replace(storage.REBUILD, advice)) from damage
