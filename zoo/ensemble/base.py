@@ -26,7 +26,7 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.ensemble.answer import Answer
+from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.evidence import EnsemblePredictor
 from zoo.ensemble.member import Input, Sizes
 from zoo.ensemble.members import MEMBERS
@@ -171,6 +171,7 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: the table of the last fit.
         self.answer: Answer | None = None
+        self._answer_scores: AnswerScores | None = None
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
         #: options of each epoch of the encoder's training, up to the best one once it is over.

@@ -28,8 +28,8 @@ FOLDS = 5
 _ROWS = 256
 
 
-class Reader(Protocol):
-    """Reads the rows of a table as inputs of members, with an encoder that may have learned from the rows."""
+class FoldReader(Protocol):
+    """Reads rows of a table as inputs of members, with an encoder that has not learned from the rows of a fold."""
 
     @property
     def memory(self) -> tuple[EncodedMemory | None, Tensor | None]:
@@ -38,8 +38,12 @@ class Reader(Protocol):
     def read(self, rows: NDArray[np.int64], inputs: set[Input]) -> Readings:
         """The inputs of members for some rows."""
 
-    def without(self, rows: NDArray[np.int64]) -> Reader:
-        """A reader of the same table whose encoder has not learned from some of the rows."""
+
+class Reader(Protocol):
+    """Reads the rows of a table; the fit, `tune` and the audit make one."""
+
+    def without(self, rows: NDArray[np.int64]) -> FoldReader:
+        """A reader whose encoder has not learned from some of the rows."""
 
 
 @dataclass(frozen=True)

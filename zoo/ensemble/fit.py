@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ class EnsembleFit:
         network.pool = None
         self._learn_metric()
         show("stage 2 of 4: the memory is encoded")
-        memory = self.data.memory if self.data.has_memory and "memory" in self._inputs else None
+        memory = self.data.memory if self.data.has_memory and "memory" in network.members.reads else None
         self.model.search_memory(self.data, None if memory is None else memory.opened)
         show("stage 3 of 4: members are fitted")
         readings = self._fit_members()
@@ -102,10 +102,6 @@ class EnsembleFit:
         network.pool = _fit_pool(fitted_on)
         lines, conditions = self._measure(held_out, crossed, references)
         return Answer(split, lines, self._notes(fitted_on, split, lines, conditions), self.left_out)
-
-    @property
-    def _inputs(self) -> set[Input]:
-        return self.network.members.reads
 
     def _learn_metric(self) -> None:
         """Tune a frozen encoder, where that makes held-out rows more likely."""
@@ -137,7 +133,7 @@ class EnsembleFit:
         inputs: set[Input] = set()
         if self.crosses:
             # An encoder that is trained by gradients is trained again for each fold, and reads its vectors then.
-            inputs = self._inputs - ({"vectors"} if self.network.learns_by_gradients else set())
+            inputs = self.network.members.reads - ({"vectors"} if self.network.learns_by_gradients else set())
         has_vector = self.data.words.has_vector()
         return fit_members(self.model, self.data, self.training, self.target, inputs, has_vector)
 
@@ -231,13 +227,11 @@ class EnsembleFit:
         """The rows of the table that stay with the model; texts of training rows do not."""
         data, labels = self.data, self.data.spec.labels
         memory = data.memory.opened if data.memory is not None and data.has_memory else None
-        texts, names = (
-            None,
-            [labels[number] for number in held_out.target] if not len(self.validation_target) else [],
-        )
         if len(self.validation_target):
             rows = self.validation.rows.select(self.validation_rows)
-            texts, names = rows.texts, list(rows.labels or [])
+            texts, names = rows.texts, rows.labels or []
+        else:
+            texts, names = None, [labels[number] for number in held_out.target]
         return rows_to_keep(
             texts, names, held_out.groups, labels, probabilities, len(labels), memory, data.seed
         )
@@ -294,31 +288,33 @@ class _TrainedReader:
     training: TextSplit
     #: the rows but for the encoder's vectors.
     rows: ReadRows
-    #: with the encoder; None = the model's.
-    network: EnsembleNetwork | None = None
 
-    @property
-    def memory(self) -> tuple[EncodedMemory | None, Tensor | None]:
-        """The memory by the vectors of the encoder."""
+    def without(self, rows: NDArray[np.int64]) -> _FoldReader:
+        """A reader by an encoder that was trained on the other rows."""
+        others = np.setdiff1d(np.arange(len(self.training.rows)), rows)
+        network = train_encoder(self.model, self.data, others)
         memory, target = self.rows.memory
-        if memory is None or self.network is None:
-            return memory, target
-        with self.model.using(self.network):
-            return memory.encoded_by(partial(self.model.encode, self.data)), target
+        if memory is not None:
+            with self.model.using(network):
+                memory = memory.encoded_by(partial(self.model.encode, self.data))
+        return _FoldReader(self, network, (memory, target))
+
+
+class _FoldReader(NamedTuple):
+    """A `FoldReader` by a network with an encoder of its own."""
+
+    table: _TrainedReader
+    network: EnsembleNetwork
+    memory: tuple[EncodedMemory | None, Tensor | None]
 
     def read(self, rows: NDArray[np.int64], inputs: set[Input]) -> Readings:
         """The inputs of some rows."""
-        readings = self.rows.read(rows, inputs)
+        table = self.table
+        readings = table.rows.read(rows, inputs)
         if "vectors" not in inputs:
             return readings
-        vectors: set[Input] = {"vectors"}
-        read = read_table(self.model, self.data, self.training, vectors, self.network, rows)
+        read = read_table(table.model, table.data, table.training, {"vectors"}, self.network, rows)
         return readings._replace(vectors=read.vectors, logits=read.logits)
-
-    def without(self, rows: NDArray[np.int64]) -> _TrainedReader:
-        """A reader by an encoder that was trained on the other rows."""
-        others = np.setdiff1d(np.arange(len(self.training.rows)), rows)
-        return replace(self, network=train_encoder(self.model, self.data, others))
 
 
 def fit_members(

@@ -16,9 +16,8 @@ from torch import Tensor
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.cross_fitting import ReadRows
-from zoo.ensemble.member import Input, Readings, Sizes
+from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Encoder
 from zoo.ensemble.pool import folds_of
 from zoo.layers.encoders import TransformerEncoder
@@ -200,15 +199,6 @@ class TunedReader:
 
     rows: ReadRows
     metric: EncoderMetric
-
-    @property
-    def memory(self) -> tuple[EncodedMemory | None, Tensor | None]:
-        """The memory by the vectors of the encoder in use."""
-        return self.rows.memory
-
-    def read(self, rows: NDArray[np.int64], inputs: set[Input]) -> Readings:
-        """The inputs of some rows by the encoder in use."""
-        return self.rows.read(rows, inputs)
 
     def without(self, rows: NDArray[np.int64]) -> ReadRows:
         """A reader by the encoder of a fold."""

@@ -46,8 +46,6 @@ class MemoryEnsemble(EnsembleModel):
     #: whether the memory may have labels that the training lacks.
     takes_new_labels: ClassVar[bool] = True
 
-    _answer_scores: AnswerScores | None = None
-
     # --- the encoder's training, and the fit of everything else ---
 
     @override

@@ -71,6 +71,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
     memory = data.memory.open() if has_memory and data.memory is not None else None
     checkpoint = saved.checkpoint
     card = model_card(saved, memory)
+    entries = [] if memory is None else _weights_of(saved, memory, OWN)
     with named_disk_errors(folder, "folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, KIND) as partial, named_disk_errors(folder, "folder"):
@@ -96,7 +97,6 @@ def export(source: str | Path, folder: str | Path) -> Path:
             name: None if name in _STARTED_WITH else value for name, value in checkpoint.options.items()
         }
         if memory is not None:
-            entries = _weights_of(saved, memory, OWN)
             checkpoint.extras["fitted_weights"] = [list(entry) for entry in entries]
             for kind, checksum in (file for entry in entries for file in entry.files()):
                 file = fitted_weights.whole_values(kind, checksum, saved.file)
