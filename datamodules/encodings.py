@@ -24,7 +24,10 @@ _TOKENS_A_BATCH = 16_384
 
 @dataclass(frozen=True)
 class Encodings:
-    """Vectors of n texts: one for each, or one for each of its tokens."""
+    """Vectors of n texts by a frozen encoder: one for each text, or one for each of its tokens.
+
+    A datamodule builds them before a training that leaves the encoder as it is; its batches read them.
+    """
 
     #: float32 [all vectors, l]: the vectors of one text after another, not in the order of the texts.
     values: NDArray[np.float32]

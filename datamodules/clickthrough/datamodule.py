@@ -238,16 +238,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             self._negatives = self._new_negatives(self.split("train"))
         return self._negatives
 
-    def set_negatives(self, documents: NDArray[np.int64], scores: NDArray[np.float32] | None = None) -> None:
-        """Draw `retrieved` negatives from these rows of the collection [Q, K], best first, with these scores [Q, K].
-
-        -1 where a query has fewer. Workers get them with a new loader (`reload_dataloaders_every_n_epochs`).
-        """
-        options, negatives = self.options, self.negatives
-        negatives.pool = hard_pool(
-            documents, scores, negatives.relevant, options.skip_hits, options.highest_hit_score
-        )
-
     @override
     def learn(self, train: ClickSplit, vocabulary: Vocabulary) -> PlainDict:
         if not self.options.characters:

@@ -84,7 +84,7 @@ class Negatives:
     #: n, documents that are drawn for an example.
     count: int
     seed: int
-    #: for each query, documents for `retrieved`; see `hard_pool`. It may be replaced in training.
+    #: for each query, documents for `retrieved`; see `hard_pool`.
     pool: Ragged | None = None
 
     def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:

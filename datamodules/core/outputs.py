@@ -1,11 +1,12 @@
-"""Checks of output files, and cells of tables."""
+"""Checks of output files, lines of JSON, and cells of tables."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import DamagedError, InputError, visible
 from datamodules.core.storage import named_disk_errors
 
 #: First characters of a formula.
@@ -28,6 +29,17 @@ def check_output(output: str, inputs: Iterable[str], option: str = "--output") -
         if Path(file).exists() and path.samefile(file):
             raise InputError(f"{option} {output}: is {file}, which this command reads; name another file")
     return path
+
+
+def json_line(prediction: object, source: str) -> str:
+    """Return a prediction of the model `source` as a line of JSON; raise a `DamagedError` if a score is not finite."""
+    try:
+        return visible(json.dumps(prediction, ensure_ascii=False, allow_nan=False))
+    except ValueError as error:
+        raise DamagedError(
+            f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"
+            " checkpoint"
+        ) from error
 
 
 def spreadsheet_cells(values: Iterable[object]) -> list[object]:

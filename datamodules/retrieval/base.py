@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,11 +124,8 @@ class Retriever(ABC):
     retrievers: Sequence[Retriever] = ()
     #: options that name a server or hold credentials: no description has them.
     local_options: frozenset[str] = frozenset()
-
-    @property
-    def is_on_server(self) -> bool:
-        """True if a search needs a server."""
-        return any(member.is_on_server for member in self.retrievers)
+    #: True if a search needs a server.
+    is_on_server: bool = False
 
     def describe(self) -> PlainDict:
         """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`."""
@@ -179,6 +176,35 @@ class Retriever(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release files and connections; `open` may follow."""
+
+
+class TermRetriever(Retriever):
+    """A retriever that ranks by terms; every back end has these options, and the same order of hits."""
+
+    ranking: Ranking
+
+    def __init__(
+        self,
+        similarity: Similarity = "BM25",
+        analyzer: AnalyzerName = "standard",
+        k1: float = 1.2,
+        b: float = 0.75,
+        mu: float = 2000.0,
+        **back_end: Any,
+    ) -> None:
+        """Choose the ranking.
+
+        Args:
+            similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
+            analyzer: `standard` (UAX #29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk`
+                (bigrams of Chinese, Japanese and Korean characters).
+            k1: saturation of the term frequency, for BM25.
+            b: weight of the document length, for BM25.
+            mu: pseudo-count in words, for LMDirichlet.
+            **back_end: options of the back end.
+        """
+        self.ranking = Ranking(similarity, analyzer, k1, b, mu)
+        super().__init__(**back_end)
 
 
 def warn_of_long_query() -> None:

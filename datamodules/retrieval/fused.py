@@ -126,6 +126,7 @@ class FusedRetriever(Retriever):
         if depth < 1:
             raise InputError(f"depth={depth}: use 1 or more")
         self.retrievers = tuple(retrievers)
+        self.is_on_server = any(member.is_on_server for member in self.retrievers)
         fusion = Fusion(tuple(map(float, weights)), method, rank_constant)
         self.ranking: FusedRanking = FusedRanking(self.retrievers, fusion, depth)
 

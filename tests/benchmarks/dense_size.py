@@ -12,7 +12,6 @@ recall of the 20 nearest and the bytes a vector that a search keeps in memory.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.arrays import ArrayWriter, map_array
 from datamodules.retrieval.dense.nearest import nearest
+from tests.benchmarks.timing import alternate, parser
 
 K, BATCHES = 20, (1, 20, 256)
 PER_CENTER = 1000
@@ -86,103 +86,68 @@ def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
     """The exact search of faiss, and indexes with usual parameters."""
     faiss = import_module("faiss")
     faiss.omp_set_num_threads(1)
-    size = vectors.shape[1]
-    product = faiss.METRIC_INNER_PRODUCT
+    (n, size), product = vectors.shape, faiss.METRIC_INNER_PRODUCT
     # The search of an IndexFlatIP, without its copy of the vectors.
     yield Contender("faiss flat", lambda queries: faiss.knn(queries, vectors, K, metric=product)[1], 4 * size)
-    if "ivf" in indexes:
-        yield from by_lists(faiss, vectors)
-    if "hnsw" in indexes:
-        yield from by_graph(faiss, vectors)
-
-
-def by_lists(faiss: Any, vectors: Vectors) -> Iterator[Contender]:
-    """Search the nearest lists of vectors."""
-    n, size = vectors.shape
     lists = max(1, int(4 * n**0.5) // 4)
-    divided = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, lists, faiss.METRIC_INNER_PRODUCT)
-    start = time.perf_counter()
-    divided.train(vectors[np.random.default_rng(0).permutation(n)[: 40 * lists]])
-    for first in range(0, n, _BLOCK):
-        divided.add(vectors[first : first + _BLOCK])
-    print(f"faiss IVF of {lists} lists: built in {time.perf_counter() - start:.0f} s", flush=True)
-    for probes in (16, 64):
+    for name in indexes:
+        start = time.perf_counter()
+        if name == "ivf":
+            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, lists, product)
+            index.train(vectors[np.random.default_rng(0).permutation(n)[: 40 * lists]])
+            part, option, values, extra = index, "nprobe", (16, 64), 8.0
+        else:
+            index = faiss.IndexHNSWFlat(size, 16, product)
+            index.hnsw.efConstruction = 40
+            part, option, values, extra = index.hnsw, "efSearch", (64, 256), 32 * 4 * 17 / 16
+        for first in range(0, n, _BLOCK):
+            index.add(vectors[first : first + _BLOCK])
+        print(f"faiss {name} ({lists} lists, M 16): built in {time.perf_counter() - start:.0f} s", flush=True)
+        for value in values:
 
-        def search_lists(queries: Vectors, probes: int = probes) -> Rows:
-            divided.nprobe = probes
-            found: Rows = divided.search(queries, K)[1]
-            return found
+            def search(
+                queries: Vectors, index: Any = index, part: Any = part, set_to: Any = (option, value)
+            ) -> Rows:
+                setattr(part, *set_to)
+                rows: Rows = index.search(queries, K)[1]
+                return rows
 
-        yield Contender(f"faiss IVF, nprobe {probes}", search_lists, 4 * size + 8)
-
-
-def by_graph(faiss: Any, vectors: Vectors) -> Iterator[Contender]:
-    """Search a graph of near vectors."""
-    size = vectors.shape[1]
-    start = time.perf_counter()
-    links = faiss.IndexHNSWFlat(size, 16, faiss.METRIC_INNER_PRODUCT)
-    links.hnsw.efConstruction = 40
-    links.add(vectors)
-    print(f"faiss HNSW (M 16): built in {time.perf_counter() - start:.0f} s", flush=True)
-    for candidates in (64, 256):
-
-        def search_graph(queries: Vectors, candidates: int = candidates) -> Rows:
-            links.hnsw.efSearch = candidates
-            found: Rows = links.search(queries, K)[1]
-            return found
-
-        yield Contender(f"faiss HNSW, efSearch {candidates}", search_graph, 4 * size + 32 * 4 * 17 / 16)
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    """Return CPU seconds, which other programs on the machine change least."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+            yield Contender(f"faiss {name}, {option} {value}", search, 4 * size + extra)
 
 
 def measure(vectors: Vectors, queries: Vectors, contenders: list[Contender], rounds: int) -> None:
     """Print the table."""
     exact = nearest(vectors, NO_ROWS, queries, K).rows
-    best = {(one.name, batch): np.inf for one in contenders for batch in BATCHES}
-    one_pass = np.inf
-    for contender in contenders:
-        contender.search(queries[:1])  # loads the compiled code
-    for _ in range(rounds):
-        one_pass = min(one_pass, seconds_of(vectors.sum))
-        for contender in contenders:
-            for batch in BATCHES:
-                seconds = seconds_of(partial(contender.search, queries[:batch]))
-                best[contender.name, batch] = min(best[contender.name, batch], seconds)
-    print(f"{len(vectors)} vectors of {vectors.shape[1]}; pass {one_pass:.3f} s,", end=" ")
-    print(f"{vectors.nbytes / one_pass / 1e9:.1f} GB/s. Passes for 1, 20 and 256 queries:")
+    works: dict[Any, Callable[[], object]] = {"pass": vectors.sum}
+    for name, search, _ in contenders:
+        works |= {(name, batch): partial(search, queries[:batch]) for batch in BATCHES}
+    best: dict[Any, float] = alternate(works, rounds, warm_up=1, statistic=np.min)
+    print(f"{len(vectors)} vectors of {vectors.shape[1]}; pass {best['pass']:.3f} s,", end=" ")
+    print(f"{vectors.nbytes / best['pass'] / 1e9:.1f} GB/s. Passes for 1, 20 and 256 queries:")
     for name, search, size in contenders:
-        rows = search(queries)
-        recall = np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(rows, exact, strict=True)])
-        speed = vectors.nbytes / best[name, 1] / 1e9
-        passes = "".join(f"{best[name, batch] / one_pass:9.3f}" for batch in BATCHES)
+        recall = np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(search(queries), exact, strict=True)])
+        passes = "".join(f"{best[name, batch] / best['pass']:9.3f}" for batch in BATCHES)
         print(
-            f"{name:26}{passes}  {speed:7.1f} GB/s of vectors, {BATCHES[-1] / best[name, BATCHES[-1]]:7.0f} queries/s,"
+            f"{name:26}{passes}  {BATCHES[-1] / best[name, BATCHES[-1]]:7.0f} queries/s,"
             f" recall@{K} {recall:.4f}, {size:5.0f} bytes a vector",
             flush=True,
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--vectors", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=384)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", help="folder with faiss-cpu")
-    parser.add_argument("--indexes", nargs="*", choices=["ivf", "hnsw"], default=["ivf"], help="of faiss")
-    parser.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
-    given = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--vectors", type=int, default=1_000_000)
+    arguments.add_argument("--size", type=int, default=384)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--peers", help="folder with faiss-cpu")
+    arguments.add_argument("--indexes", nargs="*", choices=["ivf", "hnsw"], default=["ivf"], help="of faiss")
+    arguments.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
+    given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        chosen = read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size, folder)
-        vectors, queries = chosen
+        vectors, queries = (
+            read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size, folder)
+        )
         size = 4 * vectors.shape[1]
         contenders = [
             Contender("exact", lambda queries: nearest(vectors, NO_ROWS, queries, K).rows, size),

@@ -20,6 +20,7 @@ from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.folding import fold
 from datamodules.text_rows import TextSplit, first_of_equal_texts
+from tests.datamodules.checks import check_message
 from tests.datamodules.corpus import LABELS, labelled_texts, write_csv
 from tests.datamodules.kinds import Kind, all_batches, classification
 
@@ -27,13 +28,6 @@ from tests.datamodules.kinds import Kind, all_batches, classification
 @pytest.fixture
 def kind(tmp_path: Path) -> Kind[ClassificationDataModule]:
     return classification(tmp_path)
-
-
-def check_message(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
-    text = str(error.value)
-    assert "\n" not in text
-    for part in parts:
-        assert str(part) in text
 
 
 # --- batches against plain Python ---
@@ -365,17 +359,6 @@ def test_a_folder_as_memory(kind: Kind[ClassificationDataModule]) -> None:
     check_message(error, folder)
 
 
-def test_split_off_validation_rows_do_not_retrieve_themselves(kind: Kind[ClassificationDataModule]) -> None:
-    # The memory that is named has the whole table.
-    kind.options |= {"validation_file": None, "test_file": None, "memory": kind.options["train_file"]}
-    data = kind.prepared(memory_label_column="label", num_memories=2)
-    for name in ("train", "validation"):
-        split = data.split(name)
-        assert split.neighbors is not None
-        for text, rows in zip(split.rows.texts, split.neighbors.rows.tolist(), strict=True):
-            assert text not in {split.neighbors.memories.texts[row] for row in rows if row >= 0}
-
-
 def test_more_memories_than_there_are(
     kind: Kind[ClassificationDataModule], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -410,26 +393,6 @@ def test_a_missing_memory_is_named(kind: Kind[ClassificationDataModule]) -> None
     with pytest.raises(InputError, match="no such memory folder or table") as error:
         kind.prepared(memory=wrong)
     check_message(error, wrong)
-
-
-def test_a_wrong_column_is_named_with_those_there_are(kind: Kind[ClassificationDataModule]) -> None:
-    for option in ("text_column", "label_column"):
-        with pytest.raises(InputError, match="no column 'sentence'") as error:
-            kind.prepared(**{option: "sentence"})
-        check_message(error, kind.options["train_file"], "'text', 'label'")
-    path = write_csv(kind.folder / "memory.csv", ["the lion"] * 5)
-    with pytest.raises(InputError, match="no column 'label'") as error:
-        kind.prepared(memory=path, memory_label_column="label")
-    check_message(error, path)
-
-
-@pytest.mark.parametrize("contents", ["", "text,label\n"])
-def test_an_empty_file_is_named(kind: Kind[ClassificationDataModule], contents: str) -> None:
-    path = kind.folder / "empty.csv"
-    path.write_text(contents)
-    with pytest.raises(InputError) as error:
-        kind.prepared(train_file=str(path))
-    check_message(error, path)
 
 
 def test_unusual_texts_are_read(kind: Kind[ClassificationDataModule]) -> None:

@@ -147,23 +147,6 @@ def test_retrieved_hits_are_skipped_and_capped() -> None:
     assert pool(0, 0.8) == [[4, 5], [6, 7]]
 
 
-def test_retrieved_negatives_can_be_replaced(kind: Kind[ClickthroughDataModule]) -> None:
-    data = kind.prepared(negatives="retrieved", num_negatives=2, num_hits=20)
-    dataset, judgements = training_dataset(data), data.split("train").judgements
-    relevant = Relevant.of(judgements)
-
-    def first_irrelevant(query: int) -> list[int]:
-        rows = np.arange(len(judgements.documents))
-        return rows[~relevant.holds(np.full(len(rows), query), rows)][:2].tolist()
-
-    mined = np.array([first_irrelevant(query) for query in range(len(judgements.queries))])
-    data.set_negatives(mined)
-    batch = dataset.__getitems__(range(12))
-    for row, judgement in enumerate(batch.row.tolist()):
-        _, _, others = texts_of(data, batch, row)
-        assert others == {judgements.documents.texts[d] for d in mined[judgements.query[judgement]]}
-
-
 def test_random_documents_replace_missing_hits(
     kind: Kind[ClickthroughDataModule], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,10 +164,7 @@ def test_random_documents_replace_missing_hits(
 
 def test_queries_to_rank_carry_their_judgements(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared(num_hits=7)
-    judgements, batch = (
-        data.split("validation").judgements,
-        validation_dataset(data).__getitems__([3, ~1]),
-    )
+    judgements, batch = (data.split("validation").judgements, validation_dataset(data).__getitems__([3, ~1]))
     assert batch.weight.tolist() == [1, 0]
     assert batch.row.tolist() == [3, 1]
     of_query = judgements.query == 3

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 from pytorch_lightning.trainer.states import TrainerFn
 
-from tests.datamodules.kinds import (
-    Kind,
-    all_batches,
-    are_equal,
-    classification,
-    matching,
-    set_stage,
-)
+from tests.datamodules.kinds import Kind, all_batches, are_equal, classification, matching, set_stage
 
 
 def test_workers_make_the_same_batches(kind: Kind[Any]) -> None:

@@ -116,9 +116,7 @@ def test_an_evaluation_has_all_candidates_of_a_question_in_a_list(kind: Kind[Mat
         assert any(all(pair[2] == 0 for pair in pairs) for pairs in lists)
 
 
-def test_a_pairwise_list_is_a_positive_with_negatives_of_its_question(
-    kind: Kind[MatchingDataModule],
-) -> None:
+def test_a_pairwise_list_is_a_positive_with_negatives_of_its_question(kind: Kind[MatchingDataModule]) -> None:
     data = kind.prepared(num_negatives=2)
     table = table_of(data.split("train"))
     lower = {

@@ -261,14 +261,6 @@ def test_a_table_that_is_needed_must_be_named(
         data.prepare_data()
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_a_missing_file_is_named(tmp_path: Path, split: str) -> None:
-    wrong = str(tmp_path / "trian.csv")
-    with pytest.raises(InputError, match="no such") as error:
-        classification(tmp_path).prepared(**{f"{split}_file": wrong})
-    assert wrong in str(error.value)
-
-
 @pytest.mark.parametrize(
     "options", [{"num_memories": -1}, {"max_length": 0}, {"batch_size": 0}, {"num_workers": -1}], ids=str
 )

@@ -75,29 +75,6 @@ def wrong_strings(file: Path, random: Random) -> None:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
 
-def wrong_values(file: Path, random: Random) -> None:
-    """Replace, repeat or remove values of a JSON file."""
-    values = json.loads(file.read_text())
-    places: list[tuple[Any, Any]] = []
-
-    def visit(value: Any) -> None:
-        for key in value if isinstance(value, dict) else range(len(value)):
-            places.append((value, key))
-            if isinstance(value[key], (dict, list)) and len(places) < 5000:
-                visit(value[key])
-
-    visit(values)
-    for _ in range(int(random.integers(1, 3))):
-        parent, key = places[int(random.integers(len(places)))]
-        strange = [*EXTREMES, None, True, "", "x", [], {}, [[]] * 9, 1.5, 1e300]
-        choice = int(random.integers(len(strange) + 2))
-        if choice < len(strange):
-            parent[key] = strange[choice]
-        elif isinstance(parent[key], list):
-            parent[key] = parent[key][: len(parent[key]) // 2] if choice % 2 else parent[key] * 2
-    file.write_text(json.dumps(values))
-
-
 def renew_manifest(folder: Path) -> None:
     """Give the manifest of a folder the checksums of its files."""
     manifest = json.loads((folder / storage.MANIFEST).read_text())
@@ -108,19 +85,7 @@ def renew_manifest(folder: Path) -> None:
     (folder / storage.MANIFEST).write_text(json.dumps(storage.with_checksum(manifest)))
 
 
-def renew_pointer(file: Path, random: Random) -> None:
-    """Change a value of a memory's pointer or of a manifest, with its right checksum."""
-    wrong_values(file, random)
-    values = json.loads(file.read_text())
-    values.pop("checksum", None)
-    file.write_text(json.dumps(storage.with_checksum(values)))
-
-
-WRONG: dict[str, Callable[[Path, Random], None]] = {
-    ".npy": wrong_array,
-    ".arrow": wrong_strings,
-    ".json": wrong_values,
-}
+WRONG: dict[str, Callable[[Path, Random], None]] = {".npy": wrong_array, ".arrow": wrong_strings}
 
 
 def contents(folder: Path, server: str | None) -> Campaign:
@@ -132,13 +97,10 @@ def contents(folder: Path, server: str | None) -> Campaign:
     def case(random: Random, work: Path) -> Callable[[], Any]:
         # Copied and not linked: its files and their manifest are written again in place.
         shutil.copytree(exported, work)
-        files = sorted(path for path in work.rglob("*") if path.suffix in WRONG and "lock" not in path.name)
+        files = sorted(path for path in work.rglob("*") if path.suffix in WRONG)
         file = files[int(random.integers(len(files)))]
-        if file.name in (storage.MANIFEST, "memory.json"):
-            renew_pointer(file, random)
-        else:
-            WRONG[file.suffix](file, random)
-            renew_manifest(file.parent)
+        WRONG[file.suffix](file, random)
+        renew_manifest(file.parent)
 
         def use() -> None:
             predictor = zoo.load(work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -223,16 +224,27 @@ def resume(zoo_command: Zoo, run: str | Path, max_epochs: int) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Train by the command line, once for equal arguments, and return the run folder, which tests only read."""
+
+    @cache
+    def train(*arguments: str) -> Path:
+        folder = tmp_path_factory.mktemp("trained")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            patch.setenv("ZOO_CACHE_DIR", str(folder / "cache"))
+            patch.delenv("ZOO_RUN_DIR", raising=False)
+            assert main([*arguments, "--run_dir=run"]) == 0
+        return folder / "run"
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def trained_run(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a small model, for tests that only read it and its memory."""
-    folder = tmp_path_factory.mktemp("trained")
-    table = write_table(folder / "train.csv", sentences(90, seed=1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("ZOO_CACHE_DIR", str(folder / "cache"))
-        patch.delenv("ZOO_RUN_DIR", raising=False)
-        assert main([str(option) for option in fit_options(table)]) == 0
-    return folder / "run"
+    table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
+    return trained(*map(str, fit_options(table)))
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 from torch import Tensor
@@ -35,19 +36,56 @@ class NoEffect(NamedTuple):
 Cases: TypeAlias = dict[str, dict[str, Case | NoEffect]]
 
 
+class Option(NamedTuple):
+    """An option of a class: its type, and its value where no other is given."""
+
+    type: Any
+    value: Any
+
+    def other(self) -> Any:
+        """Another value by the type; None where only a table can name one."""
+        if isinstance(self.value, bool):
+            return not self.value
+        if isinstance(self.value, int):
+            return self.value + 1
+        if isinstance(self.value, float):
+            return self.value / 2 if self.value > 0.5 else self.value + 0.25
+        if isinstance(self.value, tuple) and self.value:
+            return (*self.value[:-1], self.value[-1] + 1)
+        choices = get_args(self.type) if get_origin(self.type) is Literal else ()
+        return next((choice for choice in choices if choice != self.value), None)
+
+
+def constructor_options(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Option]:
+    """The options of all constructors of a class; `given` are values in place of the defaults."""
+    options: dict[str, Option] = {}
+    for base in inspect.getmro(kind):
+        if "__init__" in vars(base):
+            types = get_type_hints(vars(base)["__init__"])
+            for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
+                if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                    options.setdefault(name, Option(types.get(name), given.get(name, parameter.default)))
+    return options
+
+
 def wrong_options(
-    kinds: list[type[Any]], names: list[str], cases: Cases, effect: Callable[[str, Case], str]
+    kinds: list[type[Any]], options: Mapping[str, Option], cases: Cases, effect: Callable[[str, Case], str]
 ) -> list[str]:
-    """The options of a class (and its class of options) without a case, and those with another effect than theirs."""
+    """The options of a class (and its class of options) with another effect than that of their case.
+
+    An option without a case must change the result by another value of its type.
+    """
     bases = [base.__name__ for kind in kinds for base in kind.__mro__]
     wrong = []
-    for option in names:
-        found = (cases[base].get(option) for base in bases if base in cases)
-        case = next((each for each in found if each is not None), None)
-        if case is None:
-            wrong.append(f"{kinds[0].__name__}.{option}: has no case in the table of this test")
-        elif isinstance(case, Case) and (done := effect(option, case)) != case.effect:
-            wrong.append(f"{kinds[0].__name__}.{option}={case.value!r} {done}; expected: {case.effect}")
+    for name, option in options.items():
+        found = (cases[base].get(name) for base in bases if base in cases)
+        case = next((each for each in found if each is not None), Case(option.other()))
+        if isinstance(case, NoEffect):
+            continue
+        if case.value is None:
+            wrong.append(f"{kinds[0].__name__}.{name}: has no case in the table of this test")
+        elif (done := effect(name, case)) != case.effect:
+            wrong.append(f"{kinds[0].__name__}.{name}={case.value!r} {done}; expected: {case.effect}")
     return wrong
 
 

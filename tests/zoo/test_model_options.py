@@ -1,6 +1,7 @@
 """Every option of every model changes what is trained, is refused, or is logged as without effect.
 
-A new option fails here until `CASES` has another value for it, or the reason why no value changes a result.
+The other value of an option is one of its type. `CASES` has another one where the type names none or other options are
+needed, or the reason why no value changes a result.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from tests.zoo.option_cases import (
     Case,
     Cases,
     NoEffect,
+    constructor_options,
     plain_values,
     write_other_bert,
     wrong_options,
 )
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
-from zoo.saving.saved_model import option_names
 from zoo.tasks.base import Task
 from zoo.tasks.retrieval.task import RetrievalTask
 
@@ -81,7 +82,6 @@ CASES: Cases = {
         "compile": Case("inductor", effect=REFUSED),
     },
     "ReadsWordVectors": {
-        "word_size": Case(7),
         "train_word_vectors": Case(True, data={"word_vectors": VECTORS}),
         "sparse_updates": NoEffect("rows are updated with the same result"),
     },
@@ -90,16 +90,14 @@ CASES: Cases = {
         "char_size": Case(3, {"characters": True}),
         "char_hidden_size": Case(5, {"characters": True}),
     },
-    "ReadsTransformer": {
-        "transformer": Case(BERT, data=TOKENS),
-        "lora_rank": Case(2, TRANSFORMER, TOKENS),
-    },
+    "ReadsTransformer": {"transformer": Case(BERT, data=TOKENS), "lora_rank": Case(2, TRANSFORMER, TOKENS)},
     "LearnsMetric": {
         "metric_steps": Case(2, TRANSFORMER, TOKENS),
         "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
     },
     "FrozenEncoder": {"freeze_encoder": Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
+        "few_rows": Case(500),
         "members": Case(["lexical"]),
         "transformer": Case(BERT, data=TOKENS),
         "train_transformer": Case(True, TRANSFORMER, TOKENS),
@@ -107,167 +105,39 @@ CASES: Cases = {
         "metric_steps": Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
         "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
         "lora_rank": Case(2, {**TRANSFORMER, "train_transformer": True}, TOKENS),
-        "hidden_size": Case(5),
-        "dropout": Case(0.9),
-        "max_ngram": Case(1),
-        "max_letters": Case(3),
-        "c": Case(0.01),
-        "few_rows": Case(500),
         "folds": Case(3, {"few_rows": 500}),
     },
     "KNNBiLSTM": {
-        "features": Case("M1"),
-        "num_perspectives": Case(2),
-        "hidden_size": Case(5),
-        "dropout": Case(0.5),
         "pooling": Case("max", TRANSFORMER, TOKENS),
         "attention": Case("softmax", {"features": "M5"}),
-        "text_dropout": Case(0.5),
     },
     "ExpaNet": {
-        "read": Case("hard"),
         "tau": Case(1.0, {"read": "hard"}),
         "final_tau": Case(0.5, {"read": "hard"}),
         "straight_through": Case(True, {"read": "hard"}),
     },
-    "MemNet": {
-        "hops": Case(1),
-        "sharpness": Case(3.0),
-        "score_power": Case(1.0),
-        "text_dropout": Case(0.5),
-        "tie_matrices": Case(True),
-        "label_vectors": Case(True),
-        "bigrams": Case(50),
-        "dropout": Case(0.5),
-        "duplicate_memories": Case(True, data={"num_memories": 60}),
-        "log_attention": Case(True),
-    },
-    "HMN": {
-        "readout": Case("word"),
-        "word_memory": Case("gru"),
-        "k": Case(1),
-        "loss": Case("each"),
-    },
-    "MemNN": {
-        "loss": Case("joint", effect=LOGGED),
-        "word_size": Case(12),
-        "hops": Case(1),
-        "temporal_encoding": Case(False),
-        "word_dropout": Case(3.0),
-    },
-    "DialogueTask": {"sentence_loss": Case(0.2)},
+    "MemNet": {"duplicate_memories": Case(True, data={"num_memories": 60})},
+    "MemNN": {"loss": Case("joint", effect=LOGGED)},
     "AMVLSTM": {
-        "attention": Case("both"),
         "attention_scale": Case("length", {"attention": "question"}),
-        "interaction": Case("concatenated"),
-        "similarity": Case("bilinear"),
         "slices": Case(2, {"similarity": "tensor"}),
-        "k": Case(9),
-        "hidden_size": Case(5),
-        "shared_encoder": Case(False),
-        "mlp_size": Case(11),
-        "overlap": Case(True),
-        "dropout": Case(0.5),
         "freeze_encoder": Case(True, TRANSFORMER, TOKENS),
     },
     "MatchingTask": {"loss": Case("cross_entropy"), "margin": Case(30.0, {"loss": "hinge"})},
-    "LSTMRNN": {
-        "cell": Case("rnn"),
-        "hidden_size": Case(5),
-        "bidirectional": Case(True),
-        "peepholes": Case(True),
-        "forget_gate": Case(True),
-    },
-    "TrigramRetrieval": {"num_trigrams": Case(300), "tied": Case(False), "word_dropout": Case(0.5)},
-    "RetrievalTask": {
-        "gamma": Case(2.0),
-        "mix_retriever": Case(True, data={"num_hits": 5}),
-    },
-    "ANMM": {"num_bins": Case(7), "num_weights": Case(2)},
-    "ARCI": {
-        "filters": Case((8, 5)),
-        "window": Case(2),
-        "segments": Case(1),
-        "hidden_size": Case(5),
-        "dropout": Case(0.5),
-    },
-    "ARCII": {
-        "filters": Case((8, 5)),
-        "window": Case(2),
-        "grid": Case((2, 2)),
-        "hidden_size": Case(5),
-        "dropout": Case(0.5),
-    },
-    "TrigramMatcher": {
-        "num_trigrams": Case(150),
-        "hidden_sizes": Case((8, 5)),
-        "smoothing": Case(2.0),
-    },
-    "CDSSM": {"window": Case(1)},
-    "MatchPyramid": {
-        "similarity": Case("dot"),
-        "filters": Case((8, 5)),
-        "kernel": Case(2),
-        "grid": Case((2, 2)),
-        "hidden_size": Case(5),
-        "dropout": Case(0.5),
-    },
+    "RetrievalTask": {"mix_retriever": Case(True, data={"num_hits": 5})},
     "TransformerMatcher": {
         "transformer": Case("other-bert"),
-        "mode": Case("bi"),
         "pooling": Case("max", {"mode": "bi"}),
         "scale": Case(3.0, {"mode": "bi"}),
-        "dropout": Case(0.5),
     },
-    "BOWRocchio": {"weight": Case(0.4), "max_ngram": Case(2)},
-    "LinearBag": {"c": Case(0.01), "max_ngram": Case(1)},
-    "NGrams": {"max_ngram": Case(1), "max_features": Case(9), "tfidf": Case(True)},
-    "BiGRU": {"hidden_size": Case(5), "dropout": Case(0.5)},
-    "TextCNN": {"windows": Case((2,)), "filters": Case(5), "dropout": Case(0.5)},
-    "FastText": {"num_buckets": Case(20), "word_size": Case(7)},
-    "CharCNN": {
-        "length": Case(140, effect=REFUSED),
-        "filters": Case(7),
-        "hidden_size": Case(9),
-        "dropout": Case(0.5),
-    },
-    "CharCRNN": {
-        "windows": Case((4, 2)),
-        "filters": Case(7),
-        "hidden_size": Case(5),
-        "char_size": Case(3),
-        "dropout": Case(0.5),
-    },
-    "VDCNN": {"depth": Case(17), "filters": Case(3), "hidden_size": Case(9), "char_size": Case(3)},
-    "WordAverages": {
-        "word_size": Case(7),
-        "epochs": Case(3),
-        "window": Case(2),
-        "negatives": Case(2),
-        "expand": Case("separate"),
-        "c": Case(0.01),
-    },
-    "LINE": {"epochs": Case(3), "learning_rate": Case(0.1)},
-    "NeighborVote": {"score_power": Case(1.0)},
-    "PairBM25": {"k1": Case(0.5), "b": Case(0.1)},
-    "RetrievalBM25": {"k1": Case(0.5), "b": Case(0.1), "analyzer": Case("english")},
-    "RetrievalULM": {"mu": Case(10.0), "analyzer": Case("english")},
-    "RetrievalCLSM": {"window": Case(3)},
-    "RetrievalDSSM": {"hidden_sizes": Case((8, 5))},
-    "RetrievalDoc2Vec": {
-        "vector_size": Case(5),
-        "window": Case(1),
-        "sample": Case(0.01),
-        "num_negatives": Case(2),
-        "epochs": Case(2),
-    },
-    "RetrievalPLSA": {
-        "num_topics": Case(4),
-        "iterations": Case(3),
-        "topic_prior": Case(0.5),
-        "word_prior": Case(0.5),
-        "smoothing": Case(0.6),
-    },
+    "CharCNN": {"length": Case(140, effect=REFUSED)},
+    "RetrievalBM25": {"analyzer": Case("english")},
+    "RetrievalULM": {"analyzer": Case("english")},
+    "BOWRocchio": {"weight": Case(0.4)},
+    "TrigramRetrieval": {"num_trigrams": Case(300)},
+    "NGrams": {"max_features": Case(9)},
+    "VDCNN": {"depth": Case(17)},
+    "HMN": {"loss": Case("joint")},
 }
 
 #: The options with which others have an effect, where the first variant of the adapters lacks these.
@@ -368,13 +238,13 @@ def kind_of(name: str) -> str:
     return next((kind for kind, adapter in ADAPTERS.items() if name in adapter.variants), "ranking")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "MemoryEnsemble")) for name in MODELS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_every_option_has_an_effect(name: str, adapters: Any, tiny_bert: Path) -> None:
     words = ["apple", "iron", "rain", "the", "of", "near", "where", "is", "in", "old"]
     Path(VECTORS).write_text("".join(f"{word} {i} {i % 3} 1\n" for i, word in enumerate(words)))
     write_other_bert(tiny_bert)
     training = Training(name, adapters(kind_of(name)))
-    wrong = wrong_options([training.kind], option_names(training.kind), CASES, training.effect)
+    options = constructor_options(training.kind, training.base)
+    wrong = wrong_options([training.kind], options, CASES, training.effect)
     assert not wrong, "\n".join(wrong)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import inspect
-import json
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from difflib import get_close_matches
 from operator import length_hint
 from pathlib import Path
@@ -17,9 +17,9 @@ from typing import TextIO
 from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
-from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.errors import InputError, check_count
 from datamodules.core.files import existing_file
-from datamodules.core.outputs import check_output, spreadsheet_cells
+from datamodules.core.outputs import check_output, json_line, spreadsheet_cells
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
@@ -153,8 +153,11 @@ def predict(
             )
         options, path = {**options, "shard": part}, path and part.part_of(path)
 
-    def write(file: TextIO) -> str:
-        """Write the predictions, and return a line about them."""
+    with ExitStack() as stack:
+        file: TextIO = sys.stdout
+        if path is not None:
+            partial = stack.enter_context(new_file(path, "--output"))
+            file = stack.enter_context(partial.open("w", encoding="utf-8", newline=""))
         started = time.monotonic()
         predictor = model.predictor(memory, retriever, device, memory_version)
         records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
@@ -166,15 +169,9 @@ def predict(
         count, abstained = _write(
             bar, file, ckpt_path, separator or ",", rows_of, has_header=part.number == 1
         )
-        refused = "" if options.get("max_error") is None else f", {abstained:,} of them abstained"
-        return f"{count:,} predictions in {time.monotonic() - started:.1f} s{refused}"
-
-    if path is None:
-        log.info("%s", write(sys.stdout))
-    else:
-        with new_file(path, "--output") as partial, partial.open("w", encoding="utf-8", newline="") as file:
-            line = write(file)
-        log.info("%s: %s", line, path)
+    refused = "" if options.get("max_error") is None else f", {abstained:,} of them abstained"
+    place = "" if path is None else f": {path}"
+    log.info("%s predictions in %.1f s%s%s", f"{count:,}", time.monotonic() - started, refused, place)
 
 
 def _write(
@@ -198,7 +195,7 @@ def _write(
             file.write(record + "\n")
             continue
         abstained += bool(record.get("abstained"))
-        line = _json(record, source)
+        line = json_line(record, source)
         if rows_of is None:
             file.write(line + "\n")
             continue
@@ -209,13 +206,3 @@ def _write(
                     table.writerow(columns)
             table.writerow(spreadsheet_cells(row.get(name) for name in columns))
     return count, abstained
-
-
-def _json(record: PlainDict, source: str) -> str:
-    try:
-        return visible(json.dumps(record, ensure_ascii=False, allow_nan=False))
-    except ValueError as error:
-        raise InputError(
-            f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"
-            " checkpoint"
-        ) from error

@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 
 import yaml
@@ -94,7 +93,6 @@ def _resumed(saved: SavedModel, options: list[str]) -> list[str]:
 def _import_classes(strings: set[str]) -> None:
     """Import callbacks, and the models and data modules that are named: options name them without their modules."""
     load_all_retrievers()
-    import_module("zoo.tasks.retrieval.refreshed_negatives")
     for name in callbacks.__all__:
         getattr(callbacks, name)
     names = {string.rpartition(".")[2] for string in strings}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -12,6 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from datamodules.core.errors import DamagedError, InputError, visible
+from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
@@ -81,7 +81,7 @@ def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = No
             ]
         answer: Any = {"predictions": records} if body.text is None else records[0]
         headers = {} if served.memory_version is None else {"X-Memory-Version": str(served.memory_version)}
-        return Response(_as_json(answer, live.source), media_type="application/json", headers=headers)
+        return Response(json_line(answer, live.source), media_type="application/json", headers=headers)
 
     @app.get("/drift", dependencies=needs_key)
     def drift() -> PlainDict:
@@ -170,10 +170,3 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     elif isinstance(error.__cause__, OSError):
         status = 507
     return JSONResponse({"detail": visible(str(error))}, status)
-
-
-def _as_json(answer: Any, source: str) -> str:
-    try:
-        return visible(json.dumps(answer, ensure_ascii=False, allow_nan=False))
-    except ValueError as error:
-        raise DamagedError(f"{source}: its scores are not finite; use another checkpoint") from error

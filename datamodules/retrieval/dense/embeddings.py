@@ -55,7 +55,10 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The rows of a table with their vectors, which are memory-mapped."""
+    """The rows of a table with their vectors, which are memory-mapped.
+
+    `zoo encode` writes them. `zoo index --embeddings` searches them without their encoder.
+    """
 
     folder: Path
     rows: Rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -140,32 +140,19 @@ class TextVectors:
         self, texts: Sequence[str], block: int, progress: bool, delay: float, queries: bool = False
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the texts in blocks, float32 [at most `block`, d]; see `TextEncoder`."""
-        total = len(texts)
-        blocks = (list(texts[first : first + block]) for first in range(0, total, block))
-        return self.of_blocks(blocks, total, progress, delay, queries, uses_cache=total <= MOST)
-
-    def of_blocks(
-        self,
-        blocks: Iterable[list[str]],
-        total: int,
-        progress: bool,
-        delay: float,
-        queries: bool = False,
-        uses_cache: bool = False,
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors [n, d] of each block of a table of `total` texts; without the cache, all are encoded."""
-        if uses_cache and self._embeddings is None and not queries:
+        is_stored = len(texts) <= MOST
+        if is_stored and self._embeddings is None and not queries:
             self._stored().refresh()
         with tqdm(
-            total=total, desc="encode", unit="text", delay=delay, disable=None if progress else True
+            total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
         ) as bar:
-            for texts in blocks:
+            for first in range(0, len(texts), block):
                 with self._in_use, inference(self.threads):
-                    vectors = self._block(texts, queries, uses_cache, bar)
+                    vectors = self._block(list(texts[first : first + block]), queries, is_stored, bar)
                 yield vectors
 
     def _block(
-        self, texts: list[str], queries: bool, uses_cache: bool, bar: ProgressBar
+        self, texts: list[str], queries: bool, is_stored: bool, bar: ProgressBar
     ) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
         if queries and (encode_queries := self._loaded().query_encoder) is not None:
@@ -174,8 +161,8 @@ class TextVectors:
         def encode(some: list[str]) -> NDArray[np.float32]:
             return self._loaded()(some, self.batch_size, bar)
 
-        def cached(some: list[str]) -> NDArray[np.float32]:
-            if not uses_cache:
+        def look_up(some: list[str]) -> NDArray[np.float32]:
+            if not is_stored:
                 return encode(some)
             before = bar.n
             vectors = self._stored().vectors(some, encode)
@@ -184,10 +171,10 @@ class TextVectors:
 
         if self._embeddings is None:
             # Queries are not stored: a search of each would make a file.
-            return encode(texts) if queries else encode_distinct(texts, cached)
+            return encode(texts) if queries else encode_distinct(texts, look_up)
         rows = self._embeddings.rows_of(texts)
         bar.update(int((rows >= 0).sum()))
-        return look_up_vectors(texts, self._embeddings.vectors, rows, cached)
+        return look_up_vectors(texts, self._embeddings.vectors, rows, look_up)
 
     def _stored(self) -> VectorStore:
         with self._in_use:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import elasticsearch
 from elastic_transport import ApiResponse
 
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError, excerpt, reason
 from datamodules.core.secrets import ADVICE
 from datamodules.core.types import PlainDict
 
@@ -34,6 +34,9 @@ _SEARCH_PROBLEMS = (
     "responses.status,responses.timed_out,responses._shards.failed,responses._shards.failures.reason,"
     "responses.error.type,responses.error.reason,responses.error.root_cause"
 )
+_BULK_PROBLEMS = "items.*.status,items.*.error.type,items.*.error.reason"
+#: Action -> the list of its answers.
+_ANSWERS = {"_msearch": "responses", "_bulk": "items"}
 _AUTH_ARGS = frozenset({"api_key", "basic_auth", "bearer_auth", "http_auth"})
 _SECRET_ARGS = _AUTH_ARGS | {"headers", "opaque_id", "ssl_context"}
 
@@ -94,7 +97,7 @@ class ServerConnection:
             arguments.setdefault("ca_certs", ca_certs)
         try:
             return elasticsearch.Elasticsearch(self.urls, **arguments)
-        except (TypeError, ValueError, OSError) as error:
+        except (TypeError, ValueError) as error:
             # The message of the error is omitted: it may quote a credential.
             names = ", ".join(sorted(self.client_args)) or "none given"
             raise InputError(
@@ -111,17 +114,27 @@ class ServerConnection:
         """Send one request and return the answer's body; {} for an error of an expected type."""
         return self._retry(lambda: self._send(request, expected))
 
-    def search(self, index: str, items: Sequence[bytes], parts: Iterable[str]) -> list[list[Any]]:
-        """Search an index for queries of two lines each; return these parts of the hits of each query."""
-        paths = [f"responses.hits.hits.{part}" for part in parts]
-        parameters = {"filter_path": ",".join([*paths, _SEARCH_PROBLEMS])}
-        answers = self.exchange(index, "_msearch", parameters, "responses", items)
-        return [answer["hits"]["hits"] if "hits" in answer else [] for answer in answers]
+    def read(self, request: Request, part: Callable[[Any], ResultT], expected: Iterable[str] = ()) -> ResultT:
+        """Send one request and return a part of the answer's body; see `call`."""
+        return self._parsed(part, self.call(request, expected))
 
-    def exchange(
-        self, index: str, action: str, parameters: Mapping[str, str], key: str, items: Sequence[bytes]
-    ) -> list[PlainDict]:
-        """Send items (their lines) in one request and return the response's list `key`; repeat only failed items."""
+    def search(
+        self, index: str, items: Sequence[bytes], parts: Iterable[str], read: Callable[[list[Any]], ResultT]
+    ) -> list[ResultT]:
+        """Search an index for queries of two lines each; return what `read` makes of the hits of each query."""
+        paths = [f"responses.hits.hits.{part}" for part in parts]
+        answers = self._exchange(index, "_msearch", ",".join([*paths, _SEARCH_PROBLEMS]), items)
+        return [
+            self._parsed(lambda answer: read(answer["hits"]["hits"] if "hits" in answer else []), answer)
+            for answer in answers
+        ]
+
+    def write(self, index: str, items: Sequence[bytes]) -> None:
+        """Write or delete documents of an index; each item has the lines of one document."""
+        self._exchange(index, "_bulk", _BULK_PROBLEMS, items)
+
+    def _exchange(self, index: str, action: str, filter_path: str, items: Sequence[bytes]) -> list[PlainDict]:
+        """Send items (their lines) in one request and return their answers; repeat only failed items."""
         path = f"/{quote(index, safe='*,')}/{action}"
         answers: list[PlainDict] = [{}] * len(items)
         waiting = list(range(len(items)))
@@ -130,17 +143,16 @@ class ServerConnection:
             body = b"".join([items[position] for position in waiting])
             response = self._send(
                 lambda client: client.perform_request(
-                    "POST", path, params=parameters, headers=_NDJSON, body=body
+                    "POST", path, params={"filter_path": filter_path}, headers=_NDJSON, body=body
                 )
             )
-            received = response.get(key) if isinstance(response, dict) else None
+            received = response.get(_ANSWERS[action]) if isinstance(response, dict) else None
             if not isinstance(received, list) or len(received) != len(waiting):
                 raise _TemporaryError("an answer of another form than Elasticsearch's")
             failed = {}
             for position, answer in zip(waiting, received, strict=True):
-                done = [answer[action] for action in ("create", "index", "delete") if action in answer]
-                answers[position] = done[0] if done else answer
-                status, problem = _status(answers[position])
+                answers[position] = answer
+                status, problem = self._parsed(_status, answer)
                 if problem and not _is_temporary(status):
                     raise self.error(f"{path}: refused: {problem}")
                 if problem:
@@ -151,6 +163,18 @@ class ServerConnection:
 
         self._retry(send_waiting)
         return answers
+
+    def _parsed(self, part: Callable[[Any], ResultT], answer: Any) -> ResultT:
+        """Return a part of an answer; raise an `InputError` if the answer has another form."""
+        try:
+            return part(answer)
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self.error(
+                f"an answer of another form than Elasticsearch's ({type(error).__name__}: {reason(error)}); is a"
+                " gateway in between, or is it another server?"
+            ) from error
 
     def _retry(self, send: Callable[[], ResultT]) -> ResultT:
         """Call `send` until it succeeds; pause after each failure, twice as long each time."""
@@ -174,9 +198,10 @@ class ServerConnection:
             self._tries = TRIES
             return body
         except elasticsearch.ApiError as error:
-            if _type_and_reason(error.body)[0] in expected:
+            kind, message = self._parsed(_type_and_reason, error.body)
+            if kind in expected:
                 return {}
-            message, may_pass = _explain_refusal(error), _is_temporary(error.meta.status)
+            message, may_pass = _explain_refusal(error, kind, message), _is_temporary(error.meta.status)
         except elasticsearch.TransportError as error:
             message = _explain_silence(error, self.timeout)
             may_pass = not isinstance(error, elasticsearch.SSLError)
@@ -226,7 +251,8 @@ def _is_temporary(status: int) -> bool:
 
 
 def _status(answer: PlainDict) -> tuple[int, str]:
-    """Return the status of an answer and its problem; empty if there is none."""
+    """Return the status of an answer to an item and its problem; empty if there is none."""
+    answer = next((answer[action] for action in ("create", "index", "delete") if action in answer), answer)
     status = int(answer.get("status", 503))
     if "error" in answer:
         kind, message = _type_and_reason(answer)
@@ -251,9 +277,8 @@ def _type_and_reason(body: object) -> tuple[str, str]:
     return str(root.get("type", error.get("type"))), excerpt(root.get("reason", error.get("reason")))
 
 
-def _explain_refusal(error: elasticsearch.ApiError) -> str:
+def _explain_refusal(error: elasticsearch.ApiError, kind: str, message: str) -> str:
     """Return a message with advice for an error that a server answered."""
-    kind, message = _type_and_reason(error.body)
     status = error.meta.status
     version = re.search(r"either version (\d+)", message)
     if kind == "media_type_header_exception" and version:

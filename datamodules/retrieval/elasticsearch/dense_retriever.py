@@ -21,7 +21,6 @@ from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
     bulk_lines,
-    reads_answers,
     rows_of,
 )
 from datamodules.retrieval.folding import text_hashes
@@ -108,14 +107,16 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     def _open_index(self, name: str) -> None:
         super()._open_index(name)
         # None if no text has a vector.
-        self._size: int | None = self._mapping_of(name)["properties"]["vector"].get("dims")
+        self._size: int | None = self._mapping_of(
+            name, lambda mapping: mapping["properties"]["vector"].get("dims")
+        )
 
     @override
     def close(self) -> None:
         super().close()
         self.vectors.close()
 
-    @reads_answers
+    @override
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; a text without tokens has no hits."""
         most = self.ranking.num_candidates or MOST_HITS
@@ -205,29 +206,32 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             if not (lost := self._lost(name)):
                 return
             log.warning("index %s: the server has lost vectors; %d are written again", name, len(lost))
-            rows = rows_of([number for number, _, _ in lost], np.array(self._meta(name)["gone"], np.int64))
+            numbers = np.array([number for number, _, _ in lost], np.int64)
+            rows = rows_of(numbers, np.array(self._own_notes(name).gone, np.int64)).tolist()
             lines = [
                 bulk_lines("index", collection, row, number, _fields(hashed, vector))
                 for row, (number, hashed, vector) in zip(rows, lost, strict=True)
             ]
             for first in range(0, len(lines), _TEXTS):
-                self._send(name, lines[first : first + _TEXTS])
+                self.server.write(name, lines[first : first + _TEXTS])
             self.server.call(lambda client: client.indices.refresh(index=name))
 
     @override
-    def _check_count(self, name: str, meta: PlainDict) -> None:
-        super()._check_count(name, meta)
-        answer = self.server.call(lambda client: client.count(index=name, query=_LOST))
-        if lost := int(answer["count"]):
+    def _check_count(self, name: str, expected: int) -> None:
+        super()._check_count(name, expected)
+        if lost := self._count(name, _LOST):
             raise self._error(name, f"has lost {lost} vectors; delete it and run `zoo index` again")
 
     def _lost(self, name: str) -> list[tuple[int, str, NDArray[np.float32]]]:
         """Return number, hash and vector of documents that have bits and no vector, at most `MOST_HITS` at once."""
         query = f'{{"query":{json.dumps(_LOST)},"size":{MOST_HITS},"docvalue_fields":["hash","bits"],"_source":false}}'
-        (hits,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], ["_id", "fields"])
-        return [
-            (int(hit["_id"]), hit["fields"]["hash"][0], _vector_of(hit["fields"]["bits"][0])) for hit in hits
-        ]
+        (lost,) = self.server.search(
+            name,
+            [f"{{}}\n{query}\n".encode()],
+            ["_id", "fields"],
+            lambda hits: [(int(hit["_id"]), *_hash_and_vector(hit)) for hit in hits],
+        )
+        return lost
 
     def _vectors_of(self, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of at least one text [n, d]; those in the index are not encoded again."""
@@ -248,9 +252,13 @@ class ElasticsearchDenseRetriever(ServerRetriever):
                 f'{{"query":{{"terms":{{"hash":[{values}]}}}},"size":{len(batch)},"collapse":{{"field":"hash"}}'
                 ',"docvalue_fields":["hash","bits"],"_source":false,"track_total_hits":false}'
             )
-            (hits,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], ["fields"])
-            for hit in hits:
-                vectors[hit["fields"]["hash"][0]] = _vector_of(hit["fields"]["bits"][0])
+            (known,) = self.server.search(
+                name,
+                [f"{{}}\n{query}\n".encode()],
+                ["fields"],
+                lambda hits: dict(map(_hash_and_vector, hits)),
+            )
+            vectors.update(known)
 
         self.server.in_threads(search_batch, hashes, _HASHES)
         return vectors
@@ -266,8 +274,11 @@ def _fields(hashed: str, vector: NDArray[np.float32]) -> str:
     return f',"hash":"{hashed}","bits":"{bits}","vector":{_as_json(vector)}'
 
 
-def _vector_of(bits: str) -> NDArray[np.float32]:
-    return np.frombuffer(b64decode(bits), "<f4").astype(np.float32)
+def _hash_and_vector(hit: PlainDict) -> tuple[str, NDArray[np.float32]]:
+    """Return the hash and the vector of a document."""
+    fields = hit["fields"]
+    vector = np.frombuffer(b64decode(fields["bits"][0]), "<f4").astype(np.float32)
+    return str(fields["hash"][0]), vector
 
 
 def _as_json(vector: NDArray[np.float32]) -> str:

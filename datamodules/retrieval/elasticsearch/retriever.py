@@ -18,11 +18,9 @@ from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
-    AnalyzerName,
     ExcludedRows,
     Hits,
-    Ranking,
-    Similarity,
+    TermRetriever,
     check_search,
     warn_of_long_query,
 )
@@ -30,7 +28,6 @@ from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
     as_json,
-    reads_answers,
     whole_characters,
 )
 from datamodules.retrieval.embedded.analysis import Analyzer as TermMaker
@@ -51,7 +48,7 @@ class Document(NamedTuple):
     score: float
 
 
-class ElasticsearchRetriever(ServerRetriever):
+class ElasticsearchRetriever(TermRetriever, ServerRetriever):
     """Ranks texts with an Elasticsearch 8 or 9 server, in an own index for each memory or in an existing `index`.
 
     Credentials come from the environment (`ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
@@ -59,11 +56,6 @@ class ElasticsearchRetriever(ServerRetriever):
     never printed, logged, pickled or described.
 
     Args:
-        similarity: see `EmbeddedRetriever`, also for the next four; not used with `index`, which has its own.
-        analyzer: `standard`, `english` or `cjk`.
-        k1: saturation of the term frequency, for BM25.
-        b: weight of the document length, for BM25.
-        mu: pseudo-count in words, for LMDirichlet.
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is returned, and searched unless there is a `query`.
         label_field: its field with the label; None = no labels.
@@ -72,16 +64,11 @@ class ElasticsearchRetriever(ServerRetriever):
             such as `{"semantic": {"field": "meaning", "query": "{text}"}}`. None = a `match` query of `text_field`.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
-        server: see `ServerRetriever`.
+        others: options of `TermRetriever`, which an existing `index` does not read, and of `ServerRetriever`.
     """
 
     def __init__(
         self,
-        similarity: Similarity = "BM25",
-        analyzer: AnalyzerName = "standard",
-        k1: float = 1.2,
-        b: float = 0.75,
-        mu: float = 2000.0,
         index: str | None = None,
         text_field: str = "text",
         label_field: str | None = None,
@@ -89,10 +76,9 @@ class ElasticsearchRetriever(ServerRetriever):
         query: dict[str, Any] | None = None,
         batch_size: int = 128,
         threads: int = 2,
-        **server: Any,
+        **others: Any,
     ) -> None:
-        self.ranking: Ranking = Ranking(similarity, analyzer, k1, b, mu)
-        super().__init__(batch_size=batch_size, threads=threads, **server)
+        super().__init__(batch_size=batch_size, threads=threads, **others)
         if index is not None and not index.strip():
             raise InputError("retriever.index='': that would be every index; name one, or omit the option")
         self.existing_index = index
@@ -125,7 +111,7 @@ class ElasticsearchRetriever(ServerRetriever):
             "threads": self.server.threads,
         }
 
-    @reads_answers
+    @override
     def open(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.open`."""
         if self.existing_index is None:
@@ -147,7 +133,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
         return ((position, "") for position in range(len(texts)))
 
-    @reads_answers
+    @override
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; for own indexes only."""
         assert self.existing_index is None, "an existing index has no row numbers: use search_documents"
@@ -162,7 +148,6 @@ class ElasticsearchRetriever(ServerRetriever):
         self._fill(hits, range(len(texts)), item, exclude)
         return hits
 
-    @reads_answers
     def search_documents(
         self, texts: Sequence[str], k: int, exclude_duplicates: bool = False
     ) -> list[list[Document]]:
@@ -178,15 +163,18 @@ class ElasticsearchRetriever(ServerRetriever):
             size = min(k + 4 if exclude_duplicates else k, self._window)
             while waiting:
                 items = [self._item(self._query(texts[query]), size, tail) for query in waiting]
-                results = self.server.search(name, items, ("_index", "_id", "_score", "fields"))
+                results = self.server.search(
+                    name,
+                    items,
+                    ("_index", "_id", "_score", "fields"),
+                    lambda hits: [self._document(hit) for hit in hits],
+                )
                 short = []
-                for query, hits in zip(waiting, results, strict=True):
-                    documents = [self._document(hit) for hit in hits]
-                    if exclude_duplicates:
-                        own = fold(texts[query])
-                        documents = [document for document in documents if fold(document.text) != own]
-                    best[query] = documents[:k]
-                    if len(documents) < k and len(hits) == size < self._window:
+                for query, documents in zip(waiting, results, strict=True):
+                    own = fold(texts[query]) if exclude_duplicates else None
+                    others = [each for each in documents if own is None or fold(each.text) != own]
+                    best[query] = others[:k]
+                    if len(others) < k and len(documents) == size < self._window:
                         short.append(query)
                 waiting, size = short, min(4 * size, self._window)
 
@@ -195,20 +183,11 @@ class ElasticsearchRetriever(ServerRetriever):
         self.server.in_threads(search_batch, queries, self.batch_size)
         return best
 
-    @reads_answers
     def describe_index(self) -> PlainDict:
         """Return a description of the existing index that any write to it changes."""
         name = self._existing()
-        stats = self.server.call(
-            lambda client: client.indices.stats(index=name, metric="docs", level="shards")
-        )
-        # The last write and the number of documents of each shard.
-        state = sorted(
-            (index["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
-            for index in stats["indices"].values()
-            for shard, replicas in index["shards"].items()
-            for primary in replicas
-            if primary["routing"]["primary"]
+        state = self.server.read(
+            lambda client: client.indices.stats(index=name, metric="docs", level="shards"), _state_of
         )
         return {
             "index": name,
@@ -217,7 +196,6 @@ class ElasticsearchRetriever(ServerRetriever):
             "state": sha256(json.dumps(state).encode()).hexdigest(),
         }
 
-    @reads_answers
     def distinct_labels(self) -> list[str]:
         """Return the distinct labels of the existing index, sorted; empty without a `label_field`."""
         if self.label_field is None:
@@ -228,11 +206,12 @@ class ElasticsearchRetriever(ServerRetriever):
         if field is None:
             raise self._error(name, f"can't list the values of {self.label_field}; name a keyword field")
         terms = {"terms": {"field": field, "size": _MOST_LABELS}}
-        answer = self.server.call(lambda client: client.search(index=name, size=0, aggs={"labels": terms}))
-        values = answer["aggregations"]["labels"]
-        if values["sum_other_doc_count"] > 0:
+        others, labels = self.server.read(
+            lambda client: client.search(index=name, size=0, aggs={"labels": terms}), _labels_of
+        )
+        if others > 0:
             raise self._error(name, f"has more than {_MOST_LABELS} values of {field}; is it a label?")
-        return sorted(str(bucket.get("key_as_string", bucket["key"])) for bucket in values["buckets"])
+        return labels
 
     def _existing(self) -> str:
         """Return the name of the existing index, after opening it."""
@@ -245,17 +224,14 @@ class ElasticsearchRetriever(ServerRetriever):
 
     def _read_fields(self, name: str) -> None:
         """Read the fields of an existing index; refuse an index without the named ones."""
-        answer = self.server.call(
+        known = self.server.read(
             lambda client: client.field_caps(index=name, fields="*"),
+            _fields_of,
             expected=("index_not_found_exception",),
         )
-        if not answer.get("indices"):
+        if known is None:
             raise self._error(name, "is not there; GET _cat/indices lists those there are")
-        self._fields = {
-            field: all(kind["aggregatable"] for kind in kinds.values())
-            for field, kinds in answer["fields"].items()
-            if not field.startswith("_") and not kinds.keys() & {"object", "nested"}
-        }
+        self._fields = known
         for option, field in self._field_options.items():
             if field is None or field in self._fields:
                 continue
@@ -266,10 +242,10 @@ class ElasticsearchRetriever(ServerRetriever):
     def _is_in_documents(self, name: str, field: str) -> bool:
         # Labels and ids can be in the documents without being mapped.
         fields = [{"field": field, "include_unmapped": True}]
-        answer = self.server.call(
-            lambda client: client.search(index=name, size=100, source=False, fields=fields)
+        return self.server.read(
+            lambda client: client.search(index=name, size=100, source=False, fields=fields),
+            lambda answer: any(hit.get("fields") for hit in answer["hits"]["hits"]),
         )
-        return any(hit.get("fields") for hit in answer["hits"]["hits"])
 
     def _document(self, hit: PlainDict) -> Document:
         fields, name, id_ = hit.get("fields", {}), self._opened(), hit["_id"]
@@ -339,6 +315,35 @@ def _filled(template: Any, text: str) -> Any:
     if isinstance(template, list):
         return [_filled(value, text) for value in template]
     return template.replace(_PLACEHOLDER, text) if isinstance(template, str) else template
+
+
+def _fields_of(answer: PlainDict) -> dict[str, bool] | None:
+    """Return the fields of an index, and whether their values can be listed; None if there is no index."""
+    if not answer.get("indices"):
+        return None
+    return {
+        field: all(kind["aggregatable"] for kind in kinds.values())
+        for field, kinds in answer["fields"].items()
+        if not field.startswith("_") and not kinds.keys() & {"object", "nested"}
+    }
+
+
+def _state_of(stats: PlainDict) -> list[Any]:
+    """Return the last write and the number of documents of each shard."""
+    return sorted(
+        (index["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
+        for index in stats["indices"].values()
+        for shard, replicas in index["shards"].items()
+        for primary in replicas
+        if primary["routing"]["primary"]
+    )
+
+
+def _labels_of(answer: PlainDict) -> tuple[int, list[str]]:
+    """Return the number of documents with labels that are not listed, and the listed labels, sorted."""
+    values = answer["aggregations"]["labels"]
+    labels = sorted(str(bucket.get("key_as_string", bucket["key"])) for bucket in values["buckets"])
+    return int(values["sum_other_doc_count"]), labels
 
 
 def _value(fields: PlainDict, name: str) -> str | None:

@@ -7,16 +7,16 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import wraps
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.core.errors import InputError, reason
+from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
 from datamodules.retrieval.elasticsearch.connection import ServerConnection
@@ -38,29 +38,33 @@ _EXISTS = ("resource_already_exists_exception", "invalid_index_name_exception")
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
-RetrieverT = TypeVar("RetrieverT", bound="ServerRetriever")
 ResultT = TypeVar("ResultT")
-P = ParamSpec("P")
 
 
-def reads_answers(
-    method: Callable[Concatenate[RetrieverT, P], ResultT],
-) -> Callable[Concatenate[RetrieverT, P], ResultT]:
-    """Let a method raise an `InputError` that names the server if an answer isn't Elasticsearch's."""
+@dataclass(frozen=True)
+class _Notes:
+    """What an own index records about itself in its mapping."""
 
-    @wraps(method)
-    def reading(self: RetrieverT, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        try:
-            return method(self, *args, **kwargs)
-        except InputError:
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
-            raise self.server.error(
-                f"an answer of another form than Elasticsearch's ({type(error).__name__}: {reason(error)}); is a"
-                " gateway in between, or is it another server?"
-            ) from error
+    fingerprint: str
+    #: `AnyRanking.describe`, for other programs.
+    ranking: PlainDict
+    #: the number of documents.
+    count: int
+    #: the numbers below the last one that no document has.
+    gone: list[int]
+    complete: bool = False
 
-    return reading
+    @classmethod
+    def of(cls, mapping: PlainDict) -> _Notes | None:
+        """Return the notes in a mapping; None if there are none."""
+        notes = mapping.get("_meta", {}).get("memory_zoo")
+        return cls(**notes) if notes else None
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The number of each row's document [n]; rows that were removed leave gaps."""
+        numbers: NDArray[np.int64] = np.delete(np.arange(self.count + len(self.gone)), self.gone)
+        return numbers
 
 
 class ServerRetriever(Retriever):
@@ -79,6 +83,7 @@ class ServerRetriever(Retriever):
     """
 
     local_options = frozenset({"url", "client_args"})
+    is_on_server = True
 
     def __init__(
         self,
@@ -106,11 +111,6 @@ class ServerRetriever(Retriever):
         self.batch_size = batch_size
         self._forget()
 
-    @property
-    def is_on_server(self) -> bool:
-        """See `Retriever.is_on_server`."""
-        return True
-
     def _forget(self) -> None:
         # The name of the open index, the limit for k, and whether term statistics are collected from several shards.
         self._name: str | None = None
@@ -133,7 +133,6 @@ class ServerRetriever(Retriever):
         self.server.close()
         self._forget()
 
-    @reads_answers
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """See `Retriever.index`; a half loaded index is completed, and no file is written to `folder`."""
         name = self._own_name(collection.fingerprint)
@@ -141,30 +140,30 @@ class ServerRetriever(Retriever):
         self._complete(name, collection, np.arange(len(collection.texts)), progress)
         self.open(folder, collection.fingerprint)
 
-    @reads_answers
     def update(
         self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
     ) -> None:
         """See `Retriever.update`; a clone is changed, and so the old term statistics stay as they are."""
         name, source = self._own_name(collection.fingerprint), self._opened()
-        old = self._meta(source)
-        numbers = _numbers_after(_numbers(old), known)
+        old = self._own_notes(source)
+        numbers = _numbers_after(old.numbers, known)
         gone = [] if numbers is None else np.setdiff1d(np.arange(numbers[-1] + 1), numbers).tolist()
         if numbers is None or len(gone) > _MOST_GONE:
             self.index(collection, folder, progress)
             return
         self._clone(source, name)
-        if self._meta(name) == old:
-            meta = {"fingerprint": collection.fingerprint, "count": len(numbers), "gone": gone}
-            self._write_meta(name, {**old, **meta, "complete": False})
-        replaced = np.setdiff1d(_numbers(old), numbers[known >= 0])
-        if len(replaced) and not self._own_meta(name, collection.fingerprint)["complete"]:
+        if self._notes(name) == old:
+            notes = replace(
+                old, fingerprint=collection.fingerprint, count=len(numbers), gone=gone, complete=False
+            )
+            self._write_notes(name, notes)
+        replaced = np.setdiff1d(old.numbers, numbers[known >= 0])
+        if len(replaced) and not self._own_notes(name, collection.fingerprint).complete:
             deleted = np.union1d(replaced, numbers[known < 0]).tolist()
             for chunk in _chunks(f'{{"delete":{{"_id":"{number}"}}}}\n'.encode() for number in deleted):
-                self._send(name, chunk)
+                self.server.write(name, chunk)
         self._complete(name, collection, np.flatnonzero(known < 0), progress)
 
-    @reads_answers
     def delete(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.delete`."""
         name = self._own_name(fingerprint)
@@ -172,18 +171,16 @@ class ServerRetriever(Retriever):
             lambda client: client.indices.delete(index=name), expected=("index_not_found_exception",)
         )
 
-    @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.open`."""
         self._forget()
         name = self._own_name(fingerprint)
-        meta = self._own_meta(name, fingerprint)
-        if not meta["complete"]:
+        notes = self._own_notes(name, fingerprint)
+        if not notes.complete:
             raise self._error(name, "is half loaded; `zoo index` completes it")
-        self._check_count(name, meta)
+        self._check_count(name, notes.count)
         self._open_index(name)
-        self._numbers = _numbers(meta)
-        self._gone = np.array(meta["gone"], np.int64)
+        self._numbers, self._gone = notes.numbers, np.array(notes.gone, np.int64)
 
     @abstractmethod
     def _mapping(self) -> tuple[PlainDict, PlainDict]:
@@ -201,42 +198,37 @@ class ServerRetriever(Retriever):
             raise InputError(f"index={self.existing_index!r} is read only: omit it to build an own index")
         return f"{self.index_prefix}-{fingerprint[:16]}"
 
-    def _mapping_of(self, name: str) -> PlainDict:
-        answer = self.server.call(lambda client: client.indices.get_mapping(index=name))
-        mapping: PlainDict = next(iter(answer.values()))["mappings"]
-        return mapping
+    def _mapping_of(self, name: str, part: Callable[[PlainDict], ResultT]) -> ResultT:
+        """Return a part of the mapping of an index."""
+        return self.server.read(
+            lambda client: client.indices.get_mapping(index=name),
+            lambda answer: part(*(each["mappings"] for each in answer.values())),
+        )
 
-    def _meta(self, name: str) -> PlainDict:
-        """Return the notes of memory-zoo in the mapping of an index; empty if there are none."""
-        meta: PlainDict = self._mapping_of(name).get("_meta", {}).get("memory_zoo", {})
-        return meta
+    def _notes(self, name: str) -> _Notes | None:
+        return self._mapping_of(name, _Notes.of)
 
-    def _own_meta(self, name: str, fingerprint: str) -> PlainDict:
-        """Return the notes in an own index of this fingerprint."""
-        meta = self._meta(name)
-        if not meta:
+    def _own_notes(self, name: str, fingerprint: str | None = None) -> _Notes:
+        """Return the notes in an own index, which must have this fingerprint if one is given."""
+        notes = self._notes(name)
+        if notes is None:
             raise self._error(name, "was not made by memory-zoo; choose another index_prefix")
-        if meta["fingerprint"] != fingerprint:
+        if fingerprint not in (None, notes.fingerprint):
             raise self._error(name, "belongs to another collection; delete it or choose another index_prefix")
-        return meta
+        return notes
 
-    def _write_meta(self, name: str, meta: PlainDict) -> None:
-        self.server.call(lambda client: client.indices.put_mapping(index=name, meta={"memory_zoo": meta}))
+    def _write_notes(self, name: str, notes: _Notes) -> None:
+        meta = {"memory_zoo": asdict(notes)}
+        self.server.call(lambda client: client.indices.put_mapping(index=name, meta=meta))
 
     def _create(self, name: str, collection: Collection) -> None:
         """Create the empty index unless it exists."""
-        meta = {
-            "fingerprint": collection.fingerprint,
-            "ranking": self.ranking.describe(),
-            "count": len(collection.texts),
-            "gone": [],
-            "complete": False,
-        }
+        notes = _Notes(collection.fingerprint, self.ranking.describe(), len(collection.texts), [])
         settings, mappings = self._mapping()
         settings |= {"refresh_interval": -1, "number_of_shards": self.shards, "number_of_replicas": 0}
         # The row number is used for sorting only, so it is stored by column only.
         mappings["properties"]["row"] = {"type": "integer", "index": False}
-        mappings |= {"dynamic": False, "_meta": {"memory_zoo": meta}}
+        mappings |= {"dynamic": False, "_meta": {"memory_zoo": asdict(notes)}}
         self.server.call(
             lambda client: client.indices.create(index=name, settings=settings, mappings=mappings),
             expected=_EXISTS,
@@ -254,12 +246,12 @@ class ServerRetriever(Retriever):
 
     def _complete(self, name: str, collection: Collection, new: NDArray[np.int64], progress: bool) -> None:
         """Load some rows of the collection and set the index up for searching, unless it is complete."""
-        meta = self._own_meta(name, collection.fingerprint)
-        if meta["complete"]:
+        notes = self._own_notes(name, collection.fingerprint)
+        if notes.complete:
             return
-        self._load(name, collection, new, _numbers(meta), progress)
+        self._load(name, collection, new, notes.numbers, progress)
         # A write to a missing index creates an index with a mapping of the server's.
-        if self._meta(name).get("fingerprint") != meta["fingerprint"]:
+        if self._notes(name) != notes:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
         self.server.call(lambda client: client.indices.refresh(index=name))
         self._repair(name, collection)
@@ -273,12 +265,12 @@ class ServerRetriever(Retriever):
         settings = {
             "refresh_interval": None,
             "number_of_replicas": self.replicas,
-            "max_result_window": max(_DEFAULT_WINDOW, meta["count"]),
+            "max_result_window": max(_DEFAULT_WINDOW, notes.count),
         }
         self.server.call(lambda client: client.indices.put_settings(index=name, settings=settings))
         self.server.call(lambda client: client.indices.refresh(index=name))
-        self._check_count(name, meta)
-        self._write_meta(name, {**meta, "complete": True})
+        self._check_count(name, notes.count)
+        self._write_notes(name, replace(notes, complete=True))
 
     def _load(
         self,
@@ -306,35 +298,29 @@ class ServerRetriever(Retriever):
             for chunk in _chunks(lines()):
                 done += len(chunk)
                 if done > written:
-                    self._send(name, chunk)
+                    self.server.write(name, chunk)
                 bar.update(len(chunk))
-
-    def _send(self, name: str, chunk: Sequence[bytes]) -> None:
-        """Send lines of `bulk_lines`."""
-        paths = [f"items.*.{part}" for part in ("status", "error.type", "error.reason")]
-        self.server.exchange(name, "_bulk", {"filter_path": ",".join(paths)}, "items", chunk)
 
     def _repair(self, name: str, collection: Collection) -> None:
         """Write again what the server has lost, if that is possible, before the index is complete."""
         return
 
-    def _count(self, name: str) -> int:
-        count: int = self.server.call(lambda client: client.count(index=name))["count"]
-        return count
+    def _count(self, name: str, query: PlainDict | None = None) -> int:
+        return self.server.read(
+            lambda client: client.count(index=name, query=query), lambda answer: int(answer["count"])
+        )
 
-    def _check_count(self, name: str, meta: PlainDict) -> None:
-        if (count := self._count(name)) != meta["count"]:
-            problem = f"has {count} of its {meta['count']} documents"
+    def _check_count(self, name: str, expected: int) -> None:
+        if (count := self._count(name)) != expected:
+            problem = f"has {count} of its {expected} documents"
             raise self._error(name, f"{problem}; delete it and run `zoo index` again")
 
     def _open_index(self, name: str) -> None:
         """Read from the settings of an index how it is to be searched."""
-        answer = self.server.call(
-            lambda client: client.indices.get_settings(index=name, flat_settings=True, include_defaults=True)
+        self._global_statistics, self._window = self.server.read(
+            lambda client: client.indices.get_settings(index=name, flat_settings=True, include_defaults=True),
+            _shards_and_window,
         )
-        settings = [{**index.get("defaults", {}), **index["settings"]} for index in answer.values()]
-        self._global_statistics = sum(int(each["index.number_of_shards"]) for each in settings) > 1
-        self._window = min(int(each.get("index.max_result_window", _DEFAULT_WINDOW)) for each in settings)
         self._name = name
 
     def _opened(self) -> str:
@@ -352,34 +338,38 @@ class ServerRetriever(Retriever):
         name = self._opened()
 
         def search_batch(batch: Sequence[int]) -> None:
-            results = self.server.search(name, [item(query) for query in batch], ["sort"])
-            for query, flat in zip(batch, results, strict=True):
-                if flat and isinstance(flat[0], dict):  # a gateway has formatted the JSON in another way
-                    flat = [value for hit in flat for value in hit["sort"]]
-                scores, rows = flat[::2], rows_of(flat[1::2], self._gone)
+            items = [item(query) for query in batch]
+            results = self.server.search(name, items, ["sort"], _scores_and_numbers)
+            for query, (scores, numbers) in zip(batch, results, strict=True):
+                rows = rows_of(numbers, self._gone)
                 if exclude is not None and len(exclude[query]):
                     excluded = {int(row) for row in exclude[query]}
-                    kept = [rank for rank, row in enumerate(rows) if row not in excluded]
+                    kept = [rank for rank, row in enumerate(rows.tolist()) if row not in excluded]
                     kept = kept[: hits.rows.shape[1]]
-                    scores, rows = [scores[rank] for rank in kept], [rows[rank] for rank in kept]
+                    scores, rows = scores[kept], rows[kept]
                 hits.scores[query, : len(scores)] = scores
                 hits.rows[query, : len(rows)] = rows
 
         self.server.in_threads(search_batch, queries, self.batch_size)
 
 
-def _numbers(meta: PlainDict) -> NDArray[np.int64]:
-    """Return the number of each row's document, int64 [n]; rows that were removed leave gaps."""
-    numbers: NDArray[np.int64] = np.delete(np.arange(meta["count"] + len(meta["gone"])), meta["gone"])
-    return numbers
+def _shards_and_window(answer: PlainDict) -> tuple[bool, int]:
+    """Return whether indexes have several shards, and their limit for k, from their settings."""
+    settings = [{**index.get("defaults", {}), **index["settings"]} for index in answer.values()]
+    windows = [int(each.get("index.max_result_window", _DEFAULT_WINDOW)) for each in settings]
+    return sum(int(each["index.number_of_shards"]) for each in settings) > 1, min(windows)
 
 
-def rows_of(numbers: list[int], gone: NDArray[np.int64]) -> list[int]:
+def _scores_and_numbers(hits: list[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the sort values of a query's hits: scores, and numbers of documents."""
+    if hits and isinstance(hits[0], dict):  # a gateway has formatted the JSON in another way
+        hits = [value for hit in hits for value in hit["sort"]]
+    return np.array(hits[::2], np.float32), np.array(hits[1::2], np.int64)
+
+
+def rows_of(numbers: NDArray[np.int64], gone: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows of the documents with these numbers."""
-    if len(gone) == 0:
-        return numbers
-    rows: list[int] = (np.array(numbers, np.int64) - np.searchsorted(gone, numbers)).tolist()
-    return rows
+    return numbers - np.searchsorted(gone, numbers) if len(gone) else numbers
 
 
 def _numbers_after(numbers: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64] | None:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,7 @@ from datamodules.retrieval.base import (
     AnalyzerName,
     ExcludedRows,
     Hits,
-    Ranking,
-    Similarity,
+    TermRetriever,
     check_search,
     joined_rows,
     warn_of_long_query,
@@ -54,33 +54,19 @@ class _KnownTerms:
         return ids, starts
 
 
-class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
+class EmbeddedRetriever(TermRetriever, FolderRetriever[InvertedIndex]):
     """Ranks like Elasticsearch, without a server: the index is a folder on the local disk.
 
     Args:
-        similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
-        analyzer: `standard` (UAX #29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk`
-            (bigrams of Chinese, Japanese and Korean characters).
-        k1: saturation of the term frequency, for BM25.
-        b: weight of the document length, for BM25.
-        mu: pseudo-count in words, for LMDirichlet.
         threads: threads of a search.
+        ranking: options of `TermRetriever`.
     """
 
-    def __init__(
-        self,
-        similarity: Similarity = "BM25",
-        analyzer: AnalyzerName = "standard",
-        k1: float = 1.2,
-        b: float = 0.75,
-        mu: float = 2000.0,
-        threads: int = 1,
-    ) -> None:
+    def __init__(self, threads: int = 1, **ranking: Any) -> None:
         if not isinstance(threads, int) or threads < 1:
             raise InputError(f"threads={threads}: use 1 or more")
-        self.ranking: Ranking = Ranking(similarity, analyzer, k1, b, mu)
         self.threads = threads
-        super().__init__()
+        super().__init__(**ranking)
 
     def _forget(self) -> None:
         super()._forget()

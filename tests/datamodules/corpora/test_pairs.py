@@ -232,11 +232,7 @@ def test_quora_with_and_without_a_header(tmp_path: Path) -> None:
 
 def test_quotes_around_a_text_of_a_headerless_quora_file_are_removed(tmp_path: Path) -> None:
     file = tmp_path / "quora.tsv"
-    rows = [
-        '0\t"How ""so""?"\tWhy "not"?\t1',
-        '1\t"open\tclosed" in part\t2',
-        '1\t""\t"a" and "b"\t3',
-    ]
+    rows = ['0\t"How ""so""?"\tWhy "not"?\t1', '1\t"open\tclosed" in part\t2', '1\t""\t"a" and "b"\t3']
     file.write_text("\n".join(rows) + "\n")
     pairs = read_quora(file)
     assert [pairs.first.texts[int(i)] for i in pairs.first_row] == ['How "so"?', '"open', ""]

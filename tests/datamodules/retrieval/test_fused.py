@@ -15,7 +15,6 @@ import yaml
 from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.rows import Rows
 from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
 from datamodules.retrieval.dense.retriever import DenseRetriever
@@ -84,7 +83,7 @@ def test_the_fused_list_is_that_of_the_sums(
 ) -> None:
     members: list[Retriever] = [
         EmbeddedRetriever(),
-        EmbeddedRetriever("LMDirichlet", mu=20),
+        EmbeddedRetriever(similarity="LMDirichlet", mu=20),
         DenseRetriever(tiny_encoder, device="cpu"),
     ]
     fused = FusedRetriever(members, method, weights, depth)
@@ -120,7 +119,7 @@ def test_equal_scores_stand_in_row_order_whatever_the_order_of_the_members() -> 
 def nested(encoder: str, **options: Any) -> FusedRetriever:
     """A fused retriever in a fused one."""
     inner = FusedRetriever(
-        [EmbeddedRetriever("LMDirichlet", mu=9), DenseRetriever(encoder, device="cpu")], "score"
+        [EmbeddedRetriever(similarity="LMDirichlet", mu=9), DenseRetriever(encoder, device="cpu")], "score"
     )
     return FusedRetriever([EmbeddedRetriever(k1=0.9), inner], **options)
 
@@ -197,22 +196,6 @@ def test_a_grown_index_ranks_like_a_new_one(
     assert (hits.rows >= 60).any()
 
 
-@pytest.mark.parametrize("kind", ["dense", "fused"])
-def test_a_memory_grows(tmp_path: Path, tiny_encoder: str, kind: str) -> None:
-    def make() -> Retriever:
-        return nested(tiny_encoder) if kind == "fused" else DenseRetriever(tiny_encoder, device="cpu")
-
-    memory = FolderMemory.build(rows(60), make(), tmp_path / "memory", progress=False)
-    before = memory.search(QUERIES, 9)
-    memory.add(Rows.from_lists(["zebra of the new deck", "lion zebra"], LABELS[:2]), progress=False)
-    assert list(memory.search(["lion zebra"], 1).memories.texts) == ["lion zebra"]
-    grown = open_memory(str(tmp_path / "memory"))
-    assert len(grown.search(QUERIES, 62).memories) == 62
-    old = open_memory(str(tmp_path / "memory"), make(), version=1)
-    np.testing.assert_array_equal(old.search(QUERIES, 9).scores, before.scores)
-    assert old.search(QUERIES, 9).memories.ids == before.memories.ids
-
-
 def test_mistakes_are_named() -> None:
     def fails(pattern: str, members: int = 2, **options: Any) -> None:
         with pytest.raises(InputError, match=pattern) as caught:
@@ -234,11 +217,11 @@ def test_mistakes_are_named() -> None:
 
 @pytest.mark.server
 def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
-    embedded = FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever("LMDirichlet", mu=20)])
+    embedded = FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever(similarity="LMDirichlet", mu=20)])
     mixed = FusedRetriever(
         [
             ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix),
-            EmbeddedRetriever("LMDirichlet", mu=20),
+            EmbeddedRetriever(similarity="LMDirichlet", mu=20),
         ]
     )
     here = FolderMemory.build(rows(90), embedded, tmp_path / "here", progress=False)

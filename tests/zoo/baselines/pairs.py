@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
+from tests.zoo.plain import Vector, numbers, relu
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 
@@ -18,8 +19,6 @@ U, NUM_CHARS = 14, 9
 UNKNOWN = 1
 N, T = 4, 6
 M, S = 7, 9
-
-Vector = NDArray[np.float64]
 
 
 def make_spec(goal: str = "ranking") -> MatchingSpec:
@@ -44,7 +43,7 @@ def make_batch() -> MatchingBatch:
     batch = MatchingBatch(
         word=np.arange(U),
         char=char,
-        idf=random.random(U).astype(np.float32),
+        idf=random.random(U).astype(np.float32) * (np.arange(U) > 0),  # padding has none
         first_text=texts(N, T),
         second_text=texts(M, S),
         first=first,
@@ -76,19 +75,6 @@ def score(network: nn.Module, batch: MatchingBatch) -> MatchingOutput:
 
 def words_of(text: Tensor) -> list[int]:
     return [position for position in text.tolist() if position != 0]
-
-
-def numbers(module: nn.Module) -> dict[str, Vector]:
-    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
-
-
-def cosine(a: Vector, b: Vector) -> float:
-    norm = float(np.sqrt(a @ a) * np.sqrt(b @ b))
-    return float(a @ b) / norm if norm else 0.0
-
-
-def relu(x: Vector) -> Vector:
-    return np.maximum(x, 0)
 
 
 def parts(length: int, number: int) -> list[range]:

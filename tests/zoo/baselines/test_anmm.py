@@ -8,20 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.zoo.baselines.pairs import (
-    UNKNOWN,
-    cosine,
-    make_batch,
-    make_network,
-    numbers,
-    score,
-    words_of,
-)
+from tests.zoo.baselines.pairs import UNKNOWN, make_batch, make_network, score, words_of
+from tests.zoo.plain import cosine, numbers, sigmoid
 from zoo.baselines.anmm import ANMM, sum_by_value
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
 
 
 @pytest.mark.parametrize("num_weights", [1, 3])

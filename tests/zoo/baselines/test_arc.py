@@ -9,18 +9,16 @@ from numpy.typing import NDArray
 
 from datamodules.batch import MatchingBatch
 from tests.zoo.baselines.pairs import (
-    Vector,
     classify,
     convolve_image,
     make_batch,
     make_network,
-    numbers,
     parts,
     pool_image,
-    relu,
     score,
     words_of,
 )
+from tests.zoo.plain import Vector, numbers, relu
 from zoo.baselines.arc import ARCI, ARCII, ARCIINetwork, ARCINetwork, SentenceConvolution
 from zoo.baselines.convolution import WordConvolution
 

@@ -11,17 +11,8 @@ from torch import nn
 
 from datamodules.batch import MatchingBatch
 from datamodules.trigrams import letter_trigrams
-from tests.zoo.baselines.pairs import (
-    NUM_CHARS,
-    Vector,
-    cosine,
-    make_batch,
-    make_network,
-    make_spec,
-    numbers,
-    score,
-    words_of,
-)
+from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_spec, score, words_of
+from tests.zoo.plain import Vector, cosine, numbers
 from zoo.baselines.dssm import CDSSM, DSSM
 from zoo.tasks.matching.task import MatchingTask
 

@@ -9,14 +9,13 @@ from tests.zoo.baselines.pairs import (
     UNKNOWN,
     classify,
     convolve_image,
-    cosine,
     make_batch,
     make_network,
-    numbers,
     pool_image,
     score,
     words_of,
 )
+from tests.zoo.plain import cosine, numbers
 from zoo.baselines.match_pyramid import MatchPyramid, MatchPyramidNetwork
 
 SMALL = {

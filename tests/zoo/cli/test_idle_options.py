@@ -68,7 +68,7 @@ def test_of_a_model_and_its_data() -> None:
     assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.num_hits", "data.retriever"]
     assert [name for name, _ in RetrievalBM25(mix_retriever=True).idle_options(clicks)] == []
     assert [name for name, _ in zoo.LSTMRNN().idle_options(clicks)] == []
-    lone = EmbeddedRetriever("LMDirichlet", k1=0.5)
+    lone = EmbeddedRetriever(similarity="LMDirichlet", k1=0.5)
     retrievers = (lone, FusedRetriever([lone, EmbeddedRetriever(mu=9.0)]))
     assert [[name for name, _ in retriever.idle_options()] for retriever in retrievers] == [
         ["k1"],

@@ -126,7 +126,12 @@ def test_the_pages_have_commands() -> None:
 
 
 @pytest.mark.usefixtures("_named_files")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    # The pages of the examples train for minutes.
+    [PAGES[0], *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
     for command in commands_of(page):
         text = shlex.join(command)

@@ -122,6 +122,7 @@ def test_a_static_encoder(static: Path) -> None:
 def test_a_run_with_a_published_encoder(kind: str, fit: Fit, request: pytest.FixtureRequest) -> None:
     published: Path = request.getfixturevalue(kind)
     options = ["--model=MemoryEnsemble", f"--model.transformer={published}", f"--data.tokenizer={published}"]
+    options += ["--model.metric_steps=0", "--model.members=[encoder]"]
     run = fit("run", *options)
     before = zoo.load(run).encode(["the old apple", "rain"])
     assert zoo.load(run).model.network.encoder.published.is_static == (kind == "static")

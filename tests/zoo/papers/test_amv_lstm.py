@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
+from tests.zoo.baselines.pairs import M, N, S, T, make_batch
+from tests.zoo.plain import Vector, lstm_states, numbers
 from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention, k_max
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
 
-P, N, M, U, T, S, SIZE, HIDDEN = 7, 4, 6, 12, 5, 6, 5, 4
-
-Vector = NDArray[np.float64]
+P, SIZE, HIDDEN = 9, 5, 4
 
 
 def make_spec(goal: str = "ranking") -> MatchingSpec:
@@ -37,59 +36,7 @@ def make_network(goal: str = "ranking", **options: Any) -> AMVLSTMNetwork:
     return network.eval()
 
 
-def make_batch() -> MatchingBatch:
-    """Pairs of texts of 1 to 6 words, a text of each kind in several pairs; the last texts are empty."""
-    random = np.random.default_rng(1)
-
-    def texts(number: int, longest: int) -> torch.Tensor:
-        table = random.integers(1, U, size=(number, longest))
-        lengths = random.integers(1, longest + 1, size=number)
-        lengths[0], lengths[-1] = longest, 0
-        return torch.from_numpy(np.where(np.arange(longest) < lengths[:, None], table, 0))
-
-    word = torch.tensor([0, 1, *range(5, 5 + U - 2)])  # padding, the unknown word, ten others
-    return MatchingBatch(
-        word=word,
-        char=torch.zeros(U, 0, dtype=torch.long),
-        idf=torch.from_numpy(random.uniform(0.5, 5, size=U).astype(np.float32)) * (word != 0),
-        first_text=texts(N, T),
-        second_text=texts(M, S),
-        first=torch.tensor([0, 0, 1, 1, 2, 2, 3]),
-        second=torch.tensor([0, 1, 1, 5, 3, 4, 2]),
-        query=torch.tensor([0, 0, 1, 1, 2, 2, 3]),
-        place=torch.tensor([0, 1, 0, 1, 0, 1, 0]),
-        target=torch.tensor([1.0, 0, 0, 1, 1, 0, 1]),
-        weight=torch.ones(P),
-        row=torch.arange(P),
-    )
-
-
 # --- the plain version ---
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-def numbers(module: torch.nn.Module) -> dict[str, Vector]:
-    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
-
-
-def lstm_states(weights: dict[str, Vector], suffix: str, inputs: list[Vector]) -> list[Vector]:
-    """Equation 1, one cell at a time; gates in the order input, forget, memorized, output."""
-    size = len(weights[f"bias_hh_l0{suffix}"]) // 4
-    state, cell, states = np.zeros(size), np.zeros(size), []
-    for x in inputs:
-        gates = weights[f"weight_ih_l0{suffix}"] @ x + weights[f"bias_ih_l0{suffix}"]
-        gates = gates + weights[f"weight_hh_l0{suffix}"] @ state + weights[f"bias_hh_l0{suffix}"]
-        new_state, new_cell = np.zeros(size), np.zeros(size)
-        for j in range(size):
-            i, f, m, o = (gates[part * size + j] for part in range(4))
-            new_cell[j] = sigmoid(f) * cell[j] + sigmoid(i) * math.tanh(m)
-            new_state[j] = sigmoid(o) * math.tanh(new_cell[j])
-        state, cell = new_state, new_cell
-        states.append(state)
-    return states
 
 
 def plain_attention(words: list[Vector], v: Vector, scale: str) -> list[Vector]:

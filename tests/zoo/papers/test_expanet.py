@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional
 
 import zoo
@@ -21,12 +20,12 @@ from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import Result, sentences, write_table
-from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch, numbers
+from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
+from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
 from zoo.expanet import HardRead, MemoryNetwork, fill_ranks, soft_weights
 from zoo.layers.bags import bigram_buckets
 
-Vector = NDArray[np.float64]
 LABELS = [str(c) for c in range(CLASSES)]
 
 
@@ -45,10 +44,6 @@ def make_network(
 
 
 # --- the plain version ---
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
 
 
 def plain_text(weights: dict[str, Vector], part: str, batch: ClassificationBatch, text: list[int]) -> Vector:

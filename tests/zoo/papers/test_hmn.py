@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 import zoo
 from datamodules import DialogueDataModule, InputError
@@ -19,12 +18,12 @@ from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spelling_of
 from tests.dialogues import MadeUp, made_up, write_published
 from tests.zoo.conftest import Result
+from tests.zoo.plain import Vector, sigmoid, softmax
 from zoo.layers.open_words import normal_of
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.task import turns_with_answer
 
 Command = Callable[..., Result]
-Vector = NDArray[np.float64]
 
 
 def make_data(folder: Path, dialogues: list[MadeUp] | None = None, **options: Any) -> DialogueDataModule:
@@ -154,16 +153,6 @@ class Plain:
             choice = int(self.batch.choice[self.dialogue, position])
             probabilities[choice] = probabilities.get(choice, 0.0) + float(weight)
         return probabilities
-
-
-def softmax(energy: Vector) -> Vector:
-    powers = np.exp(energy - energy.max())
-    probabilities: Vector = powers / powers.sum()
-    return probabilities
-
-
-def sigmoid(value: Vector) -> Vector:
-    return 1 / (1 + np.exp(-value))
 
 
 @pytest.mark.parametrize("word_memory", ["bigru", "gru", "embedding"])

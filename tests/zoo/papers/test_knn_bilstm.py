@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
+from tests.zoo.plain import Vector, cosine, lstm_states, numbers
 from zoo import KNNBiLSTM
 from zoo.knn_bilstm import KNNNetwork, SharpAttention
 
 CLASSES = 3
 B, K, M, U = 4, 5, 7, 12
-
-Vector = NDArray[np.float64]
 
 
 def make_network(memory_labels: list[str] | None = None, **options: Any) -> KNNNetwork:
@@ -72,30 +71,6 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
 # --- the plain version ---
 
 
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-def lstm_last_state(weights: dict[str, Vector], suffix: str, inputs: list[Vector]) -> Vector:
-    """An LSTM's state after the last input, one cell at a time; gates in the order input, forget, cell, output."""
-    size = len(weights[f"bias_hh_l0{suffix}"]) // 4
-    state, cell = np.zeros(size), np.zeros(size)
-    for x in inputs:
-        gates = weights[f"weight_ih_l0{suffix}"] @ x + weights[f"bias_ih_l0{suffix}"]
-        gates = gates + weights[f"weight_hh_l0{suffix}"] @ state + weights[f"bias_hh_l0{suffix}"]
-        new_state, new_cell = np.zeros(size), np.zeros(size)
-        for j in range(size):
-            i, f, g, o = (gates[part * size + j] for part in range(4))
-            new_cell[j] = sigmoid(f) * cell[j] + sigmoid(i) * math.tanh(g)
-            new_state[j] = sigmoid(o) * math.tanh(new_cell[j])
-        state, cell = new_state, new_cell
-    return state
-
-
-def numbers(module: torch.nn.Module) -> dict[str, Vector]:
-    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
-
-
 def plain_word(network: KNNNetwork, batch: ClassificationBatch, position: int) -> Vector:
     """A word's vector, with the last state of the LSTM over its characters."""
     weights = numbers(network.encoder.words)
@@ -104,7 +79,7 @@ def plain_word(network: KNNNetwork, batch: ClassificationBatch, position: int) -
         return vector
     lstm = {name.removeprefix("char_lstm."): value for name, value in weights.items()}
     characters = [weights["char_table.weight"][c] for c in batch.char[position].tolist() if c != 0]
-    return np.concatenate([vector, lstm_last_state(lstm, "", characters)])
+    return np.concatenate([vector, lstm_states(lstm, "", characters)[-1]])
 
 
 def plain_text(network: KNNNetwork, batch: ClassificationBatch, text: list[int]) -> Vector:
@@ -115,18 +90,9 @@ def plain_text(network: KNNNetwork, batch: ClassificationBatch, text: list[int])
         if name.startswith("lstm.")
     }
     words = [plain_word(network, batch, position) for position in text if position != 0]
-    forward = lstm_last_state(weights, "", words)
-    backward = lstm_last_state(weights, "_reverse", words[::-1])
+    forward = lstm_states(weights, "", words)[-1]
+    backward = lstm_states(weights, "_reverse", words[::-1])[-1]
     return np.concatenate([forward, backward])
-
-
-def cosine(a: Vector, b: Vector) -> float:
-    dot = norm_a = norm_b = 0.0
-    for x, y in zip(a, b, strict=True):
-        dot += x * y
-        norm_a += x * x
-        norm_b += y * y
-    return dot / (math.sqrt(norm_a) * math.sqrt(norm_b))
 
 
 def plain_features(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from datamodules.batch import ClickBatch, ClickSpec
 from datamodules.trigrams import distinct_trigrams
+from tests.zoo.plain import sigmoid
 from zoo.baselines.dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm
 from zoo.layers.dual_encoder import without_words
@@ -36,10 +37,6 @@ def products(made: RecurrentTower) -> Tensor:
     words = torch.randn(7, width, generator=torch.Generator().manual_seed(2))
     words[0] = 0
     return words
-
-
-def sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return 1 / (1 + np.exp(-x))
 
 
 def read(made: RecurrentTower, words: Tensor, text: list[int], direction: int) -> dict[str, list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,28 +29,20 @@ SMALL = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def train_tsv(tmp_path: Path) -> Path:
-    return write_pairs(tmp_path / "train.tsv", pair_rows(40, seed=1))
+@pytest.fixture(scope="module")
+def train_tsv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "train.tsv", pair_rows(40, seed=1))
 
 
-@pytest.fixture
-def fit(zoo_command: Command, train_tsv: Path) -> Callable[..., Path]:
-    """Train a small matching model, and return its best checkpoint."""
-
-    def run(*options: object) -> Path:
-        result = zoo_command(
-            "fit", *SMALL, "--data.train_file", train_tsv, "--data.validation_split=0.2",
-            "--trainer.max_epochs=1", "--run_dir=run", *options,
-        )  # fmt: skip
-        assert result.code == 0, result.err
-        return Path("run/checkpoints/best.ckpt").absolute()
-
-    return run
+@pytest.fixture(scope="module")
+def fit(trained: Callable[..., Path], train_tsv: Path) -> Callable[..., Path]:
+    """Train a small matching model, once for equal options, and return its run."""
+    table = (f"--data.train_file={train_tsv}", "--data.validation_split=0.2")
+    return lambda *options: trained("fit", *SMALL, *table, "--trainer.max_epochs=1", *map(str, options))
 
 
-def matcher(checkpoint: Path, memory: Path | None = None) -> MatchingPredictor:
-    predictor = zoo.load(checkpoint, memory=memory)
+def matcher(run: Path, memory: Path | None = None) -> MatchingPredictor:
+    predictor = zoo.load(run, memory=memory)
     assert isinstance(predictor, MatchingPredictor)
     return predictor
 
@@ -89,7 +82,7 @@ def test_the_strongest_words_are_in_the_texts(fit: Callable[..., Path]) -> None:
 
 
 def test_a_transformers_special_tokens_are_no_words(fit: Callable[..., Path], tiny_bert: Path) -> None:
-    predictor = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert))
+    predictor = matcher(fit(f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}"))
     one, empty = predictor.predict([("old plum", "a plum"), ("old plum", "")])
     assert {(pair.first, pair.second) for pair in one.words} == {
         (first, second) for first in ("old", "plum") for second in ("a", "plum")
@@ -172,13 +165,13 @@ def records(path: str) -> list[dict[str, object]]:
 def test_predict_scores_pairs_and_answers_questions(
     fit: Callable[..., Path], zoo_command: Command, memory: Path
 ) -> None:
-    checkpoint = fit()
+    run = fit()
     pairs = [{"first": "where is plum", "second": text} for text in ("iron", "a plum")]
     Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    options = ["predict", "--ckpt_path", checkpoint]
+    options = ["predict", "--ckpt_path", run]
     result = zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl")
     assert result.code == 0, result.err
-    expected = matcher(checkpoint).predict([("where is plum", "iron"), ("where is plum", "a plum")])
+    expected = matcher(run).predict([("where is plum", "iron"), ("where is plum", "a plum")])
     for record, pair in zip(records("scores.jsonl"), expected, strict=True):
         assert (record["first"], record["second"]) == (pair.first, pair.second)
         assert record["score"] == pytest.approx(pair.score, abs=1e-6)
@@ -218,38 +211,36 @@ def test_input_that_predict_refuses(
 
 
 def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train_tsv: Path) -> None:
-    checkpoint = fit(
+    run = fit(
         "--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2",
         "--trainer.max_epochs=2",
     )  # fmt: skip
-    one = matcher(checkpoint).predict([("where is plum", "a plum")])[0]
+    one = matcher(run).predict([("where is plum", "a plum")])[0]
     assert one.probability is not None
     assert 0 < one.probability < 1
     # The test pairs are split off the training file again.
-    result = zoo_command(
-        "test", "--ckpt_path", checkpoint, "--output=split.json", "--trainer.accelerator=cpu"
-    )
+    result = zoo_command("test", "--ckpt_path", run, "--output=split.json", "--trainer.accelerator=cpu")
     assert result.code == 0, result.err
     split = json.loads(Path("split.json").read_text())
     assert {"accuracy", "auc", "loss", "pairs", "rows_in_training"} == split.keys()
     assert 0 < split["pairs"] < 80
     other = ["--data.test_file", train_tsv, "--output=file.json", "--trainer.accelerator=cpu"]
-    assert zoo_command("test", "--ckpt_path", checkpoint, *other).code == 0
+    assert zoo_command("test", "--ckpt_path", run, *other).code == 0
     assert json.loads(Path("file.json").read_text())["pairs"] == len(pair_rows(40, seed=1))
 
 
 def test_the_memory_of_candidates_grows(
     fit: Callable[..., Path], zoo_command: Command, train_tsv: Path
 ) -> None:
-    checkpoint = fit()
+    run = shutil.copytree(fit(), "run")
     Path("more.csv").write_text("text\nxylophone strings\n")
-    for command in (["add", checkpoint, "more.csv"], ["show", checkpoint]):
+    for command in (["add", run, "more.csv"], ["show", run]):
         result = zoo_command("memory", *command)
         assert result.code == 0, result.err
     assert "version   2" in result.out
-    ((only,),) = matcher(checkpoint).answer("a xylophone", candidates=1)
+    ((only,),) = matcher(run).answer("a xylophone", candidates=1)
     assert only.text == "xylophone strings"
-    result = zoo_command("memory", "tune", checkpoint, train_tsv)
+    result = zoo_command("memory", "tune", run, train_tsv)
     assert result.code == 2
     (line,) = result.err.splitlines()
     assert "a AMVLSTM has no weights that could be fitted without training" in line
@@ -267,9 +258,9 @@ def test_two_processes_print_the_digits_of_one(
     fit: Callable[..., Path], zoo_command: Command, tmp_path: Path
 ) -> None:
     """11 questions in batches of 4: three batches, so that one is repeated, and must not be counted."""
-    checkpoint = fit()
+    run = fit()
     test_file = write_pairs(tmp_path / "test.tsv", pair_rows(11, seed=2))
-    options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_file, "--data.eval_batch_size=4"]
+    options = ["test", "--ckpt_path", run, "--data.test_file", test_file, "--data.eval_batch_size=4"]
     assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
     zoo_process(*options, "--output=two.json", *DDP)
     one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))

@@ -21,7 +21,7 @@ from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Result, best, last
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import run_table
@@ -41,25 +41,27 @@ SMALL = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def collection(tmp_path: Path) -> Collection:
-    return write_collection(tmp_path / "clicks", documents=50, queries=40, seed=2)
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    return write_collection(tmp_path_factory.mktemp("clicks"), documents=50, queries=40, seed=2)
 
 
-@pytest.fixture
-def fit(zoo_command: Command, collection: Collection) -> Callable[..., Path]:
-    """Train a small retrieval model, and return its best checkpoint."""
+def fit_options(collection: Collection) -> list[str]:
+    files = [f"--data.{option}={value}" for option, value in collection.options().items()]
+    return [
+        "fit",
+        *SMALL,
+        *files,
+        "--data.validation_split=0.3",
+        "--trainer.max_epochs=8",
+        "--seed_everything=1",
+    ]
 
-    def run(*options: object, name: str = "run") -> Path:
-        files = [f"--data.{option}={value}" for option, value in collection.options().items()]
-        result = zoo_command(
-            "fit", *SMALL, *files, "--data.validation_split=0.3", "--trainer.max_epochs=2",
-            "--seed_everything=1", f"--run_dir={name}", *options,
-        )  # fmt: skip
-        assert result.code == 0, result.err
-        return Path(name, "checkpoints", "best.ckpt").absolute()
 
-    return run
+@pytest.fixture(scope="module")
+def fit(trained: Callable[..., Path], collection: Collection) -> Callable[..., Path]:
+    """Train a small retrieval model, once for equal options, and return its run."""
+    return lambda *options: trained(*fit_options(collection), *options)
 
 
 def other_queries(folder: Path, number: int = 17) -> Collection:
@@ -74,12 +76,12 @@ def test_a_model_learns_and_two_processes_print_the_digits_of_one(
     fit: Callable[..., Path], zoo_command: Command, collection: Collection, tmp_path: Path
 ) -> None:
     """17 queries in batches of 7, 50 documents in blocks of 7: neither divides by two processes."""
-    checkpoint = fit("--trainer.max_epochs=8")
-    summary = json.loads((checkpoint.parents[1] / "summary.json").read_text())
+    run = fit()
+    summary = json.loads((run / "summary.json").read_text())
     assert summary["best_score"] > 0.6
     test = other_queries(tmp_path)
     options = [
-        "test", "--ckpt_path", checkpoint, "--data.test_queries", test.queries,
+        "test", "--ckpt_path", run, "--data.test_queries", test.queries,
         "--data.test_judgements", test.judgements,
     ]  # fmt: skip
     assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
@@ -91,15 +93,15 @@ def test_a_model_learns_and_two_processes_print_the_digits_of_one(
     assert one == two  # although the process that prints is not one of those that measure
 
 
-def predictor(checkpoint: Path, **options: Any) -> RetrievalPredictor:
-    loaded = zoo.load(checkpoint, **options)
+def predictor(source: Path, **options: Any) -> RetrievalPredictor:
+    loaded = zoo.load(source, **options)
     assert isinstance(loaded, RetrievalPredictor)
     return loaded
 
 
 def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: Collection) -> None:
-    checkpoint = fit("--trainer.max_epochs=8")
-    loaded = predictor(checkpoint)
+    run = fit()
+    loaded = predictor(run)
     (plum,) = loaded.predict("where is plum", k=5)
     assert len(plum) == 5
     assert [document.score for document in plum] == sorted(
@@ -133,36 +135,32 @@ def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: 
 
 
 def test_another_collection_replaces_the_corpus(fit: Callable[..., Path], tmp_path: Path) -> None:
-    checkpoint = fit()
+    run = fit()
     rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])
     FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory", progress=False)
-    (found,) = predictor(checkpoint, memory=tmp_path / "memory").predict("plum")
+    (found,) = predictor(run, memory=tmp_path / "memory").predict("plum")
     assert {one.id for one in found} == {"x", "y"}
 
 
-def test_predictions_do_not_need_the_cache(fit: Callable[..., Path]) -> None:
-    checkpoint = fit()
-    before = predictor(checkpoint).predict("where is plum")
-    shutil.rmtree("cache")
-    assert predictor(checkpoint).predict("where is plum") == before
-
-
-def test_an_exported_model_has_its_collection(
-    fit: Callable[..., Path], collection: Collection, tmp_path: Path
+def test_a_run_needs_no_cache_and_an_exported_model_no_corpus(
+    trained: Callable[..., Path], tmp_path: Path
 ) -> None:
-    checkpoint = fit()
-    before = predictor(checkpoint).predict("where is plum")
-    folder = export(checkpoint, tmp_path / "exported")
-    shutil.rmtree("cache")
-    collection.corpus.unlink()
-    assert predictor(folder).predict("where is plum") == before
+    own = write_collection(tmp_path / "clicks", documents=50, queries=40, seed=2)
+    run = trained(*fit_options(own))
+    before = predictor(run).predict("where is plum")
+    exported = export(run, tmp_path / "exported")
+    shutil.rmtree(run.parent / "cache")
+    assert predictor(run).predict("where is plum") == before
+    shutil.rmtree("cache", ignore_errors=True)
+    own.corpus.unlink()
+    assert predictor(exported).predict("where is plum") == before
 
 
 def test_predict_writes_records_and_trec_runs(
     fit: Callable[..., Path], zoo_command: Command, collection: Collection
 ) -> None:
-    checkpoint = fit()
-    options = ["predict", "--ckpt_path", checkpoint, "--input", collection.queries, "--k=50"]
+    run = fit()
+    options = ["predict", "--ckpt_path", run, "--input", collection.queries, "--k=50"]
     assert zoo_command(*options, "--output=out.jsonl").code == 0
     records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert [record["id"] for record in records] == [f"q{number}" for number in range(40)]
@@ -176,13 +174,13 @@ def test_predict_writes_records_and_trec_runs(
 def test_the_retrievers_score_is_mixed_in(
     fit: Callable[..., Path], zoo_command: Command, collection: Collection, tmp_path: Path
 ) -> None:
-    checkpoint = fit("--model.mix_retriever=true", "--data.num_hits=30")
-    weights = torch.load(checkpoint, weights_only=True)["state_dict"]
+    run = fit("--model.mix_retriever=true", "--data.num_hits=30")
+    weights = torch.load(best(run), weights_only=True)["state_dict"]
     mixture = float(weights["mixture"])
     assert any(mixture == pytest.approx(weight) for weight in MIXTURES)
     test = other_queries(tmp_path)
     options = [
-        "test", "--ckpt_path", checkpoint, "--data.test_queries", test.queries,
+        "test", "--ckpt_path", run, "--data.test_queries", test.queries,
         "--data.test_judgements", test.judgements, "--trainer.accelerator=cpu",
     ]  # fmt: skip
     assert zoo_command(*options, "--output=test.json").code == 0
@@ -190,18 +188,20 @@ def test_the_retrievers_score_is_mixed_in(
     assert found["mixture"] == pytest.approx(mixture)
     # Prediction ranks as the test does.
     queries = [json.loads(line) for line in test.queries.read_text().splitlines()]
-    ranked = predictor(checkpoint).predict([query["text"] for query in queries], k=50)
-    run = {
+    ranked = predictor(run).predict([query["text"] for query in queries], k=50)
+    scores = {
         query["_id"]: {one.id: one.score for one in documents}
         for query, documents in zip(queries, ranked, strict=True)
     }
     judged = [
         ir_measures.Qrel(query, document, int(grade))
         for query, document, grade, _ in judged_pairs(test.judgements)
-        if query in run
+        if query in scores
     ]
     ndcg = ir_measures.nDCG @ 10
-    assert ir_measures.calc_aggregate([ndcg], judged, run)[ndcg] == pytest.approx(found["ndcg@10"], abs=5e-4)
+    assert ir_measures.calc_aggregate([ndcg], judged, scores)[ndcg] == pytest.approx(
+        found["ndcg@10"], abs=5e-4
+    )
 
 
 def test_mixing_needs_hits(zoo_command: Command, collection: Collection) -> None:
@@ -212,8 +212,8 @@ def test_mixing_needs_hits(zoo_command: Command, collection: Collection) -> None
 
 
 def test_only_judged_documents_are_ranked(fit: Callable[..., Path]) -> None:
-    checkpoint = fit("--data.evaluate=judged")
-    scores = json.loads((checkpoint.parents[1] / "summary.json").read_text())["metrics"]
+    run = fit("--data.evaluate=judged")
+    scores = json.loads((run / "summary.json").read_text())["metrics"]
     assert scores["val/recall@100"] == 1.0  # no query has more judged documents
     assert scores["val/queries"] == 12
 
@@ -234,11 +234,11 @@ def test_nesterov_has_the_papers_schedule(fit: Callable[..., Path]) -> None:
         expected -= 0.01 * (expected + momentum * velocity)
         optimizer.step()
         assert float(weight) == pytest.approx(expected, rel=1e-5)
-    checkpoint = fit(
+    run = fit(
         "--model.optimizer=zoo.training.nesterov.ScheduledNesterov", "--model.optimizer.lr=0.01",
         "--trainer.gradient_clip_val=1.0",
     )  # fmt: skip
-    state = torch.load(checkpoint.with_name("last.ckpt"), weights_only=True)
+    state = torch.load(last(run), weights_only=True)
     assert state["optimizer_states"][0]["param_groups"][0]["updates"] == state["global_step"]
     assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
 
@@ -255,14 +255,13 @@ def test_differences_by_chance_and_others() -> None:
     assert randomization_test(np.ones(4)) == pytest.approx(2 / 16)
 
 
-def test_a_table_compares_rows_query_by_query(
-    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_compares_rows_query_by_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_this_process(arguments: list[str], log: Path) -> None:
         assert main(arguments) == 0, log
 
     monkeypatch.setattr(runs_of_a_table, "_zoo", in_this_process)
-    other_queries(tmp_path / "clicks")
+    data = write_collection(tmp_path / "clicks", documents=50, queries=40, seed=2).corpus.parent
+    other_queries(data)
     files = {"corpus_file": "corpus.jsonl", "train_queries": "queries.jsonl", "train_judgements": "qrels.tsv"}
     base = {
         "model": {"class_path": "LSTMRNN", "init_args": {"hidden_size": 4, "num_trigrams": 100}},
@@ -279,7 +278,7 @@ def test_a_table_compares_rows_query_by_query(
         "rows": {"BM25": {"overrides": {"model": "RetrievalBM25"}, "paper": 38.8}, "LSTM": {}},
     }  # fmt: skip
     Path("small.yaml").write_text(yaml.safe_dump(table))
-    figures = run_table("small.yaml", str(collection.corpus.parent), run_dir="out")
+    figures = run_table("small.yaml", str(data), run_dir="out")
     assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
     assert figures["BM25"]["test/ndcg@10"]["n"] == 1
     page = Path("out/table.md").read_text()
@@ -290,7 +289,7 @@ def test_a_table_compares_rows_query_by_query(
     assert line.split("|")[4].strip() == "17"
     # Without the test files, the rows have validation figures.
     Path(tmp_path, "clicks", "other", "qrels.tsv").unlink()
-    found = run_table("small.yaml", str(collection.corpus.parent), rows=["BM25"], run_dir="without")
+    found = run_table("small.yaml", str(data), rows=["BM25"], run_dir="without")
     assert found["BM25"]["test/ndcg@10"]["mean"] is None
     assert found["BM25"]["val/ndcg@10"]["mean"] == figures["BM25"]["val/ndcg@10"]["mean"]
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 
@@ -45,6 +46,7 @@ def test_two_processes_train(train_csv: Path) -> None:
     assert not list(Path().glob("run.*"))  # the second process did not move the first one's folder
 
 
+@pytest.mark.slow
 def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
     """Seven dialogues with different numbers of questions, in batches of 2."""
     train, test = (
@@ -78,6 +80,7 @@ def test_an_error_in_a_process_is_one_line() -> None:
     assert "Traceback" not in printed
 
 
+@pytest.mark.slow
 def test_an_ensemble_in_two_processes(
     zoo_command: Callable[..., Result], train_csv: Path, test_csv: Path
 ) -> None:

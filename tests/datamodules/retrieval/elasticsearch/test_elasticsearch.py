@@ -412,9 +412,25 @@ def test_hopeless_requests_are_not_repeated(
     retriever = built(elasticsearch_url, index_prefix)
     with pytest.raises(InputError, match=r"refused: 400 .*Result window is too large"):
         retriever.server.search(
-            f"{index_prefix}-{FINGERPRINT[:16]}", [b'{}\n{"size":20000}\n'], "responses.hits.hits.sort"
+            f"{index_prefix}-{FINGERPRINT[:16]}", [b'{}\n{"size":20000}\n'], ["sort"], list
         )
     assert no_pauses == []
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("place", "name"), [(ElasticsearchRetriever, "_match"), (server_retriever, "rows_of")]
+)
+def test_an_error_of_ours_is_not_the_servers(
+    place: Any, name: str, elasticsearch_url: str, index_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("planted")
+
+    retriever = built(elasticsearch_url, index_prefix)
+    monkeypatch.setattr(place, name, fail)
+    with pytest.raises(TypeError, match="planted"):
+        retriever.search(["w1"], 3)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -765,7 +781,7 @@ def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
 
 
 def test_description_makes_the_same_retriever() -> None:
-    retriever = ElasticsearchRetriever("LMDirichlet", mu=7.0)
+    retriever = ElasticsearchRetriever(similarity="LMDirichlet", mu=7.0)
     described = retriever.describe()
     assert described["class_path"] == "datamodules.retrieval.elasticsearch.retriever.ElasticsearchRetriever"
     assert json.loads(json.dumps(described)) == described

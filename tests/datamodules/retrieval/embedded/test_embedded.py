@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,8 +103,8 @@ def similarity(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def build(texts: Sequence[str], folder: Path, *arguments: object, **options: object) -> EmbeddedRetriever:
-    retriever = EmbeddedRetriever(*arguments, **options)  # type: ignore[arg-type]
+def build(texts: Sequence[str], folder: Path, similarity: str = "BM25", **options: Any) -> EmbeddedRetriever:
+    retriever = EmbeddedRetriever(similarity=similarity, **options)
     retriever.index(Collection(texts, "f"), folder, progress=False)
     return retriever
 
@@ -234,7 +235,7 @@ def test_persistence_and_pickle(similarity: str, tmp_path: Path) -> None:
     hits = retriever.search(texts, 4)
     copied = pickle.loads(pickle.dumps(retriever))
     assert len(pickle.dumps(retriever)) < 1000
-    opened = EmbeddedRetriever(similarity)  # type: ignore[arg-type]
+    opened = EmbeddedRetriever(similarity=similarity)
     opened.open(tmp_path / "i", "f")
     for other in (copied, opened):
         again = other.search(texts, 4)

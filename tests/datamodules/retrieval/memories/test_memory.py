@@ -62,12 +62,6 @@ def test_missing_hits_are_minus_one_and_zero(tmp_path: Path) -> None:
     assert sorted(neighbors.memories.texts) == ["lion", "lion heron"]
 
 
-def test_no_hit_at_all_is_an_empty_table(tmp_path: Path) -> None:
-    neighbors = build(tmp_path / "m").search(["unknown"], 3)
-    assert neighbors.rows.tolist() == [[-1, -1, -1]]
-    assert len(neighbors.memories) == 0
-
-
 def test_labels_and_location_and_length(tmp_path: Path) -> None:
     memory = build(tmp_path / "m")
     assert memory.labels() == sorted(LABELS)
@@ -83,12 +77,6 @@ def test_a_memory_opens_with_its_retriever(tmp_path: Path) -> None:
     again = open_memory(memory.location())
     assert again.retriever.describe() == memory.retriever.describe()
     np.testing.assert_array_equal(again.search(QUERIES, 4).scores, memory.search(QUERIES, 4).scores)
-
-
-def test_unlabelled_memories_have_no_labels(tmp_path: Path) -> None:
-    memory = build(tmp_path / "m", Rows.from_lists(["lion", "sail"]))
-    assert memory.labels() == []
-    assert memory.search(["lion"], 1).memories.label(0) is None
 
 
 def test_duplicates_are_found_whatever_their_case_and_space(tmp_path: Path) -> None:
@@ -167,12 +155,6 @@ def test_a_memory_needs_rows_with_ids_of_their_own(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
-def test_a_folder_that_is_no_memory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no memory here") as error:
-        open_memory(str(tmp_path / "m"), EmbeddedRetriever())
-    check_message(error, tmp_path / "m", "zoo index")
-
-
 @pytest.mark.parametrize("contents", ["", "[]", "{}", '{"version": "x"}', '{"version": 1}'])
 def test_a_damaged_pointer_is_named(tmp_path: Path, contents: str) -> None:
     build(tmp_path / "m")
@@ -182,13 +164,6 @@ def test_a_damaged_pointer_is_named(tmp_path: Path, contents: str) -> None:
     check_message(error, tmp_path / "m" / POINTER)
     build(tmp_path / "m")  # the advice of the message
     FolderMemory(tmp_path / "m", EmbeddedRetriever())
-
-
-def test_a_version_that_is_not_there_is_named(tmp_path: Path) -> None:
-    build(tmp_path / "m")
-    assert FolderMemory(tmp_path / "m", EmbeddedRetriever(), version=1).version == 1
-    with pytest.raises(InputError, match="no version 2; the current one is 1"):
-        FolderMemory(tmp_path / "m", EmbeddedRetriever(), version=2)
 
 
 def test_another_ranking_is_refused(tmp_path: Path) -> None:

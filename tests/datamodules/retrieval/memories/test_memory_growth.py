@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.versions import POINTER, read_pointer
 from tests.datamodules.checks import grown_from, kill
-from tests.datamodules.corpus import in_processes, labelled_texts, rows, write_csv
+from tests.datamodules.corpus import in_processes, labelled_texts, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
 NEW = (["zebra crossing", "old zebra", "a small oar"], ["beasts", "beasts", "boats"])
@@ -231,9 +230,7 @@ def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLACES = [
-    (versions, "_write", False),
     (versions, "_write", True),
-    (inverted_index, "_write_postings", False),
     (inverted_index, "_write_postings", True),
     (folder_memory, "write_pointer", False),
     (folder_memory, "write_pointer", True),
@@ -333,19 +330,6 @@ def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path:
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_back_end_that_can_not_append_builds_again(tmp_path: Path) -> None:
-    class Plain(EmbeddedRetriever):
-        update = Retriever.update
-
-    memory = build(tmp_path / "m", retriever=Plain())
-    before = hits_of(memory.search(QUERIES, 5))
-    memory.add(more(), progress=False)
-    expected = build(tmp_path / "n")
-    expected.add(more(), progress=False)
-    assert hits_of(memory.search(QUERIES, 5)) == hits_of(expected.search(QUERIES, 5))
-    assert hits_of(FolderMemory(tmp_path / "m", Plain(), 1).search(QUERIES, 5)) == before
-
-
 def test_a_grown_memory_can_be_built_for_another_ranking(tmp_path: Path) -> None:
     build(tmp_path / "m").add(more())
     other = EmbeddedRetriever(similarity="LMDirichlet")
@@ -364,25 +348,3 @@ def test_a_damaged_pointer_does_not_lose_what_was_added(tmp_path: Path) -> None:
         build(tmp_path / "m")
     assert "\n" not in str(error.value)
     assert (tmp_path / "m" / "version-2").exists()
-
-
-def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
-    build(tmp_path / "m").add(more())
-    path = tmp_path / "m" / "version-2" / "rows-2-0.arrow"
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(InputError, match="damaged") as error:
-        FolderMemory(tmp_path / "m", EmbeddedRetriever())
-    assert str(path) in str(error.value)
-
-
-def test_a_table_that_is_read_twice_adds_nothing_new(tmp_path: Path) -> None:
-    from datamodules.corpora.table import read_table
-
-    texts, labels = labelled_texts(40, seed=9)
-    file = write_csv(tmp_path / "more.csv", texts, labels)
-    memory = build(tmp_path / "m")
-    first = memory.add(read_table(file))
-    assert first.added + first.duplicates == 40
-    assert first.added > 20
-    again = memory.add(read_table(file))
-    assert (again.added, again.duplicates, again.version) == (0, 40, 2)
