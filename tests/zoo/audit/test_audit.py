@@ -15,6 +15,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from datamodules.text_rows import TextSplit
 from tests.zoo.conftest import COMMON_WORDS, LABELS, QUIET_TRAINER, TOPIC_WORDS, Result, write_table
 from tests.zoo.ensemble.conftest import run as run
 from zoo.audit import audit, judging
@@ -22,6 +23,7 @@ from zoo.audit.audit import share_of_errors
 from zoo.audit.judging import judge
 from zoo.audit.page import page
 from zoo.ensemble.metric import EncoderMetric
+from zoo.ensemble.model import MemoryEnsemble
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -142,21 +144,42 @@ def test_vectors_of_a_frozen_encoder_are_read(run: Run, tiny_bert: Path, tmp_pat
 def test_a_learned_metric_does_not_know_the_row_that_it_judges(
     run: Run, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random labels of four classes, of rows that were added as well: no label is more probable than another one."""
+    """Random labels of four classes, and an encoder that learns them by heart: none is more probable than another."""
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda self, *_: np.zeros(1))
     random, names = np.random.default_rng(0), ["a", "b", "c", "d"]
-    rows = [(text, str(random.choice(names))) for text, _ in clean_rows(160)]
-    options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=60", "--data.validation_split=0"]
+    label_of = {text: str(random.choice(names)) for text, _ in clean_rows(160)}
+    rows = list(label_of.items())
+    options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=1", "--data.validation_split=0"]
     folder = run("bert", *options, table=write_table(tmp_path / "noise.csv", rows[:120]))
     assert zoo_command("memory", "add", folder, write_table(tmp_path / "more.csv", rows[120:])).code == 0
     predictor = zoo.load(folder)
-    assert predictor.model.network.has_learned_metric
     weights = {name: value.clone() for name, value in predictor.model.network.encoder.state_dict().items()}
+    known, size = set(label_of), predictor.model.vector_size
+
+    def tune(
+        self: object, data: object, split: TextSplit, target: object, plan: object, rows: np.ndarray
+    ) -> None:
+        known.clear()
+        known.update(split.rows.texts.take(rows))
+
+    def encode(self: object, data: object, texts: list[str]) -> np.ndarray:
+        vectors = random.normal(size=(len(texts), size)).astype(np.float32)
+        for row, text in enumerate(texts):
+            if text in known:
+                vectors[row] = np.eye(size)[names.index(label_of[text])]
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    monkeypatch.setattr(MemoryEnsemble, "tune_encoder", tune)
+    monkeypatch.setattr(MemoryEnsemble, "encode", encode)
     found = audit(predictor)
     assert len(found.rows) == 160
     assert np.mean([1 - row.suspicion for row in found.rows]) == pytest.approx(0.25, abs=0.04)
     after = predictor.model.network.encoder.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in weights.items())
+    # The encoder in use knows all rows.
+    known.update(label_of)
+    predictor.model.network.encoder_before = None
+    assert np.mean([1 - row.suspicion for row in audit(predictor).rows]) > 0.4
 
 
 def test_an_encoder_that_has_learned_the_labels_is_not_read(
