@@ -56,6 +56,10 @@ class Texts(NamedTuple):
         return cls(vectors.flatten(0, 1), rows, mask)
 
 
+#: Hidden units between interactions and score.
+MLP_SIZE = 20
+
+
 class WordAttention(nn.Module):
     """Attention on the words of a text (Equation 4): alpha_t = softmax_t(v . w_t), w'_t = alpha_t w_t.
 
@@ -152,7 +156,6 @@ class AMVLSTMNetwork(nn.Module):
         k: int,
         hidden_size: int,
         shared_encoder: bool,
-        mlp_size: int,
         overlap: bool,
         dropout: float,
     ) -> None:
@@ -172,10 +175,10 @@ class AMVLSTMNetwork(nn.Module):
         self.none = nn.Parameter(torch.zeros(interactions.size))
         self.dropout = nn.Dropout(dropout)
         self.mlp = nn.Sequential(
-            nn.Linear(interactions.size * k + (4 if overlap else 0), mlp_size),
+            nn.Linear(interactions.size * k + (4 if overlap else 0), MLP_SIZE),
             nn.ReLU(),
             nn.Dropout(dropout),
-            nn.Linear(mlp_size, spec.num_outputs),
+            nn.Linear(MLP_SIZE, spec.num_outputs),
         )
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
@@ -243,7 +246,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         k: int = 100,
         hidden_size: int = 50,
         shared_encoder: bool = True,
-        mlp_size: int = 20,
         overlap: bool = False,
         dropout: float = 0.0,
         **shared: Any,
@@ -260,7 +262,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
             k: number of strongest interactions, of each kind, that make the score.
             hidden_size: H, state size of one direction of the BiLSTM.
             shared_encoder: read both texts with one BiLSTM; two need more data than WikiQA has.
-            mlp_size: hidden units between interactions and score.
             overlap: add the shares of common words, see `word_overlap`, to the interactions. The paper has none.
             dropout: on word vectors (one mask for a word in a batch) and before the last layer; 0 in the paper.
             **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
@@ -270,7 +271,7 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         check_choice("attention_scale", attention_scale, ("paper", "length"))
         check_choice("interaction", interaction, ("directions", "concatenated"))
         check_choice("similarity", similarity, ("cosine", "bilinear", "tensor"))
-        check_sizes(k=k, slices=slices, hidden_size=hidden_size, mlp_size=mlp_size)
+        check_sizes(k=k, slices=slices, hidden_size=hidden_size)
         if self.freeze_encoder and self.transformer is None:
             raise InputError(
                 "model.freeze_encoder is on, but there is no transformer; word vectors are fixed by"
@@ -279,7 +280,7 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         self.attention, self.attention_scale = attention, attention_scale
         self.interaction, self.similarity, self.slices, self.k = interaction, similarity, slices, k
         self.hidden_size, self.shared_encoder = hidden_size, shared_encoder
-        self.mlp_size, self.overlap, self.dropout = mlp_size, overlap, dropout
+        self.overlap, self.dropout = overlap, dropout
 
     @override
     def build_network(
@@ -299,7 +300,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
             self.k,
             self.hidden_size,
             self.shared_encoder,
-            self.mlp_size,
             self.overlap,
             self.dropout,
         )

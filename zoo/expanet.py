@@ -45,14 +45,12 @@ DRAW_TEMPERATURE = 2.0
 MOST_HOPS = 4
 
 
-def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
-    """Weigh memories by attention (Equation 3): float32 [B, K]; a row adds up to 1, or is 0 without a memory.
+def soft_weights(energy: Tensor, mask: Tensor) -> Tensor:
+    """Weigh memories of bool [B, K] by attention (Equation 3), from `energy` q.d_i: float32 [B, K].
 
-    `energy` [B, K] is q.d_i times the sharpness; `count` [B, K] how often each memory is read, 0 = no memory.
+    A row adds up to 1, or is 0 without a memory.
     """
-    mask = count > 0
-    repeated = energy + count.clamp(min=1).log()
-    return repeated.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
+    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
 
 
 class HardRead(nn.Module):
@@ -62,29 +60,22 @@ class HardRead(nn.Module):
     straight-through: the drawn memory alone is read, with the gradient of the mixture.
     """
 
-    def __init__(self, tau: float, straight_through: bool, repeats: bool = False) -> None:
-        """Draw at a temperature; with `repeats`, a memory may be read several times, by a draw of its own each time."""
+    def __init__(self, tau: float, straight_through: bool) -> None:
         super().__init__()
-        self.repeats = repeats
         #: temperature of Equation 7; `ExpaNet` changes it during the training.
         self.tau = tau
         self.straight_through = straight_through
 
-    def forward(self, energy: Tensor, count: Tensor) -> Tensor:
+    def forward(self, energy: Tensor, mask: Tensor) -> Tensor:
         """Weigh memories (Equations 5 and 7); arguments and result as in `soft_weights`."""
         if not self.training:
-            return one_hot_of_largest(energy, count > 0)
-        copies = energy.shape[1] if self.repeats else 1
-        is_read = torch.arange(copies, device=energy.device) < count.unsqueeze(2)  # [B, K, copies]
+            return one_hot_of_largest(energy, mask)
         # Minus the logarithm of an exponential draw is a Gumbel draw.
-        noise = -energy.new_empty(is_read.shape).exponential_().clamp_(min=1e-20).log()
-        drawn = energy.unsqueeze(2) + noise
-        by_copy = soft_weights((drawn / self.tau).flatten(1), is_read.flatten(1).float())
-        weights = by_copy.view_as(drawn).sum(dim=2)
+        drawn = energy - energy.new_empty(energy.shape).exponential_().clamp_(min=1e-20).log()
+        weights = soft_weights(drawn / self.tau, mask)
         if not self.straight_through:
             return weights
-        best = drawn.masked_fill(~is_read, torch.finfo(drawn.dtype).min).amax(dim=2)
-        return one_hot_of_largest(best, count > 0) + weights - weights.detach()
+        return one_hot_of_largest(drawn, mask) + weights - weights.detach()
 
 
 def one_hot_of_largest(energy: Tensor, mask: Tensor) -> Tensor:
@@ -124,10 +115,8 @@ class MemoryNetwork(nn.Module):
         expand: Expansion | None,
         num_classes: int,
         hops: int,
-        sharpness: float,
         score_power: float,
         text_dropout: float,
-        duplicates: bool,
     ) -> None:
         """Join the parts; see `MemNet` for the other arguments.
 
@@ -139,9 +128,8 @@ class MemoryNetwork(nn.Module):
         self.text, self.memory, self.output = text, memory, output
         self.label = None if label is None else nn.Parameter(label)
         self.read, self.expand = read, expand
-        self.hops, self.sharpness, self.score_power = hops, sharpness, score_power
+        self.hops, self.score_power = hops, score_power
         self.drop_text = TextDropout(text_dropout)
-        self.duplicates = duplicates
         size = text.size if expand is None else 2 * text.size
         self.classifier = nn.Linear(size, num_classes, bias=False)
 
@@ -153,14 +141,13 @@ class MemoryNetwork(nn.Module):
             if not self.hops:
                 return ClassificationOutput(self.classifier(text), torch.zeros_like(batch.memory_score))
             keys, values = self._memories(batch)  # [B, K, d] each
-            count = fill_ranks(batch.memory_mask) if self.duplicates else batch.memory_mask.float()
             query, weights = text, []
             text = expanded = self.drop_text(text)
             for _ in range(self.hops):
-                energy = self.sharpness * (keys @ query.unsqueeze(2)).squeeze(2)
+                energy = (keys @ query.unsqueeze(2)).squeeze(2)
                 if self.score_power:
                     energy = energy + self.score_power * relative_scores(batch.memory_score)
-                weights.append((self.read or soft_weights)(energy, count))
+                weights.append((self.read or soft_weights)(energy, batch.memory_mask))
                 read = (weights[-1].unsqueeze(1) @ values).squeeze(1)  # o [B, d], Equations 4 and 6
                 query = expanded = expanded + read if self.expand is None else self.expand(expanded, read)
             features = expanded if self.expand is None else torch.cat([text, expanded], dim=1)
@@ -184,13 +171,6 @@ class MemoryNetwork(nn.Module):
         return keys, keys if self.output is None else encode(self.output)
 
 
-def fill_ranks(mask: Tensor) -> Tensor:
-    """Counts [B, K] of reads if the memories fill all K ranks, in turn from the best; the paper repeats at random."""
-    ranks, retrieved = mask.shape[1], mask.sum(dim=1, keepdim=True).clamp(min=1)
-    rank = mask.cumsum(dim=1) - 1
-    return ((ranks - rank - 1).div(retrieved, rounding_mode="floor") + 1) * mask.float()
-
-
 class MemNet(ReadsWordVectors, ClassificationTask):
     """End-to-end memory network, with a text as its question and a class as its answer."""
 
@@ -199,14 +179,12 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     def __init__(
         self,
         hops: int = 2,
-        sharpness: float = 1.0,
         score_power: float = 0.0,
         text_dropout: float = 0.0,
         tie_matrices: bool = False,
         label_vectors: bool = False,
         bigrams: int = 0,
         dropout: float = 0.0,
-        duplicate_memories: bool = False,
         log_attention: bool = False,
         **shared: Any,
     ) -> None:
@@ -214,14 +192,12 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
         Args:
             hops: H, the number of times that the memories are read, 0 to 4; with 0, none are retrieved.
-            sharpness: factor of q.d_i before the softmax; with the paper's 1, all memories get almost equal attention.
             score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores them.
             text_dropout: probability of hiding a training text, which is soon memorized; 0 in the paper.
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
             bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text; 0 in the paper.
             dropout: probability of zeroing a component of a word's vector in training; the paper has none.
-            duplicate_memories: repeat the memories of a text until there are K, as in the paper, instead of masking.
             log_attention: log the mean attention by hop and rank next to the scores.
             **shared: options of `ReadsWordVectors` and `Task`.
         """
@@ -229,14 +205,13 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         check_sizes(word_size=self.word_size)
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
-        check_positive(sharpness=sharpness)
         check_not_negative(score_power=score_power, bigrams=bigrams)
         check_probability(text_dropout=text_dropout)
         self.uses_memory = hops > 0
-        self.hops, self.sharpness, self.score_power = hops, sharpness, score_power
+        self.hops, self.score_power = hops, score_power
         self.tie_matrices, self.label_vectors = tie_matrices, label_vectors
         self.bigrams, self.dropout, self.text_dropout = bigrams, dropout, text_dropout
-        self.duplicate_memories, self.log_attention = duplicate_memories, log_attention
+        self.log_attention = log_attention
 
     def make_read(self) -> HardRead | None:
         """Make the hard read; None = soft attention."""
@@ -276,10 +251,8 @@ class MemNet(ReadsWordVectors, ClassificationTask):
             expand,
             len(spec.labels),
             self.hops,
-            self.sharpness,
             self.score_power,
             self.text_dropout,
-            self.duplicate_memories,
         )
 
     @override
@@ -347,7 +320,7 @@ class ExpaNet(MemNet):
     def make_read(self) -> HardRead | None:
         if self.read == "soft":
             return None
-        return HardRead(self.tau, self.straight_through, self.duplicate_memories)
+        return HardRead(self.tau, self.straight_through)
 
     @override
     def make_expansion(self, size: int) -> Expansion:

@@ -9,39 +9,28 @@ from I perspectives, and summed into a label feature and a text feature; a linea
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import AnyDataModule
-from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
-from datamodules.classification.dataset import label_numbers
+from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
-from datamodules.text_rows import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import vote
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
-from zoo.tasks.classification.metric_learning import LearnsMetric
+from zoo.tasks.classification.encoded_memory import ReadsEncodedMemory
 from zoo.tasks.classification.outputs import ClassificationOutput
-from zoo.tasks.classification.predictor import ClassificationPredictor
-from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
+from zoo.tasks.encoders import ReadsSpelling
 from zoo.training.warm_start import describe_rows, shared_rows
-
-log = logging.getLogger("zoo")
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
@@ -205,7 +194,7 @@ def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
 
-class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
+class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory."""
 
     head = "network.classifier."
@@ -251,16 +240,6 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
         self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
         self.text_dropout = text_dropout
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
-        self._encoded_memory: EncodedMemory | None = None
-
-    @override
-    def check_data(self, data: AnyDataModule) -> None:
-        super().check_data(data)
-        if self.encoder_is_frozen and self.init_from is None and self.transformer is None:
-            raise InputError(
-                "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
-                " model.init_from, or a pre-trained transformer with model.transformer"
-            )
 
     @override
     def build_network(
@@ -284,81 +263,6 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
             self.attention,
             self.text_dropout,
         )
-
-    @override
-    def text_encoder(self) -> BiLSTMEncoder | TransformerEncoder:
-        encoder: BiLSTMEncoder | TransformerEncoder = self.network.encoder
-        return encoder
-
-    @property
-    @override
-    def vector_size(self) -> int:
-        return int(self.network.encoder.size)
-
-    @override
-    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
-        return vectors
-
-    @override
-    def on_fit_start(self) -> None:
-        # Before a frozen encoder encodes all texts; a resumed run, and a model that goes on, have their metric.
-        if self.trainer.ckpt_path is None and self.init_from is None:
-            self._learn_metric()
-        super().on_fit_start()
-
-    def _learn_metric(self) -> None:
-        data = self.data
-        assert isinstance(data, TextRowsDataModule)
-        split = data.split("train")
-        rows = split.rows
-        if (plan := self.metric_plan(len(rows))) is not None:
-            log.info("the encoder's metric is learned, %d steps", plan.steps)
-            target = label_numbers(rows, self.labels)
-            self.tune_encoder(data, split, target, plan, np.arange(len(rows)))
-
-    # --- encodings of the memory ---
-
-    @override
-    def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
-        before, self._encoded_memory = self._encoded_memory, None
-        if not self.uses_memory or not isinstance(memory, FolderMemory):
-            return
-        assert isinstance(data, TextRowsDataModule)
-        encoder = self.encoder_fingerprint(data)
-        missing = EncodedMemory.missing(memory, encoder)
-        if before is not None and before.is_of(memory, encoder):
-            self._encoded_memory = before
-        elif missing and not os.access(memory.folder, os.W_OK):
-            log.info("%s is read-only: its texts are encoded with each batch", memory.folder)
-        # For a few texts, only their own memories are encoded, together with them.
-        elif num_texts is None or missing <= num_texts * data.options.num_memories:
-            predictor, length = ClassificationPredictor(self, data), data.lengths[1]
-            self._encoded_memory = EncodedMemory.open(
-                memory, encoder, lambda texts: predictor.raw_vectors(texts, length)
-            )
-
-    @override
-    def batch_contents(self, split: str) -> BatchContents:
-        # A frozen encoder has its final weights when `on_fit_start` encodes the training texts.
-        is_first = split == "train" and self.encoder_is_frozen and self._encoded_memory is None
-        if is_first or self.is_evaluated(split):
-            self._read_memory_of(split)
-        return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
-
-    @override
-    def setup(self, stage: str) -> None:
-        self._encoded_memory = None  # it belongs to the data of an earlier run
-        super().setup(stage)
-
-    def _read_memory_of(self, split: str) -> None:
-        data = self.data
-        assert isinstance(data, TextRowsDataModule)
-        # A prepared split is measured without a server.
-        reads_folder = data.has_memory and not data.retriever.is_on_server
-        if self.uses_memory and data.memory is not None and reads_folder:
-            self.read_memory(data, data.memory.opened, len(data.split(split).rows))
-            data.memory.close()
 
     # --- starting from another model ---
 

@@ -159,14 +159,12 @@ def read_identified(
     path: str | Path,
     text_column: Column | Sequence[Column] | None = None,
     id_column: Column | None = None,
-    header: bool | None = None,
-    quotes: bool | None = None,
 ) -> Rows:
     """Read texts with ids: a table with columns `id` (see `ID_NAMES`) and `text`, or a .tsv of both without names."""
     ids = id_column_of(path) if id_column is None else id_column
     if text_column is None:
         text_column = 1 if ids == 0 else "text"
-    rows = read_table(path, text_column, None, ids, header, quotes)
+    rows = read_table(path, text_column, None, ids)
     seen: set[str] = set()
     for row, id_ in enumerate(rows.ids):
         if id_ in seen:

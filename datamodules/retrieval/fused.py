@@ -21,6 +21,9 @@ from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 
 Method: TypeAlias = Literal["reciprocal_rank", "score"]
 
+#: Of reciprocal ranks; the larger it is, the less the first ranks stand out.
+RANK_CONSTANT = 60
+
 
 @dataclass(frozen=True)
 class Fusion:
@@ -28,15 +31,12 @@ class Fusion:
 
     weights: tuple[float, ...]
     method: Method = "reciprocal_rank"
-    rank_constant: int = 60
 
     def __post_init__(self) -> None:
         if self.method not in ("reciprocal_rank", "score"):
             raise InputError(f"method {self.method!r}: use reciprocal_rank or score")
         if not all(0 < weight < math.inf for weight in self.weights):
             raise InputError(f"weights={[*self.weights]}: each must be above 0")
-        if self.rank_constant < 0:
-            raise InputError(f"rank_constant={self.rank_constant}: use 0 or more")
 
     def fuse(self, lists: Sequence[Hits], k: int) -> Hits:
         """Return the best k rows of the fused lists, one list for each weight."""
@@ -48,7 +48,7 @@ class Fusion:
         """Return the unweighted contributions of a list [n, depth]; arbitrary where there is no hit."""
         if self.method == "reciprocal_rank":
             ranks = np.arange(1, hits.rows.shape[1] + 1)
-            return np.broadcast_to(1 / (self.rank_constant + ranks), hits.rows.shape)
+            return np.broadcast_to(1 / (RANK_CONSTANT + ranks), hits.rows.shape)
         scores, is_hit = hits.scores.astype(np.float64), hits.rows >= 0
         lowest = np.where(is_hit, scores, np.inf).min(axis=1, keepdims=True)
         spread = np.where(is_hit, scores, -np.inf).max(axis=1, keepdims=True) - lowest
@@ -76,7 +76,6 @@ class FusedRanking:
             "weights": list(fusion.weights),
             "method": fusion.method,
             "depth": self.depth,
-            **({"rank_constant": fusion.rank_constant} if fusion.method == "reciprocal_rank" else {}),
         }
 
 
@@ -85,7 +84,7 @@ class FusedRetriever(Retriever):
 
     The score of a row is the sum, over the members that return it, of the member's weight times
 
-    - `reciprocal_rank`: 1 / (rank_constant + rank), rank = 1, 2, ... (Cormack, Clarke and Buettcher 2009).
+    - `reciprocal_rank`: 1 / (60 + rank), rank = 1, 2, ... (Cormack, Clarke and Buettcher 2009).
     - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list, 1 if all
       scores are equal.
 
@@ -95,7 +94,6 @@ class FusedRetriever(Retriever):
         method: `reciprocal_rank` or `score`.
         weights: a positive weight for each member; None weights all equally.
         depth: the number of hits that each member returns (or k, if that is more).
-        rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
         encoder: of a `DenseRetriever` that is added as the last member.
     """
 
@@ -105,7 +103,6 @@ class FusedRetriever(Retriever):
         method: Method = "reciprocal_rank",
         weights: list[float] | None = None,
         depth: int = 100,
-        rank_constant: int = 60,
         encoder: str | None = None,
     ) -> None:
         retrievers = list(retrievers or ())
@@ -127,7 +124,7 @@ class FusedRetriever(Retriever):
             raise InputError(f"depth={depth}: use 1 or more")
         self.retrievers = tuple(retrievers)
         self.is_on_server = any(member.is_on_server for member in self.retrievers)
-        fusion = Fusion(tuple(map(float, weights)), method, rank_constant)
+        fusion = Fusion(tuple(map(float, weights)), method)
         self.ranking: FusedRanking = FusedRanking(self.retrievers, fusion, depth)
 
     def _init_args(self) -> PlainDict:
@@ -137,7 +134,6 @@ class FusedRetriever(Retriever):
             "method": fusion.method,
             "weights": list(fusion.weights),
             "depth": self.ranking.depth,
-            "rank_constant": fusion.rank_constant,
         }
 
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:

@@ -23,7 +23,7 @@ from zoo.tasks.dialogue.task import DialogueTask
 from zoo.tasks.matching.task import MatchingTask
 
 SIZES = {
-    "hidden_size": 8, "word_size": 10, "char_size": 4, "char_hidden_size": 6, "num_perspectives": 3
+    "hidden_size": 8, "word_size": 10, "char_hidden_size": 6, "num_perspectives": 3
 }  # fmt: skip
 POOL = {"hidden_size": 8, "word_size": 10}
 
@@ -36,7 +36,6 @@ class Classification(Adapter):
             "plain-cosine": {**SIZES, "num_perspectives": 0},
             "no-characters": {**SIZES, "characters": False},
             "sharp": {**SIZES, "features": "M5", "attention": "softmax", "text_dropout": 0.5},
-            "rows": {**SIZES, "sparse_updates": True},
         },
         "MemNet": {
             "": {"word_size": 10},
@@ -48,7 +47,7 @@ class Classification(Adapter):
             "hard": {"word_size": 10, "read": "hard", "final_tau": 0.5},
             "straight-through": {"word_size": 10, "read": "hard", "straight_through": True},
             "tied": {"word_size": 10, "tie_matrices": True, "label_vectors": True, "bigrams": 50},
-            "rows": {"word_size": 10, "bigrams": 50, "sparse_updates": True, "log_attention": True},
+            "logged": {"word_size": 10, "bigrams": 50, "log_attention": True},
         },
         "BOWRocchio": {"": {}, "weight": {"weight": 0.4, "max_ngram": 2}},
         "BiGRU": {"": {"word_size": 10, "hidden_size": 8, "dropout": 0.0}},
@@ -201,12 +200,12 @@ class Ranking(Adapter):
             "both-length": {**AMV, "attention": "both", "attention_scale": "length"},
             "concatenated": {**AMV, "interaction": "concatenated"},
             "bilinear": {**AMV, "similarity": "bilinear"},
-            "tensor": {**AMV, "similarity": "tensor", "slices": 2, "mlp_size": 40},
+            "tensor": {**AMV, "similarity": "tensor", "slices": 2},
             "two-encoders": {**AMV, "shared_encoder": False, "overlap": True},
         },
         "ANMM": {"1": WORDS, "2": {**WORDS, "num_weights": 4}},
         "ARCI": {
-            "": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
+            "": {**FIRM, "filters": (8, 7), "hidden_size": 6},
             "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6},
         },
         "ARCII": {

@@ -28,7 +28,6 @@ SMALL_MODEL = [
     "--model=KNNBiLSTM",
     "--model.hidden_size=6",
     "--model.word_size=8",
-    "--model.char_size=4",
     "--model.char_hidden_size=5",
     "--model.num_perspectives=2",
     "--model.optimizer=torch.optim.Adam",

@@ -44,8 +44,8 @@ class Retrieval(Adapter):
         },
         "RetrievalBM25": {"": {}},
         "RetrievalULM": {"": {"mu": 20.0}},
-        "RetrievalPLSA": {"": {"num_topics": 6, "iterations": 8}},
-        "RetrievalDoc2Vec": {"": {"vector_size": 8, "epochs": 4, "sample": 0.0}},
+        "RetrievalPLSA": {"": {"num_topics": 6}},
+        "RetrievalDoc2Vec": {"": {"vector_size": 8, "epochs": 4}},
     }
     by_example = ("query", "positive", "candidate", "row")
 

@@ -204,7 +204,7 @@ RETRIEVER_CASES: Cases = {
         "mu": Case(5.0, LM),
         "threads": SPEED,
     },
-    "DenseRetriever": {
+    "EncodingRetriever": {
         "encoder": Case("other-bert"),
         "pooling": Case("max"),
         "max_length": Case(3),
@@ -219,7 +219,6 @@ RETRIEVER_CASES: Cases = {
         "method": Case("score"),
         "weights": Case([0.2, 0.8]),
         "depth": Case(5),
-        "rank_constant": Case(1),
         "encoder": Case("other-bert"),
     },
     "ServerRetriever": dict.fromkeys(
@@ -235,15 +234,8 @@ RETRIEVER_CASES: Cases = {
     ),
     "ElasticsearchDenseRetriever": dict.fromkeys(
         (
-            "encoder",
-            "pooling",
-            "max_length",
-            "device",
-            "num_candidates",
-            "query_prompt",
-            "document_prompt",
-            "quantization",
-            "oversample",
+            *("encoder", "pooling", "max_length", "device", "query_prompt", "document_prompt"),
+            *("num_candidates", "quantization", "oversample"),
         ),
         OF_A_SERVER,
     ),

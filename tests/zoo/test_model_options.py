@@ -83,11 +83,9 @@ CASES: Cases = {
     },
     "ReadsWordVectors": {
         "train_word_vectors": Case(True, data={"word_vectors": VECTORS}),
-        "sparse_updates": NoEffect("rows are updated with the same result"),
     },
     "ReadsSpelling": {
         "characters": Case(False, {"characters": True}),
-        "char_size": Case(3, {"characters": True}),
         "char_hidden_size": Case(5, {"characters": True}),
     },
     "ReadsTransformer": {"transformer": Case(BERT, data=TOKENS), "lora_rank": Case(2, TRANSFORMER, TOKENS)},
@@ -116,7 +114,6 @@ CASES: Cases = {
         "final_tau": Case(0.5, {"read": "hard"}),
         "straight_through": Case(True, {"read": "hard"}),
     },
-    "MemNet": {"duplicate_memories": Case(True, data={"num_memories": 60})},
     "MemNN": {"loss": Case("joint", effect=LOGGED)},
     "AMVLSTM": {
         "attention_scale": Case("length", {"attention": "question"}),
@@ -128,7 +125,6 @@ CASES: Cases = {
     "TransformerMatcher": {
         "transformer": Case("other-bert"),
         "pooling": Case("max", {"mode": "bi"}),
-        "scale": Case(3.0, {"mode": "bi"}),
     },
     "CharCNN": {"length": Case(140, effect=REFUSED)},
     "RetrievalBM25": {"analyzer": Case("english")},

@@ -37,14 +37,13 @@ from zoo.tasks.matching.task import MatchingTask
 
 
 class SentenceConvolution(nn.Module):
-    """ARC-I's sentence model: convolutions, max pooling by 2 between them and into segments at the end."""
+    """ARC-I's sentence model: convolutions, max pooling by 2 between them and over the whole text at the end."""
 
-    def __init__(self, word_size: int, filters: Sequence[int], window: int, segments: int) -> None:
+    def __init__(self, word_size: int, filters: Sequence[int], window: int) -> None:
         super().__init__()
         self.first = WordConvolution(word_size, filters[0], window)
         self.others = nn.ModuleList(nn.Conv1d(*sizes, window) for sizes in pairwise(filters))
-        self.segments = segments
-        self.size = segments * filters[-1]
+        self.size = filters[-1]
 
     def forward(self, vectors: Tensor, text: Tensor) -> Tensor:
         """Encode texts [N, T] of words [U, D]: [N, size], zero for a text without words."""
@@ -53,7 +52,7 @@ class SentenceConvolution(nn.Module):
         for convolution in self.others:
             states, lengths = pool_neighbors(states, lengths)  # zero beyond the text
             states = convolve(convolution, states)
-        return pool_segments(states, lengths, self.segments).flatten(1)
+        return pool_segments(states, lengths, 1).squeeze(1)
 
 
 class ARCINetwork(nn.Module):
@@ -132,7 +131,6 @@ class ARCI(ReadsWordVectors, MatchingTask):
         self,
         filters: tuple[int, ...] = (64, 64),
         window: int = 3,
-        segments: int = 1,
         hidden_size: int = 64,
         dropout: float = 0.3,
         **shared: Any,
@@ -142,21 +140,19 @@ class ARCI(ReadsWordVectors, MatchingTask):
         Args:
             filters: of each convolution, with max pooling by 2 between two of them.
             window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
-            segments: parts that a text is pooled into at the end.
             hidden_size: units of the perceptron's hidden layer.
             dropout: on word vectors and in the perceptron.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, window=window, segments=segments, hidden_size=hidden_size)
-        self.filters, self.window, self.segments = filters, window, segments
-        self.hidden_size, self.dropout = hidden_size, dropout
+        check_sizes(filters=filters, window=window, hidden_size=hidden_size)
+        self.filters, self.window, self.hidden_size, self.dropout = filters, window, hidden_size, dropout
 
     @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> ARCINetwork:
         words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
-        sizes = words.size, self.filters, self.window, self.segments
+        sizes = words.size, self.filters, self.window
         first, second = SentenceConvolution(*sizes), SentenceConvolution(*sizes)
         size = 2 * first.size
         classifier = FeatureClassifier(size, self.hidden_size, spec.num_outputs, self.dropout, bias)

@@ -125,6 +125,10 @@ class CharCNN(CharactersOnly):
         return CharCNNNetwork(spec, self.length, self.filters, self.hidden_size, self.dropout)
 
 
+#: Size of a character's vector in CharCRNN.
+CRNN_SIZE = 8
+
+
 class CharCRNNNetwork(TextNetwork):
     """Figure 1 (b): embedding, convolutions with max pooling by 2, the last state of an LSTM in each direction."""
 
@@ -134,12 +138,11 @@ class CharCRNNNetwork(TextNetwork):
         windows: Sequence[int],
         filters: int,
         hidden_size: int,
-        char_size: int,
         dropout: float,
     ) -> None:
         super().__init__(2 * hidden_size, len(spec.labels), dropout)
-        self.characters = nn.Embedding(spec.num_words, char_size, padding_idx=0)
-        sizes = pairwise([char_size, *[filters] * len(windows)])
+        self.characters = nn.Embedding(spec.num_words, CRNN_SIZE, padding_idx=0)
+        sizes = pairwise([CRNN_SIZE, *[filters] * len(windows)])
         self.convolutions = nn.ModuleList(
             nn.Conv1d(*of_layer, window) for of_layer, window in zip(sizes, windows, strict=True)
         )
@@ -148,7 +151,7 @@ class CharCRNNNetwork(TextNetwork):
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         lengths = (batch.text != 0).sum(dim=1)
-        states = self.characters(batch.word[batch.text])  # [B, T, char_size]
+        states = self.characters(batch.word[batch.text])  # [B, T, CRNN_SIZE]
         for convolution in self.convolutions:
             states, lengths = pool_neighbors(convolve(convolution, states), lengths)  # zero beyond the text
         table = self.dropout(states).flatten(0, 1)
@@ -165,7 +168,6 @@ class CharCRNN(CharactersOnly):
         windows: tuple[int, ...] = (5, 3),
         filters: int = 128,
         hidden_size: int = 128,
-        char_size: int = 8,
         dropout: float = 0.5,
         **shared: Any,
     ) -> None:
@@ -175,23 +177,21 @@ class CharCRNN(CharactersOnly):
             windows: characters, or positions of the layer below, that each convolution reads.
             filters: of each convolution.
             hidden_size: state size of one direction.
-            char_size: size of a character's vector.
             dropout: on the last convolution's output and on a text's vector.
         """
         super().__init__(**shared)
-        check_sizes(windows=windows, filters=filters, hidden_size=hidden_size, char_size=char_size)
-        self.windows, self.filters, self.hidden_size = windows, filters, hidden_size
-        self.char_size, self.dropout = char_size, dropout
+        check_sizes(windows=windows, filters=filters, hidden_size=hidden_size)
+        self.windows, self.filters, self.hidden_size, self.dropout = windows, filters, hidden_size, dropout
 
     @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> CharCRNNNetwork:
-        return CharCRNNNetwork(
-            spec, self.windows, self.filters, self.hidden_size, self.char_size, self.dropout
-        )
+        return CharCRNNNetwork(spec, self.windows, self.filters, self.hidden_size, self.dropout)
 
 
+#: Size of a character's vector in VDCNN.
+VDCNN_SIZE = 16
 #: Table 2 of VDCNN: depth -> blocks of two convolutions on each of the four levels.
 BLOCKS = {9: (1, 1, 1, 1), 17: (2, 2, 2, 2), 29: (5, 5, 2, 2), 49: (8, 8, 5, 3)}
 #: Values that k-max pooling keeps of each filter.
@@ -239,13 +239,11 @@ class Block(nn.Module):
 class VDCNNNetwork(TextNetwork):
     """Figure 1."""
 
-    def __init__(
-        self, spec: ClassificationSpec, depth: int, num_filters: int, hidden_size: int, char_size: int
-    ) -> None:
+    def __init__(self, spec: ClassificationSpec, depth: int, num_filters: int, hidden_size: int) -> None:
         super().__init__(hidden_size, len(spec.labels))
         filters = [num_filters * 2**level for level in range(4)]
-        self.characters = nn.Embedding(spec.num_words, char_size, padding_idx=0)
-        self.lowest = nn.Conv1d(char_size, filters[0], 3, padding=1)
+        self.characters = nn.Embedding(spec.num_words, VDCNN_SIZE, padding_idx=0)
+        self.lowest = nn.Conv1d(VDCNN_SIZE, filters[0], 3, padding=1)
         self.blocks = nn.ModuleList()
         for level, blocks in enumerate(BLOCKS[depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
@@ -283,25 +281,22 @@ def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
 class VDCNN(CharactersOnly):
     """The paper's network of 9, 17, 29 or 49 convolutions."""
 
-    def __init__(
-        self, depth: int = 9, filters: int = 64, hidden_size: int = 2048, char_size: int = 16, **shared: Any
-    ) -> None:
+    def __init__(self, depth: int = 9, filters: int = 64, hidden_size: int = 2048, **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
             depth: convolutions: 9, 17, 29 or 49.
             filters: of the lowest level; each further level has twice as many.
             hidden_size: units of each of the two hidden linear layers.
-            char_size: size of a character's vector.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, hidden_size=hidden_size, char_size=char_size)
+        check_sizes(filters=filters, hidden_size=hidden_size)
         if depth not in BLOCKS:
             raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")
-        self.depth, self.filters, self.hidden_size, self.char_size = depth, filters, hidden_size, char_size
+        self.depth, self.filters, self.hidden_size = depth, filters, hidden_size
 
     @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> VDCNNNetwork:
-        return VDCNNNetwork(spec, self.depth, self.filters, self.hidden_size, self.char_size)
+        return VDCNNNetwork(spec, self.depth, self.filters, self.hidden_size)

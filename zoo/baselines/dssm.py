@@ -31,11 +31,14 @@ from zoo.baselines.convolution import window_sum
 from zoo.layers.dual_encoder import Tower
 from zoo.layers.interactions import PairCosine, unit
 from zoo.layers.trigrams import TrigramLayer
-from zoo.tasks.base import check_positive, check_sizes
+from zoo.tasks.base import check_sizes
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 from zoo.training.warm_start import numbered
+
+#: Initial factor of the cosine of pairs (the papers' gamma), which is trained.
+FIRST_SCALE = 10.0
 
 
 class DenseTower(Tower):
@@ -116,7 +119,6 @@ class TrigramMatcher(MatchingTask):
         self,
         hidden_sizes: tuple[int, ...] = (300, 300, 128),
         num_trigrams: int = 10000,
-        smoothing: float = 10.0,
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -125,12 +127,10 @@ class TrigramMatcher(MatchingTask):
             hidden_sizes: units of the layers; the last is the size of a text's vector.
             num_trigrams: buckets that letter trigrams are hashed into. The paper counts 30,621 trigrams in 500,000
                 words; in small data few are frequent, and each bucket costs time in every step.
-            smoothing: initial factor of the cosine (the paper's gamma), which is trained.
         """
         super().__init__(**shared)
         check_sizes(hidden_sizes=hidden_sizes, num_trigrams=num_trigrams)
-        check_positive(smoothing=smoothing)
-        self.hidden_sizes, self.num_trigrams, self.smoothing = hidden_sizes, num_trigrams, smoothing
+        self.hidden_sizes, self.num_trigrams = hidden_sizes, num_trigrams
 
     @abstractmethod
     def make_tower(self, spec: MatchingSpec) -> DenseTower:
@@ -155,7 +155,7 @@ class TrigramMatcher(MatchingTask):
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> CosineNetwork:
-        out = PairCosine(self.smoothing, spec.num_outputs, self.has_bias(spec))
+        out = PairCosine(FIRST_SCALE, spec.num_outputs, self.has_bias(spec))
         return CosineNetwork(self.make_tower(spec), out)
 
 

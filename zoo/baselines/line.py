@@ -25,6 +25,9 @@ from zoo.baselines.word_averages import Corpus, WordAverages
 NOISE_ENTRIES = 1 << 20
 #: Power of a word's degree in the distribution of negative words.
 NOISE_POWER = 0.75
+#: Of the first step; it falls linearly to 0. LINE's 0.025 is for far more edges: on Dblp's titles, it needs 120 epochs
+#: for what 0.05 learns in 30.
+LEARNING_RATE = 0.05
 
 
 class LINE(WordAverages):
@@ -32,16 +35,13 @@ class LINE(WordAverages):
 
     reads_labels: ClassVar[bool] = False
 
-    def __init__(self, epochs: int = 30, learning_rate: float = 0.05, **shared: Any) -> None:
+    def __init__(self, epochs: int = 30, **shared: Any) -> None:
         """Configure vectors and classifier.
 
         Args:
             epochs: edges drawn from each network, as a multiple of the words of all texts.
-            learning_rate: of the first step; it falls linearly to 0. LINE's 0.025 is for far more edges: on Dblp's
-                titles, it needs 120 epochs for what 0.05 learns in 30.
         """
         super().__init__(epochs=epochs, **shared)
-        self.learning_rate = learning_rate
 
     @override
     def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
@@ -63,7 +63,7 @@ class LINE(WordAverages):
             self.window,
             self.negatives,
             self.epochs * len(corpus.words),
-            self.learning_rate,
+            LEARNING_RATE,
             int(random.integers(1, 1 << 62)),
         )
         return vectors[:num_words]

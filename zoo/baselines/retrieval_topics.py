@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -15,12 +15,12 @@ from typing_extensions import override
 
 from datamodules.base import AnyDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch
-from datamodules.core.errors import InputError, check_installed
+from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict
 from datamodules.dataset import run_seed
 from zoo.baselines.fitted_ranking import FittedRanking, RankingNetwork
 from zoo.layers.interactions import unit
-from zoo.tasks.base import check_positive, check_sizes
+from zoo.tasks.base import check_sizes
 from zoo.tasks.fitted import Fitted, FittedNetwork
 from zoo.tasks.retrieval.task import RetrievalTask
 
@@ -45,23 +45,21 @@ class Counts:
         self.texts = len(texts)
 
 
-class TopicModel(NamedTuple):
-    """Sizes and priors of a topic model; see `RetrievalPLSA`."""
-
-    num_topics: int
-    iterations: int
-    topic_prior: float
-    word_prior: float
-    smoothing: float
+#: Iterations of EM.
+ITERATIONS = 30
+#: Pseudo-counts of a topic in a text, and of a word in a topic.
+TOPIC_PRIOR, WORD_PRIOR = 0.01, 0.01
+#: Weight of the collection's words in the distribution of a document.
+SMOOTHING = 0.3
 
 
 class TopicNetwork(RankingNetwork[Tensor]):
     """P(w | d) = sum over topics z of P(w | z) P(z | d), and its maximum a posteriori by EM."""
 
-    def __init__(self, model: TopicModel) -> None:
+    def __init__(self, num_topics: int) -> None:
         super().__init__()
-        self.model = model
-        self.fitted = {"words": [], "of_topic": torch.zeros(0, model.num_topics), "overall": torch.zeros(0)}
+        self.num_topics = num_topics
+        self.fitted = {"words": [], "of_topic": torch.zeros(0, num_topics), "overall": torch.zeros(0)}
 
     @property
     def number(self) -> dict[str, int]:
@@ -73,13 +71,13 @@ class TopicNetwork(RankingNetwork[Tensor]):
         words = list(dict.fromkeys(word for text in documents for word in words_of(text)))
         counts = Counts(documents, {word: row for row, word in enumerate(words)})
         random = torch.Generator().manual_seed(seed)
-        of_topic = torch.rand(len(words), self.model.num_topics, generator=random) + 0.5  # P(w | z)
+        of_topic = torch.rand(len(words), self.num_topics, generator=random) + 0.5  # P(w | z)
         of_topic /= of_topic.sum(dim=0)
-        of_text = torch.rand(counts.texts, self.model.num_topics, generator=random) + 0.5  # P(z | d)
+        of_text = torch.rand(counts.texts, self.num_topics, generator=random) + 0.5  # P(z | d)
         of_text /= of_text.sum(dim=1, keepdim=True)
-        for _ in range(self.model.iterations):
+        for _ in range(ITERATIONS):
             share = _shares(counts, of_topic, of_text)
-            of_topic = torch.zeros_like(of_topic).index_add_(0, counts.word, share) + self.model.word_prior
+            of_topic = torch.zeros_like(of_topic).index_add_(0, counts.word, share) + WORD_PRIOR
             of_topic /= of_topic.sum(dim=0)
             of_text = self._of_text(counts, share)
         overall = torch.zeros(len(words)).index_add_(0, counts.word, counts.count)
@@ -88,25 +86,27 @@ class TopicNetwork(RankingNetwork[Tensor]):
     def _of_text(self, counts: Counts, share: Tensor) -> Tensor:
         """M step: P(z | d) [N, Z]."""
         of_text = share.new_zeros(counts.texts, share.shape[1]).index_add_(0, counts.text, share)
-        of_text += self.model.topic_prior
+        of_text += TOPIC_PRIOR
         return of_text / of_text.sum(dim=1, keepdim=True)
 
     @override
     def read(self, documents: Sequence[str]) -> Tensor:
         """P(z | d) of any documents, for the learned P(w | z): float32 [documents, Z]."""
-        counts, num_topics = Counts(documents, self.number), self.model.num_topics
-        of_text = torch.full((counts.texts, num_topics), 1 / num_topics)
-        for _ in range(self.model.iterations):
+        counts = Counts(documents, self.number)
+        of_text = torch.full((counts.texts, self.num_topics), 1 / self.num_topics)
+        for _ in range(ITERATIONS):
             of_text = self._of_text(counts, _shares(counts, self.fitted["of_topic"], of_text))
         return of_text
 
     @override
     def scores(self, queries: Sequence[str], documents: Tensor) -> Tensor:
         """log P(q | d), smoothed with the collection's words: float32 [queries, documents]."""
-        counts, weight = Counts(queries, self.number), self.model.smoothing
+        counts = Counts(queries, self.number)
         words, row = torch.unique(counts.word, return_inverse=True)
-        likelihood = (1 - weight) * (self.fitted["of_topic"][words] @ documents.T)
-        log = (likelihood + weight * self.fitted["overall"][words].unsqueeze(1)).log()  # [words, documents]
+        likelihood = (1 - SMOOTHING) * (self.fitted["of_topic"][words] @ documents.T)
+        log = (
+            likelihood + SMOOTHING * self.fitted["overall"][words].unsqueeze(1)
+        ).log()  # [words, documents]
         scores = torch.zeros(counts.texts, len(documents))
         return scores.index_add_(0, counts.text, counts.count.unsqueeze(1) * log[row])
 
@@ -122,36 +122,21 @@ class RetrievalPLSA(FittedRanking):
 
     depends_on_seed = True
 
-    def __init__(
-        self,
-        num_topics: int = 500,
-        iterations: int = 30,
-        topic_prior: float = 0.01,
-        word_prior: float = 0.01,
-        smoothing: float = 0.3,
-        **shared: Any,
-    ) -> None:
+    def __init__(self, num_topics: int = 500, **shared: Any) -> None:
         """Configure the model.
 
         Args:
             num_topics: Z (the LSTM-RNN paper has 100 to 500, with similar results).
-            iterations: of EM.
-            topic_prior: pseudo-count of a topic in a text.
-            word_prior: pseudo-count of a word in a topic.
-            smoothing: weight of the collection's words in a document's distribution.
         """
         super().__init__(**shared)
-        check_sizes(num_topics=num_topics, iterations=iterations)
-        check_positive(topic_prior=topic_prior, word_prior=word_prior)
-        if not 0 < smoothing < 1:
-            raise InputError(f"model.smoothing={smoothing}: must be between 0 and 1")
-        self.topic_model = TopicModel(num_topics, iterations, topic_prior, word_prior, smoothing)
+        check_sizes(num_topics=num_topics)
+        self.num_topics = num_topics
 
     @override
     def build_network(
         self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> TopicNetwork:
-        return TopicNetwork(self.topic_model)
+        return TopicNetwork(self.num_topics)
 
 
 class ParagraphNetwork(FittedNetwork):
@@ -246,7 +231,6 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         self,
         vector_size: int = 100,
         window: int = 5,
-        sample: float = 1e-4,
         num_negatives: int = 5,
         epochs: int = 30,
         **shared: Any,
@@ -256,7 +240,6 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         Args:
             vector_size: of texts and words.
             window: words on each side that predict a word.
-            sample: share of occurrences above which a frequent word is dropped at random.
             num_negatives: noise words per word.
             epochs: of training, and of a text's inference.
         """
@@ -265,7 +248,8 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         self.size = vector_size
         self.gensim_options = {
             "window": window,
-            "sample": sample,
+            # Share of occurrences above which a frequent word is dropped at random.
+            "sample": 1e-4,
             "negative": num_negatives,
             "epochs": epochs,
         }

@@ -28,6 +28,9 @@ from zoo.tasks.matching.task import MatchingTask
 
 Mode: TypeAlias = Literal["cross", "bi"]
 
+#: Initial factor of the cosine of `bi`, which is trained.
+FIRST_SCALE = 20.0
+
 
 class CrossEncoder(nn.Module):
     """A transformer that reads both texts, and a linear layer."""
@@ -94,7 +97,6 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         transformer: str,
         mode: Mode = "cross",
         pooling: Pooling | None = None,
-        scale: float = 20.0,
         dropout: float = 0.1,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-5),
         **shared: Any,
@@ -105,14 +107,13 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
             transformer: Hub name or folder of a pre-trained transformer; the data's tokens are its own.
             mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
             pooling: reduction of the transformer's states to a vector; None = as published, else their `mean`.
-            scale: initial factor of the cosine of `bi`, which is trained.
             dropout: on the vector of `cross`; inside, the transformer has its configuration's own.
             optimizer: makes the optimizer.
         """
         super().__init__(transformer=transformer, optimizer=optimizer, **shared)
         check_choice("mode", mode, ("cross", "bi"))
         check_choice("pooling", pooling or "mean", POOLINGS)
-        self.mode, self.pooling, self.scale, self.dropout = mode, pooling, scale, dropout
+        self.mode, self.pooling, self.dropout = mode, pooling, dropout
 
     @override
     def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
@@ -132,5 +133,5 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         )
         bias = self.has_bias(spec)
         if self.mode == "bi":
-            return BiEncoder(encoder, PairCosine(self.scale, spec.num_outputs, bias))
+            return BiEncoder(encoder, PairCosine(FIRST_SCALE, spec.num_outputs, bias))
         return CrossEncoder(encoder, prefix, self.dropout, spec.num_outputs, bias)

@@ -36,9 +36,8 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.saving.held_out import HeldOutRows
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import check_choice, check_sizes
-from zoo.tasks.classification.metric_learning import LearnsMetric
+from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
-from zoo.training.metric import MetricPlan
 from zoo.training.warm_start import start_from
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Encoder
 from zoo.ensemble.pool import folds_of
 from zoo.layers.encoders import TransformerEncoder
-from zoo.training.metric import trained_weights
+from zoo.tasks.classification.metric_learning import trained_weights
 
 #: Weights of an encoder's layers, by name.
 Weights: TypeAlias = dict[str, Tensor]

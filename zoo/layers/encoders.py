@@ -19,6 +19,9 @@ from zoo.layers.row_adam import RowTable
 
 log = logging.getLogger(__name__)
 
+#: Size of the vector of a character.
+CHAR_SIZE = 20
+
 
 class WordEncoder(RowTable):
     """A word's vector: its row of a table and, optionally, the last state of an LSTM over its characters."""
@@ -28,7 +31,6 @@ class WordEncoder(RowTable):
         num_words: int,
         word_size: int,
         num_chars: int = 0,
-        char_size: int = 20,
         char_hidden_size: int = 50,
         table: Tensor | None = None,
         train_table: bool = True,
@@ -48,8 +50,8 @@ class WordEncoder(RowTable):
         self.size = word_size
         self.char_table: nn.Embedding | None = None
         if num_chars:
-            self.char_table = nn.Embedding(num_chars, char_size, padding_idx=0)
-            self.char_lstm = LastStateLSTM(char_size, char_hidden_size)
+            self.char_table = nn.Embedding(num_chars, CHAR_SIZE, padding_idx=0)
+            self.char_lstm = LastStateLSTM(CHAR_SIZE, char_hidden_size)
             self.size += char_hidden_size
 
     def forward(self, word: Tensor, char: Tensor) -> Tensor:

@@ -245,24 +245,23 @@ def _settle_rows(  # type: ignore[no-untyped-def]
             mean[row, j], square[row, j] = shrink_mean * m, shrink_square * v
 
 
-def why_dense(optimizer: Optimizer) -> str | None:
-    """The reason why updates by rows would have another result than dense ones; None if they have the same."""
+def can_update_by_rows(optimizer: Optimizer) -> bool:
+    """Return True if updates by rows have the same result as dense ones."""
     if type(optimizer) not in (SGD, Adagrad, Adam, AdamW, RowAdam):
-        return f"{type(optimizer).__name__} is none of SGD, Adagrad, Adam and AdamW"
+        return False
     for group in optimizer.param_groups:
         # These change rows without a gradient in ways that cannot be delayed.
-        for name in ("weight_decay", "momentum", "amsgrad", "maximize"):
-            if group.get(name):
-                return f"{type(optimizer).__name__} has {name}={group[name]}"
+        if any(group.get(name) for name in ("weight_decay", "momentum", "amsgrad", "maximize")):
+            return False
         if isinstance(optimizer, SGD | Adagrad) and group.get("fused"):
-            return f"{type(optimizer).__name__} is fused"
+            return False
         if isinstance(optimizer, Adam) and group["betas"][0] ** 2 >= group["betas"][1]:
-            return f"{type(optimizer).__name__} has betas={group['betas']}, and the first is too large"
-    return None
+            return False
+    return True
 
 
 def update_by_rows(optimizer: Optimizer, tables: Sequence[RowTable]) -> Optimizer:
-    """Make an optimizer that `why_dense` accepts update tables by rows; a `RowAdam` takes the place of an Adam."""
+    """Make an optimizer that `can_update_by_rows` update tables by rows; a `RowAdam` takes the place of an Adam."""
     if isinstance(optimizer, Adam):
         optimizer = RowAdam(optimizer.param_groups, **optimizer.defaults)
         for table in tables:

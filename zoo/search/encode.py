@@ -27,7 +27,6 @@ def encode(
     text_column: TextColumn = "text",
     id_column: Column | None = None,
     label_column: Column | None = None,
-    header: bool | None = None,
     quotes: bool | None = None,
     batch_size: int = 256,
     device: str = "cpu",
@@ -52,7 +51,6 @@ def encode(
         text_column: name or number of the text, or several, which are joined.
         id_column: name or number of an id; null numbers the rows.
         label_column: name or number of a label, for a memory with labels.
-        header: whether a CSV file has a header line; null finds out.
         quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
         batch_size: texts that go through the network together.
         device: cpu, cuda, cuda:1, ...
@@ -89,7 +87,7 @@ def encode(
     queries = side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; omit the option")
-    rows = read_table(input, text_column, label_column, id_column, header, quotes)
+    rows = read_table(input, text_column, label_column, id_column, quotes=quotes)
     if part is not None:
         rows = rows.part(part.rows(len(rows), BLOCK))
     blocks = vectors.blocks(rows.texts, BLOCK, progress=True, delay=0, queries=queries)

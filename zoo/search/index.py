@@ -21,7 +21,6 @@ def index(
     text_column: TextColumn = "text",
     label_column: Column | None = "label",
     id_column: Column | None = None,
-    header: bool | None = None,
     quotes: bool | None = None,
     retriever: Retriever = DEFAULT_RETRIEVER,
 ) -> None:
@@ -35,7 +34,6 @@ def index(
         text_column: name or number of the text, or several.
         label_column: name or number of the label; null for texts without labels.
         id_column: name or number of an id.
-        header: whether a CSV file has a header line; null finds out.
         quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
         retriever: back end and ranking.
     """
@@ -45,7 +43,7 @@ def index(
         made = Embeddings.open(join_parts(Path(embeddings)))
         rows, retriever = made.rows, for_embeddings(retriever, made)
     elif file is not None and embeddings is None:
-        rows = read_table(file, text_column, label_column, id_column, header, quotes)
+        rows = read_table(file, text_column, label_column, id_column, quotes=quotes)
     else:
         raise InputError("zoo index: name a table with --file, or what `zoo encode` made with --embeddings")
     built = FolderMemory.build(rows, retriever, Path(memory))

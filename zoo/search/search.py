@@ -12,7 +12,6 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
-from datamodules.core.types import PlainDict
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
@@ -35,8 +34,6 @@ def search(
     output: str | None = None,
     text_column: TextColumn | None = None,
     id_column: Column | None = None,
-    header: bool | None = None,
-    quotes: bool | None = None,
 ) -> None:
     """Print the best memories for some words: score, id, label and text; or write those of many queries to a file.
 
@@ -50,8 +47,6 @@ def search(
             output.
         text_column: name or number of the queries' text, or several; null: `text`.
         id_column: name or number of the queries' ids; null: for a run the column `id`, else the numbers of the rows.
-        header: whether a CSV file of queries has a header line; null finds out.
-        quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
     """
     check_count("k", k, MOST_HITS)
     if (query is None) == (queries is None):
@@ -65,8 +60,7 @@ def search(
     if queries is None:
         _print_best(_open(memory, retriever), str(query), k)
         return
-    columns = {"text_column": text_column, "id_column": id_column, "header": header, "quotes": quotes}
-    rows = _read_queries(queries, columns, needs_ids=run_name is not None)
+    rows = _read_queries(queries, text_column, id_column, needs_ids=run_name is not None)
     lines = _lines(_open(memory, retriever), rows, k, run_name)
     with ExitStack() as stack:
         file = sys.stdout
@@ -97,7 +91,9 @@ def _print_best(memory: Memory, query: str, k: int) -> None:
             print(visible(f"{score:8.3f}  {ids[row]}  {shown}{neighbors.memories.texts[row]}"))
 
 
-def _read_queries(source: str, columns: PlainDict, needs_ids: bool) -> Rows:
+def _read_queries(
+    source: str, text_column: TextColumn | None, id_column: Column | None, needs_ids: bool
+) -> Rows:
     if source.endswith(".txt"):
         if needs_ids:
             raise InputError(
@@ -105,10 +101,8 @@ def _read_queries(source: str, columns: PlainDict, needs_ids: bool) -> Rows:
             )
         return Rows.from_lists((line.rstrip("\r\n") for line in open_lines(source)), source=source)
     if needs_ids:
-        return read_identified(source, **columns)
-    return read_table(
-        source, label_column=None, **{**columns, "text_column": columns["text_column"] or "text"}
-    )
+        return read_identified(source, text_column, id_column)
+    return read_table(source, text_column or "text", label_column=None, id_column=id_column)
 
 
 def _lines(memory: Memory, queries: Rows, k: int, run_name: str | None) -> Iterator[str]:

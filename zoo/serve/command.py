@@ -36,8 +36,6 @@ def serve(
     workers: int = 1,
     device: str = "cpu",
     threads: int = 1,
-    max_texts: int = 1024,
-    max_bytes: int = 8_000_000,
 ) -> None:
     """Serve a model over HTTP: predictions with evidence, and a memory that can be searched and edited.
 
@@ -53,18 +51,11 @@ def serve(
         workers: processes that answer; each loads the model, and all read one memory.
         device: cpu, cuda, cuda:1, ...
         threads: of a process's network on a CPU.
-        max_texts: texts or rows of one request.
-        max_bytes: bytes of one request.
     """
     for package in ("fastapi", "uvicorn"):
         check_installed(package, "serve", "zoo serve")
-    for name, value in (
-        ("workers", workers),
-        ("threads", threads),
-        ("max_texts", max_texts),
-        ("max_bytes", max_bytes),
-    ):
-        check_count(name, value)
+    check_count("workers", workers)
+    check_count("threads", threads)
     _check_key(host)
     if workers > 1 and device != "cpu":
         raise InputError(f"--workers {workers}: processes on --device {device} cannot share a model; use one")
@@ -81,8 +72,6 @@ def serve(
             "module": SavedModel.open(model).kind.__module__,
             "device": device,
             "threads": threads,
-            "max_texts": max_texts,
-            "max_bytes": max_bytes,
         }
         os.environ[_OPTIONS] = json.dumps(options)  # uvicorn gives none to an application that it makes
         address, opened = listening.getsockname(), f"[{host}]" if ":" in host else host
@@ -105,7 +94,7 @@ def make_application() -> FastAPI:
     predict_only()
     import torch
 
-    from zoo.serve.app import Limits, make_app
+    from zoo.serve.app import make_app
     from zoo.serve.live_model import LiveModel
 
     torch.set_num_threads(options["threads"])
@@ -116,7 +105,7 @@ def make_application() -> FastAPI:
     # What is loaded stays: the garbage collector need not search it.
     gc.collect()
     gc.freeze()
-    return make_app(live, os.environ.get(KEY), Limits(options["max_texts"], options["max_bytes"]))
+    return make_app(live, os.environ.get(KEY))
 
 
 def _end_with_parent() -> None:

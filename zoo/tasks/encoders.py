@@ -22,7 +22,7 @@ from datamodules.options import VectorOptions
 from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
-from zoo.layers.row_adam import RowTable, clip_values, update_by_rows, update_densely, why_dense
+from zoo.layers.row_adam import RowTable, can_update_by_rows, clip_values, update_by_rows, update_densely
 from zoo.tasks.base import Task
 from zoo.training.trained_parts import matches
 
@@ -58,7 +58,6 @@ class ReadsWordVectors(Task):
         self,
         word_size: int = 300,
         train_word_vectors: bool = False,
-        sparse_updates: bool | None = None,
         **shared: Any,
     ) -> None:
         """Choose the vectors.
@@ -66,13 +65,10 @@ class ReadsWordVectors(Task):
         Args:
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
-            sparse_updates: update only the rows of a batch's words in a training step, with the same result; None =
-                where that is faster and the optimizer allows it: tables of many words, on one CPU.
             **shared: options of the task.
         """
         super().__init__(**shared)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
-        self.sparse_updates = sparse_updates
 
     def make_words(self, spec: HasWords, word_vectors: Tensor | None) -> WordEncoder:
         """The encoder of a vocabulary's words, from pre-trained values [num_words, d] where the data brings them."""
@@ -106,30 +102,19 @@ class ReadsWordVectors(Task):
 
     @override
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
-        tables, wanted = self._row_tables(), self.sparse_updates
+        tables = self._row_tables()
         update_densely(tables)
-        reason = why_dense(optimizer)
-        if self.trainer.world_size > 1:
-            reason = "several processes exchange whole gradients"
-        elif (device := self.trainer.strategy.root_device.type) != "cpu":
-            reason = f"on {device}, a pass over a whole table costs next to nothing"
-        if wanted and reason:
-            raise InputError(f"model.sparse_updates is on, but {reason}; change that, or omit the option")
-        if wanted is None:
-            tables = [table for table in tables if len(table.table) >= MANY_ROWS]
-        if wanted is False or reason or not tables:
+        large = [table for table in tables if len(table.table) >= MANY_ROWS]
+        # Several processes exchange whole gradients, and a GPU passes over a whole table quickly.
+        is_one_cpu = self.trainer.world_size == 1 and self.trainer.strategy.root_device.type == "cpu"
+        if not large or not is_one_cpu or not can_update_by_rows(optimizer):
             return optimizer
-        return update_by_rows(optimizer, tables)
+        return update_by_rows(optimizer, large)
 
     @override
     def check_schedule(self, optimizer: Optimizer) -> None:
-        tables, reason = [table for table in self._row_tables() if table.is_sparse], why_dense(optimizer)
-        if tables and reason and self.sparse_updates:
-            raise InputError(
-                f"model.sparse_updates is on, but with model.lr_scheduler {reason}; change that, or omit the option"
-            )
-        if reason:
-            update_densely(tables)
+        if not can_update_by_rows(optimizer):
+            update_densely(self._row_tables())
 
     @override
     def configure_gradient_clipping(
@@ -169,19 +154,16 @@ class ReadsWordVectors(Task):
 class ReadsSpelling(ReadsWordVectors):
     """A model that reads word vectors and, optionally, the spelling of words."""
 
-    def __init__(
-        self, characters: bool = True, char_size: int = 20, char_hidden_size: int = 50, **shared: Any
-    ) -> None:
+    def __init__(self, characters: bool = True, char_hidden_size: int = 50, **shared: Any) -> None:
         """Choose the vectors.
 
         Args:
             characters: append the last state of an LSTM over a word's characters to its vector.
-            char_size: size of a character's vector.
             char_hidden_size: state size of the character LSTM.
             **shared: options of `ReadsWordVectors` and of the task.
         """
         super().__init__(**shared)
-        self.characters, self.char_size, self.char_hidden_size = characters, char_size, char_hidden_size
+        self.characters, self.char_hidden_size = characters, char_hidden_size
 
     @override
     def check_data(self, data: AnyDataModule) -> None:
@@ -195,7 +177,6 @@ class ReadsSpelling(ReadsWordVectors):
     def _character_sizes(self, spec: HasWords) -> dict[str, int]:
         return {
             "num_chars": spec.num_chars if self.characters else 0,
-            "char_size": self.char_size,
             "char_hidden_size": self.char_hidden_size,
         }
 

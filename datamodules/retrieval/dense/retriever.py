@@ -8,17 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, damaged, map_array
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import ExcludedRows, Hits, check_search
+from datamodules.retrieval.dense.encoding_retriever import EncodingRetriever
 from datamodules.retrieval.dense.nearest import nearest
-from datamodules.retrieval.dense.ranking import DenseRanking
-from datamodules.retrieval.dense.text_vectors import TextVectors, look_up_vectors
+from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.folding import text_hashes
-from datamodules.text.pooling import Pooling
 
 # Texts tokenized together.
 _TEXTS = 4096
@@ -33,43 +32,11 @@ class _Index(NamedTuple):
     lookup: RowLookup
 
 
-class DenseRetriever(FolderRetriever[_Index]):
+class DenseRetriever(EncodingRetriever, FolderRetriever[_Index]):
     """Ranks texts by the cosine of their vectors and the query's, exactly and without a server.
 
     The score of a hit is (1 + cos) / 2, at least `LEAST_SCORE`. Every row is a hit, except texts without tokens.
-
-    Args:
-        encoder: an encoder of sentence-transformers or `transformers`, by its name on the Hub or its folder, or a
-            checkpoint of this zoo.
-        pooling: from its tokens' last states to the vector of a text, see `datamodules.text.pooling.pool`; None = as
-            published, for a plain transformer `mean`. A checkpoint has its own pooling, and no prompts.
-        batch_size: texts encoded at once.
-        max_length: the maximum number of tokens of a text. A checkpoint has the maximum of its training.
-        device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
-        threads: of the encoder on a CPU; None keeps the setting of torch.
-        query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
-        document_prompt: precedes each text of the collection.
     """
-
-    def __init__(
-        self,
-        encoder: str,
-        pooling: Pooling | None = None,
-        batch_size: int = 64,
-        max_length: int = 256,
-        device: str | None = None,
-        threads: int | None = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-    ) -> None:
-        self.ranking: DenseRanking = DenseRanking(
-            encoder, pooling, max_length, None, query_prompt, document_prompt
-        )
-        self.vectors = TextVectors(self.ranking, batch_size, device, threads)
-        super().__init__()
-
-    def _init_args(self) -> PlainDict:
-        return self.vectors.describe()
 
     def _build(
         self, texts: Sequence[str], folder: Path, progress: bool, old: tuple[_Index, NDArray[np.int64]] | None
@@ -127,8 +94,8 @@ class DenseRetriever(FolderRetriever[_Index]):
             raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
         return _Index(vectors, empty, lookup)
 
+    @override
     def close(self) -> None:
-        """See `Retriever.close`."""
         super().close()
         self.vectors.close()
 

@@ -15,8 +15,8 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import MOST_HITS, Collection, ExcludedRows, Hits, check_search
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking, Quantization
-from datamodules.retrieval.dense.text_vectors import TextVectors
+from datamodules.retrieval.dense.encoding_retriever import EncodingRetriever
+from datamodules.retrieval.dense.ranking import LEAST_SCORE, Quantization
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
@@ -24,13 +24,11 @@ from datamodules.retrieval.elasticsearch.server_retriever import (
     rows_of,
 )
 from datamodules.retrieval.folding import text_hashes
-from datamodules.text.pooling import Pooling
 
 log = logging.getLogger(__name__)
 
-# Queries in a request (a vector takes some KB as text), and concurrent requests.
+# Queries in a request (a vector takes some KB as text).
 _QUERIES = 64
-_REQUESTS = 2
 _TEXTS = 4096
 _HASHES = 256
 # The server's limit for vectors of one bit a number.
@@ -42,66 +40,42 @@ _LOST: PlainDict = {
 }
 
 
-class ElasticsearchDenseRetriever(ServerRetriever):
+class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
     """Ranks texts like `DenseRetriever`, on an Elasticsearch 8.13 or newer; see `ElasticsearchRetriever`.
 
     Args:
-        encoder: see `DenseRetriever`, also for the next five and the prompts.
-        pooling: None = as published.
-        batch_size: texts encoded at once.
-        max_length: the maximum number of tokens of a text.
-        device: of the encoder.
-        threads: of the encoder on a CPU.
+        encoder: see `EncodingRetriever`.
         num_candidates: None compares a query with every text. A number (at least that of the neighbors) builds a
             graph (HNSW) and compares about that many texts of each shard, which may miss some near ones.
-        query_prompt: precedes each query.
-        document_prompt: precedes each text of the collection.
         quantization: coarse vectors that the server compares with a query, of a quarter (`int8`) or a thirtieth (`bbq`,
             one bit a number; at least 64 numbers) of the bytes. It computes the exact scores of the best texts, and may
             miss a hit. It needs Elasticsearch 8.18 or newer.
         oversample: the number of texts of each shard that are scored exactly for each hit; None = 4 for `int8`, 8 for
             `bbq`.
-        server: see `ServerRetriever`.
+        others: options of `EncodingRetriever` and `ServerRetriever`.
     """
 
     def __init__(
         self,
         encoder: str,
-        pooling: Pooling | None = None,
-        batch_size: int = 64,
-        max_length: int = 256,
-        device: str | None = None,
-        threads: int | None = None,
         num_candidates: int | None = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
         quantization: Quantization | None = None,
         oversample: int | None = None,
-        **server: Any,
+        **others: Any,
     ) -> None:
         if num_candidates is not None and not 1 <= num_candidates <= MOST_HITS:
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_HITS}, or null")
-        self.ranking: DenseRanking = DenseRanking(
-            encoder,
-            pooling,
-            max_length,
-            num_candidates,
-            query_prompt,
-            document_prompt,
-            quantization,
-            oversample,
-        )
-        self.vectors = TextVectors(self.ranking, batch_size, device, threads)
-        super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
-
-    def _init_args(self) -> PlainDict:
-        return {
-            **self.vectors.describe(),
-            "num_candidates": self.ranking.num_candidates,
-            "quantization": self.ranking.quantization,
-            "oversample": self.ranking.oversample,
-            **super()._init_args(),
+        self.approximation = {
+            "num_candidates": num_candidates,
+            "quantization": quantization,
+            "oversample": oversample,
         }
+        super().__init__(encoder, **others)
+        self.batch_size = _QUERIES
+
+    @override
+    def _init_args(self) -> PlainDict:
+        return {**ServerRetriever._init_args(self), **super()._init_args(), **(self.approximation or {})}
 
     @override
     def _open_index(self, name: str) -> None:

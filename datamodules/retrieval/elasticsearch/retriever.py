@@ -62,8 +62,6 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
         id_field: its field with the id; None = Elasticsearch's `_id`.
         query: a query of the existing index in Elasticsearch's query language, with `{text}` in strings for the text,
             such as `{"semantic": {"field": "meaning", "query": "{text}"}}`. None = a `match` query of `text_field`.
-        batch_size: queries in one request.
-        threads: the number of concurrent requests.
         others: options of `TermRetriever`, which an existing `index` does not read, and of `ServerRetriever`.
     """
 
@@ -74,11 +72,9 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
         label_field: str | None = None,
         id_field: str | None = None,
         query: dict[str, Any] | None = None,
-        batch_size: int = 128,
-        threads: int = 2,
         **others: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, threads=threads, **others)
+        super().__init__(**others)
         if index is not None and not index.strip():
             raise InputError("retriever.index='': that would be every index; name one, or omit the option")
         self.existing_index = index

@@ -93,9 +93,8 @@ class ServerRetriever(Retriever):
         replicas: int = 0,
         timeout: float = 60.0,
         client_args: dict[str, Any] | None = None,
-        *,
-        batch_size: int,
-        threads: int,
+        batch_size: int = 128,
+        threads: int = 2,
     ) -> None:
         counts = {"shards": shards, "replicas": replicas, "batch_size": batch_size, "threads": threads}
         for name, value in counts.items():

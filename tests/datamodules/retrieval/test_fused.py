@@ -54,7 +54,7 @@ def by_hand(fused: FusedRetriever, k: int, exclude: ExcludedRows | None) -> list
             hits = [(int(row), float(score)) for row, score in zip(rows_, scores, strict=True) if row >= 0]
             for rank, (row, score) in enumerate(hits, 1):
                 if ranking.fusion.method == "reciprocal_rank":
-                    share = 1 / (ranking.fusion.rank_constant + rank)
+                    share = 1 / (60 + rank)
                 else:
                     low, high = hits[-1][1], hits[0][1]
                     scaled = (score - low) / (high - low) if high > low else 1.0
@@ -70,7 +70,7 @@ def test_the_scores_of_small_lists() -> None:
         assert hits.rows[0].tolist() == [row for row, _ in expected] + [-1]
         np.testing.assert_allclose(hits.scores[0], [score for _, score in expected] + [0], rtol=1e-6)
 
-    check([(3, 1 / 3 + 1 / 2), (7, 1 / 2), (8, 1 / 3), (5, 1 / 4)], rank_constant=1)
+    check([(3, 1 / 62 + 1 / 61), (7, 1 / 61), (8, 1 / 62), (5, 1 / 63)])
     # The shares of the first list are 1, 1/2 + 1/2/10 and 1/10; in the second all scores are equal.
     check([(3, 1.55), (7, 1.0), (8, 1.0), (5, 0.1)], method="score", depth=10)
     check([(7, 2.0), (3, 1.6), (8, 0.5), (5, 0.2)], method="score", depth=10, weights=[2, 0.5])
@@ -125,7 +125,7 @@ def nested(encoder: str, **options: Any) -> FusedRetriever:
 
 
 def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
-    retriever = nested(tiny_encoder, weights=[1, 2], depth=30, rank_constant=5)
+    retriever = nested(tiny_encoder, weights=[1, 2], depth=30)
     assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
     memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
     again = open_memory(str(tmp_path / "memory"))
@@ -136,9 +136,8 @@ def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
     assert again.search(QUERIES, 6).memories.ids == expected.memories.ids
     np.testing.assert_array_equal(unpickled.search(QUERIES, 6).scores, expected.scores)
     for other in (
-        nested(tiny_encoder, weights=[1, 3], depth=30, rank_constant=5),
-        nested(tiny_encoder, weights=[1, 2], depth=31, rank_constant=5),
-        nested(tiny_encoder, weights=[1, 2], depth=30, rank_constant=6),
+        nested(tiny_encoder, weights=[1, 3], depth=30),
+        nested(tiny_encoder, weights=[1, 2], depth=31),
         nested(tiny_encoder, weights=[1, 2], depth=30, method="score"),
     ):
         with pytest.raises(InputError, match="the memory was built for"):
@@ -208,7 +207,6 @@ def test_mistakes_are_named() -> None:
     fails("each must be above 0", weights=[1, 0])
     fails("each must be above 0", weights=[1, math.inf])
     fails("depth=0", depth=0)
-    fails("rank_constant=-1", rank_constant=-1)
     with pytest.raises(InputError, match="existing index 'articles' has no row numbers"):
         FusedRetriever([EmbeddedRetriever(), ElasticsearchRetriever(index="articles")])
     with pytest.raises(InputError, match="k=-1"):

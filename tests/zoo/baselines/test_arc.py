@@ -13,7 +13,6 @@ from tests.zoo.baselines.pairs import (
     convolve_image,
     make_batch,
     make_network,
-    parts,
     pool_image,
     score,
     words_of,
@@ -23,8 +22,8 @@ from zoo.baselines.arc import ARCI, ARCII, ARCIINetwork, ARCINetwork, SentenceCo
 from zoo.baselines.convolution import WordConvolution
 
 SMALL_I = {
-    "one-layer": ARCI(filters=(5,), segments=2, hidden_size=4, word_size=6),
-    "three-layers": ARCI(filters=(5, 4, 3), segments=2, hidden_size=4, word_size=6),
+    "one-layer": ARCI(filters=(5,), hidden_size=4, word_size=6),
+    "three-layers": ARCI(filters=(5, 4, 3), hidden_size=4, word_size=6),
     "even-window": ARCI(filters=(5, 4), window=4, hidden_size=4, word_size=6),
     "window-of-one": ARCI(filters=(5,), window=1, hidden_size=4, word_size=6),
 }
@@ -65,12 +64,8 @@ def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
         pooled = [np.max(states[t : t + 2], axis=0) for t in range(0, len(states), 2)]
         matrices = weights["weight"].transpose(2, 0, 1)
         states = [relu(window_at(matrices, pooled, t) + weights["bias"]) for t in range(len(pooled))]
-    filters = len(states[0]) if states else model.size // model.segments
-    if not states:
-        return np.zeros(model.segments * filters)
-    return np.concatenate(
-        [np.max([states[t] for t in part], axis=0) for part in parts(len(states), model.segments)]
-    )
+    maximum: Vector = np.max(states, axis=0) if states else np.zeros(model.size)
+    return maximum
 
 
 @pytest.mark.parametrize("name", SMALL_I)

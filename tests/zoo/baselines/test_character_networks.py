@@ -107,7 +107,7 @@ def test_char_crnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None
         if not ids:
             expected.append(torch.zeros(8))
             continue
-        states = network.characters(torch.tensor(ids)).T  # [char_size, T]
+        states = network.characters(torch.tensor(ids)).T  # [size, T]
         for convolution, sides in zip(network.convolutions, ((2, 2), (0, 1)), strict=True):
             states = plain_pool(convolution(functional.pad(states, sides)).relu())
         expected.append(lstm(states.T)[1][0].flatten())

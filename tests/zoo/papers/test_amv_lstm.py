@@ -25,7 +25,7 @@ def make_spec(goal: str = "ranking") -> MatchingSpec:
 
 
 def make_network(goal: str = "ranking", **options: Any) -> AMVLSTMNetwork:
-    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "mlp_size": 3, "slices": 2}
+    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "slices": 2}
     torch.manual_seed(0)
     loss = "hinge" if goal == "ranking" else "cross_entropy"
     network = AMVLSTM(**{**sizes, "loss": loss, **options}).build_network(make_spec(goal), None, None)
@@ -159,7 +159,7 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
 def test_equations(options: dict[str, Any]) -> None:
     given = {name: value for name, value in options.items() if name != "goal"}
     network = make_network(**options)
-    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "mlp_size": 3, "slices": 2}
+    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "slices": 2}
     model = AMVLSTM(**{**sizes, **given})
     batch = make_batch()
     with torch.no_grad():

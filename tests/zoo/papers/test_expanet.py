@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from torch.nn import functional
 
 import zoo
 from datamodules import ClassificationDataModule
@@ -23,7 +22,7 @@ from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
 from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
-from zoo.expanet import HardRead, MemoryNetwork, fill_ranks, soft_weights
+from zoo.expanet import HardRead, MemoryNetwork, soft_weights
 from zoo.layers.bags import bigram_buckets
 
 LABELS = [str(c) for c in range(CLASSES)]
@@ -76,16 +75,14 @@ def plain_gru(weights: dict[str, Vector], q: Vector, o: Vector) -> Vector:
 
 
 def plain_forward(
-    network: MemoryNetwork, batch: ClassificationBatch, row: int, hard: bool = False, duplicate: bool = False
+    network: MemoryNetwork, batch: ClassificationBatch, row: int, hard: bool = False
 ) -> tuple[list[float], list[list[float]]]:
     """A text's logits, and the attention of each hop on its K memories."""
     weights = numbers(network)
     q = plain_text(weights, "text", batch, batch.text[row].tolist())
     retrieved = [k for k in range(K) if batch.memory_mask[row, k] and network.hops]
-    # The memory at each rank that is read.
-    ranks = [retrieved[i % len(retrieved)] for i in range(K)] if duplicate and retrieved else retrieved
     keys, values = [], []
-    for k in ranks:
+    for k in retrieved:
         text = batch.memory_text[batch.memory[row, k]].tolist()
         vectors = [
             plain_text(weights, part, batch, text)
@@ -97,19 +94,19 @@ def plain_forward(
         values.append(vectors[1])
     expanded, attention = q, []
     for _ in range(network.hops):
-        energies = [network.sharpness * sum(a * b for a, b in zip(expanded, d, strict=True)) for d in keys]
+        energies = [sum(a * b for a, b in zip(expanded, d, strict=True)) for d in keys]
         scores = [max(0.0, float(batch.memory_score[row, k])) for k in range(K)]
         if network.score_power:
-            logs = [math.log(max(1e-3, scores[k] / max(1e-6, *scores))) for k in ranks]
+            logs = [math.log(max(1e-3, scores[k] / max(1e-6, *scores))) for k in retrieved]
             energies = [e + network.score_power * log for e, log in zip(energies, logs, strict=True)]
         by_memory = [0.0] * K
         o = np.zeros(5)
-        if hard and ranks:
-            shares = [float(i == energies.index(max(energies))) for i in range(len(ranks))]
+        if hard and retrieved:
+            shares = [float(i == energies.index(max(energies))) for i in range(len(retrieved))]
         else:
             total = sum(math.exp(e) for e in energies)
             shares = [math.exp(e) / total for e in energies]
-        for k, share, d in zip(ranks, shares, values, strict=True):
+        for k, share, d in zip(retrieved, shares, values, strict=True):
             by_memory[k] += share
             o = o + share * d
         attention.append(by_memory)
@@ -127,11 +124,8 @@ def plain_forward(
         (ExpaNet, {"hops": 1}),
         (ExpaNet, {"hops": 4, "label_vectors": True, "bigrams": 30}),
         (ExpaNet, {"hops": 2, "tie_matrices": True, "bigrams": 30}),
-        (ExpaNet, {"hops": 2, "duplicate_memories": True}),
-        (ExpaNet, {"hops": 2, "sharpness": 2.5}),
         (ExpaNet, {"hops": 2, "score_power": 1.5, "text_dropout": 0.9}),
         (ExpaNet, {"hops": 2, "read": "hard"}),
-        (ExpaNet, {"hops": 2, "read": "hard", "duplicate_memories": True}),
         (MemNet, {"hops": 0}),
         (MemNet, {"hops": 3}),
         (MemNet, {"hops": 2, "tie_matrices": True, "label_vectors": True}),
@@ -141,9 +135,8 @@ def test_equations(kind: type[MemNet], options: dict[str, Any]) -> None:
     network, batch = make_network(kind, **options), make_batch()
     with torch.no_grad():
         output = network(batch)
-    how = {"hard": options.get("read") == "hard", "duplicate": options.get("duplicate_memories", False)}
     for row in range(B):
-        logits, attention = plain_forward(network, batch, row, **how)
+        logits, attention = plain_forward(network, batch, row, options.get("read") == "hard")
         assert output.logits[row].tolist() == pytest.approx(logits, rel=1e-4, abs=1e-5)
         if options["hops"]:
             assert output.hop_weight[row].tolist() == [
@@ -211,28 +204,22 @@ def test_pretrained_vectors_start_every_matrix() -> None:
 # --- reading ---
 
 
-def test_repeated_memories_fill_all_ranks() -> None:
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0]]).bool()
-    assert fill_ranks(mask).tolist() == [[1, 1, 1, 1, 1], [3, 2, 0, 0, 0], [2, 0, 2, 1, 0], [0, 0, 0, 0, 0]]
-
-
 def test_hard_training_draws_memories_by_their_attention() -> None:
-    """Each memory wins with its soft attention, whatever the temperature; a repeated memory has several draws."""
-    read = HardRead(tau=0.7, straight_through=True, repeats=True).train()
+    """Each memory wins with its soft attention, whatever the temperature."""
+    read = HardRead(tau=0.7, straight_through=True).train()
     energy = torch.tensor([[0.3, -0.5, 1.1, 0.0]])
     torch.manual_seed(0)
-    for counts in ([1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0]):
-        count = torch.tensor([counts])
-        drawn = read(energy.expand(20_000, 4), count.expand(20_000, 4)).mean(dim=0)
-        torch.testing.assert_close(drawn, soft_weights(energy, count)[0], atol=0.015, rtol=0)
+    mask = torch.tensor([[True, True, True, False]])
+    drawn = read(energy.expand(20_000, 4), mask.expand(20_000, 4)).mean(dim=0)
+    torch.testing.assert_close(drawn, soft_weights(energy, mask)[0], atol=0.015, rtol=0)
 
 
 def test_hard_training_mixes_more_at_a_higher_temperature() -> None:
-    energy, count = torch.zeros(5000, 6), torch.ones(5000, 6)
+    energy, mask = torch.zeros(5000, 6), torch.ones(5000, 6, dtype=torch.bool)
     largest = []
     for tau in (0.05, 0.5, 2.0, 50.0):
         torch.manual_seed(0)
-        weights = HardRead(tau, straight_through=False).train()(energy, count)
+        weights = HardRead(tau, straight_through=False).train()(energy, mask)
         torch.testing.assert_close(weights.sum(dim=1), torch.ones(5000))
         largest.append(float(weights.amax(dim=1).mean()))
     assert largest == sorted(largest, reverse=True)
@@ -241,11 +228,12 @@ def test_hard_training_mixes_more_at_a_higher_temperature() -> None:
 
 
 def test_straight_through_reads_one_memory_with_the_gradient_of_the_mixture() -> None:
-    energy, count, values = torch.randn(9, 5, requires_grad=True), torch.ones(9, 5), torch.randn(5)
+    energy, values = torch.randn(9, 5, requires_grad=True), torch.randn(5)
+    mask = torch.ones(9, 5, dtype=torch.bool)
     weights, gradients = [], []
     for straight_through in (True, False):
         torch.manual_seed(1)
-        weights.append(HardRead(1.5, straight_through).train()(energy, count))
+        weights.append(HardRead(1.5, straight_through).train()(energy, mask))
         gradients += torch.autograd.grad((weights[-1] @ values).sum(), energy)
     torch.testing.assert_close(weights[0].detach().amax(dim=1), torch.ones(9))
     assert torch.equal((weights[0].detach() > 0.5).sum(dim=1), torch.ones(9, dtype=torch.long))
@@ -431,28 +419,3 @@ def test_predictions_have_the_weights_of_each_hop(
 def test_labels_of_memories_without_labels_are_refused() -> None:
     with pytest.raises(InputError, match=r"model\.label_vectors is on, but the memories have no labels"):
         make_network(label_vectors=True, memory_labels=[])
-
-
-@pytest.mark.parametrize("straight_through", [False, True])
-@pytest.mark.parametrize("tau", [0.3, 1.0, 4.0])
-def test_a_draw_of_duplicated_memories_is_one_of_all_places(tau: float, straight_through: bool) -> None:
-    """Three memories fill seven places, each with a draw of its own; means and squares over many draws."""
-    torch.manual_seed(0)
-    draws, energy, count = 40_000, torch.tensor([0.5, -0.3, 0.1]), torch.tensor([3, 2, 2])
-    places = torch.repeat_interleave(torch.arange(3), count)
-    noise = -torch.log(-torch.log(torch.rand(draws, 7).clamp(1e-9, 1 - 1e-7)))
-    expected = torch.zeros(draws, 3)
-    drawn = energy[places] + noise
-    weights = (drawn / tau).softmax(dim=1)
-    if straight_through:
-        weights = functional.one_hot(drawn.argmax(dim=1), 7).float()
-    expected.index_add_(1, places, weights)
-    read = HardRead(tau, straight_through, repeats=True).train()
-    padded = torch.zeros(draws, 7)
-    padded[:, :3] = energy
-    counts = torch.tensor([3.0, 2, 2, 0, 0, 0, 0]).expand(draws, -1)
-    actual = read(padded, counts)
-    assert not actual[:, 3:].any()
-    for power in (1, 2):
-        means = [values[:, :3].pow(power).mean(dim=0) for values in (actual, expected)]
-        torch.testing.assert_close(*means, atol=0.012, rtol=0)

@@ -23,7 +23,7 @@ B, K, M, U = 4, 5, 7, 12
 def make_network(memory_labels: list[str] | None = None, **options: Any) -> KNNNetwork:
     labels = [str(c) for c in range(CLASSES)]
     spec = ClassificationSpec(U, 9, labels, labels if memory_labels is None else memory_labels, K)
-    sizes = {"hidden_size": 4, "word_size": 5, "char_size": 3, "char_hidden_size": 2}
+    sizes = {"hidden_size": 4, "word_size": 5, "char_hidden_size": 2}
     torch.manual_seed(0)
     network = KNNBiLSTM(**{**sizes, **options}).build_network(spec, None, None)
     # Large weights, so that every term of an equation matters.

@@ -20,7 +20,7 @@ BASE: dict[str, Any] = {
         "class_path": "KNNBiLSTM",
         "init_args": {
             **{"features": "M7", "num_perspectives": 2, "hidden_size": 6, "word_size": 8},
-            **{"char_size": 4, "char_hidden_size": 5},
+            **{"char_hidden_size": 5},
             "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.02}},
         },
     },

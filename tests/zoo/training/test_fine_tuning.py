@@ -25,6 +25,7 @@ from zoo.reproduce.table import load_table
 from zoo.saving.checkpoint import Checkpoint
 from zoo.saving.export import export
 from zoo.saving.saved_model import SavedModel
+from zoo.tasks import encoders
 from zoo.tasks.base import Task
 from zoo.tasks.predictor import evaluating
 from zoo.training.trained_parts import parameter_groups
@@ -35,7 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "TextCNN": {"word_size": 6, "windows": (2,), "filters": 4},
     "FastText": {"num_buckets": 20, "word_size": 6},
     "MemNet": {"word_size": 6, "hops": 1, "label_vectors": True},
-    "CharCRNN": {"char_size": 4, "filters": 4, "hidden_size": 4, "windows": (3,)},
+    "CharCRNN": {"filters": 4, "hidden_size": 4, "windows": (3,)},
     "MemoryEnsemble": {"members": ["encoder"], "hidden_size": 4, "word_size": 6, "characters": False},
 }
 #: Data of models whose words are characters.
@@ -294,12 +295,12 @@ def test_each_part_has_its_rate_and_a_schedule_applies_to_all() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
-def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any) -> None:
+def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
-    for sparse in (False, True):
+    for smallest in (5000, 0):
+        monkeypatch.setattr(encoders, "MANY_ROWS", smallest)
         model = zoo.KNNBiLSTM(
             **SMALL["KNNBiLSTM"],
-            sparse_updates=sparse,
             learning_rates={"encoder.words": 0.3},
             optimizer=lambda parameters: optimizer(parameters, lr=0.01),
         )

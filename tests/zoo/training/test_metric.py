@@ -15,7 +15,7 @@ from datamodules.batch import ClassificationBatch
 from datamodules.core.errors import InputError
 from zoo.layers.encoders import TransformerEncoder, fast_precision
 from zoo.layers.lora import is_adapter
-from zoo.training.metric import (
+from zoo.tasks.classification.metric_learning import (
     MetricPlan,
     balanced_batches,
     learn_metric,

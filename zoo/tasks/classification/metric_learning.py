@@ -1,21 +1,212 @@
-"""Tuning the pre-trained encoder of a classifier before anything else is fitted; see `zoo.training.metric`."""
+"""Learning the metric of a memory: a pre-trained encoder is tuned until texts of one class are neighbors.
+
+Prannay Khosla et al.: "Supervised Contrastive Learning", NeurIPS 2020, Equation 2: each text of a batch attracts all
+others of its class. A batch of 64 texts has 2,016 pairs for the price of 64 texts, so that ten to twenty steps are
+enough where labels are few, and votes of rows that join the memory later count at once.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
 
 from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import Neighbors
 from datamodules.text_rows import TextRowsDataModule, TextSplit
+from zoo.layers.encoders import TransformerEncoder, fast_precision, layers_of
+from zoo.layers.lora import is_adapter
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsTransformer
 from zoo.tasks.predictor import on_device
-from zoo.training.metric import MetricPlan, learn_metric, steps_for
+
+#: Share of the tuning that is kept: weights between those before and after it are as good where rows are few, and
+#: better where they are many (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022).
+_KEPT = 0.75
+
+
+class MetricPlan(NamedTuple):
+    """The training of a metric.
+
+    Attributes:
+        steps: of the optimizer; 0 = the encoder stays as it is.
+        batch_size: texts in a step.
+        layers: number of upper layers that are trained; None = half of them, which is as good as all and takes two
+            thirds of the time.
+        learning_rate: the highest; it rises for a tenth of the steps, then falls linearly to 0.
+        temperature: of the loss.
+    """
+
+    steps: int
+    batch_size: int = 64
+    layers: int | None = None
+    learning_rate: float = 3e-4
+    temperature: float = 0.1
+
+
+def steps_for(num_rows: int) -> int:
+    """Number of steps for n training rows: more bring nothing or lose a little (see `tests.benchmarks.few_labels`)."""
+    return min(60, 6 + int(0.6 * math.sqrt(num_rows)))
+
+
+def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: float) -> Tensor:
+    """Mean loss of the texts that share their class with another one (Khosla et al. 2020, Equation 2).
+
+    Args:
+        vectors: [B, l], of length 1.
+        target: int64 [B], classes.
+        temperature: divides the cosines.
+
+    Returns:
+        A scalar; 0 if no two texts share a class.
+    """
+    own = torch.eye(len(target), dtype=torch.bool, device=vectors.device)
+    # Equation 2 normalizes over all texts but the anchor.
+    cosines = (vectors @ vectors.T / temperature).masked_fill(own, -torch.inf)
+    logs = cosines - cosines.logsumexp(dim=1, keepdim=True)
+    is_positive = (target[:, None] == target[None, :]) & ~own
+    positives = is_positive.sum(dim=1)
+    by_anchor = -torch.where(is_positive, logs, 0.0).sum(dim=1) / positives.clamp(min=1)
+    return by_anchor.sum() / (positives > 0).sum().clamp(min=1)
+
+
+def balanced_batches(
+    target: NDArray[np.int64], batch_size: int, steps: int, seed: int, rivals: NDArray[np.int64] | None = None
+) -> Iterator[NDArray[np.int64]]:
+    """Batches with equally many texts of each class, at least two where a class has them.
+
+    Args:
+        target: [n], classes.
+        batch_size: texts per batch, at most.
+        steps: number of batches.
+        seed: of the draws.
+        rivals: [C, C], how often texts of a class retrieve memories of another; where classes do not all fit into a
+            batch, classes that are confused are drawn together. None = classes are drawn at random.
+
+    Yields:
+        Row numbers.
+    """
+    random = np.random.default_rng(seed)
+    rows_of = {label: np.flatnonzero(target == label) for label in np.unique(target).tolist()}
+    labels = np.array(list(rows_of))
+    texts = max(2, batch_size // len(labels))
+    for _ in range(steps):
+        drawn = _draw_classes(labels, max(2, batch_size // texts), rivals, random)
+        yield np.concatenate(
+            [random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False) for label in drawn]
+        )
+
+
+def _draw_classes(
+    labels: NDArray[np.int64], count: int, rivals: NDArray[np.int64] | None, random: np.random.Generator
+) -> list[int]:
+    """All classes, or `count` of them: one at random, and others that are likely to be confused with it."""
+    if len(labels) <= count:
+        return [int(label) for label in labels]
+    first = random.choice(labels)
+    others = labels[labels != first]
+    # One is added so that every class may be drawn.
+    weights = np.ones(len(others)) if rivals is None else 1.0 + rivals[first, others]
+    drawn = random.choice(others, count - 1, replace=False, p=weights / weights.sum())
+    return [int(first), *drawn.tolist()]
+
+
+def learn_metric(
+    encoder: TransformerEncoder,
+    read: Callable[[NDArray[np.int64]], ClassificationBatch],
+    target: NDArray[np.int64],
+    plan: MetricPlan,
+    seed: int,
+    rivals: NDArray[np.int64] | None = None,
+    progress: Callable[[int], None] | None = None,
+    precision: str | None = None,
+) -> None:
+    """Tune an encoder, in place; the same rows and seed give the same weights in every process.
+
+    Args:
+        encoder: to be tuned; afterwards it is in its mode again, and as frozen as it was.
+        read: returns the batch of these rows, on the encoder's device.
+        target: int64 [n], the classes of the rows.
+        plan: of the training.
+        seed: of batches and dropout.
+        rivals: see `balanced_batches`.
+        progress: called with the number of finished steps.
+        precision: of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16. None = float32.
+
+    Raises:
+        InputError: the loss is not finite.
+    """
+    was_trained = {name: weight.requires_grad for name, weight in encoder.named_parameters()}
+    was_training = encoder.training
+    trained = [weight for _, weight in trained_weights(encoder, plan.layers)]
+    before = [weight.detach().clone() for weight in trained]
+    encoder.requires_grad_(False)
+    for weight in trained:
+        weight.requires_grad_(True)
+    optimizer = torch.optim.AdamW(trained, plan.learning_rate)
+    warm_up = max(1, plan.steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm_up, (plan.steps - step) / max(1, plan.steps - warm_up))
+    )
+    device = trained[0].device
+    is_finite = torch.ones((), dtype=torch.bool, device=device)
+    devices = [device] if device.type == "cuda" else []
+    batches = balanced_batches(target, plan.batch_size, plan.steps, seed, rivals)
+    encoder.train()
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            for step, rows in enumerate(batches):
+                batch = read(rows)
+                with fast_precision(device, precision):
+                    states = encoder(batch.word, batch.char, batch.text)
+                vectors = functional.normalize(states.float(), dim=1)
+                loss = supervised_contrastive_loss(vectors, batch.target, plan.temperature)
+                is_finite = is_finite & loss.isfinite()
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(trained, 1.0)
+                optimizer.step()
+                schedule.step()
+                if progress is not None:
+                    progress(step + 1)
+        # Read once, at the end: each read waits for the device.
+        if not bool(is_finite):
+            raise InputError(
+                "model.metric_steps: the loss of the encoder's metric is not finite; set fewer steps"
+            )
+        with torch.no_grad():
+            for weight, original in zip(trained, before, strict=True):
+                weight.copy_(torch.lerp(original, weight, _KEPT))
+    finally:
+        for name, weight in encoder.named_parameters():
+            weight.requires_grad_(was_trained[name])
+        encoder.train(was_training)
+
+
+def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator[tuple[str, nn.Parameter]]:
+    """Names and weights of the upper layers (None: of half of them), or of their adapters where there are any.
+
+    Word embeddings always stay: most of their rows occur in no batch.
+    """
+    stack = layers_of(encoder.transformer)
+    if not stack:
+        raise InputError(
+            f"model.metric_steps: a {type(encoder.transformer).__name__} has no layers that could be tuned; set 0"
+        )
+    upper = stack[-layers:] if layers else stack[len(stack) // 2 :]
+    tuned = {id(weight) for layer in upper for weight in layer.parameters()}
+    named = [(name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned]
+    adapters = [(name, weight) for name, weight in named if is_adapter(name)]
+    return iter(adapters or named)
 
 
 class LearnsMetric(ReadsTransformer, ClassificationTask):

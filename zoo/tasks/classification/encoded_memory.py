@@ -1,0 +1,107 @@
+"""Classifiers that read the vectors of their memories, which are stored with the memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from typing_extensions import override
+
+from datamodules.base import AnyDataModule
+from datamodules.batch import BatchContents, ClassificationBatch, TextBatch
+from datamodules.classification.dataset import label_numbers
+from datamodules.core.errors import InputError
+from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from datamodules.text_rows import TextRowsDataModule
+from zoo.tasks.classification.metric_learning import LearnsMetric
+from zoo.tasks.classification.predictor import ClassificationPredictor
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder
+
+log = logging.getLogger("zoo")
+
+
+class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
+    """A classifier whose network has an `encoder`, and whose batches may carry the vectors of their memories.
+
+    A batch has the words of its memories, or their vectors: those of the whole memory, if they are stored with it or
+    encoding them costs less than reading the batches. `KNNBiLSTM` is one.
+    """
+
+    _encoded_memory: EncodedMemory | None = None
+
+    @override
+    def check_data(self, data: AnyDataModule) -> None:
+        super().check_data(data)
+        if self.encoder_is_frozen and self.init_from is None and self.transformer is None:
+            raise InputError(
+                "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
+                " model.init_from, or a pre-trained transformer with model.transformer"
+            )
+
+    @override
+    def text_encoder(self) -> nn.Module:
+        encoder: nn.Module = self.network.encoder
+        return encoder
+
+    @property
+    @override
+    def vector_size(self) -> int:
+        return int(self.network.encoder.size)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
+        return vectors
+
+    @override
+    def setup(self, stage: str) -> None:
+        self._encoded_memory = None  # it belongs to the data of an earlier run
+        super().setup(stage)
+
+    @override
+    def on_fit_start(self) -> None:
+        # Before a frozen encoder encodes all texts; a resumed run, and a model that goes on, have their metric.
+        if self.trainer.ckpt_path is None and self.init_from is None:
+            split = self.training_data.split("train")
+            if (plan := self.metric_plan(len(split.rows))) is not None:
+                log.info("the encoder's metric is learned, %d steps", plan.steps)
+                target = label_numbers(split.rows, self.labels)
+                self.tune_encoder(self.training_data, split, target, plan, np.arange(len(target)))
+        super().on_fit_start()
+
+    @override
+    def read_memory(
+        self, data: TextRowsDataModule[Any], memory: Memory | None, num_texts: int | None = None
+    ) -> None:
+        before, self._encoded_memory = self._encoded_memory, None
+        if not self.uses_memory or not isinstance(memory, FolderMemory):
+            return
+        encoder = self.encoder_fingerprint(data)
+        missing = EncodedMemory.missing(memory, encoder)
+        if before is not None and before.is_of(memory, encoder):
+            self._encoded_memory = before
+        elif missing and not os.access(memory.folder, os.W_OK):
+            log.info("%s is read-only: its texts are encoded with each batch", memory.folder)
+        # For a few texts, only their own memories are encoded, together with them.
+        elif num_texts is None or missing <= num_texts * data.options.num_memories:
+            predictor, length = ClassificationPredictor(self, data), data.lengths[1]
+            self._encoded_memory = EncodedMemory.open(
+                memory, encoder, lambda texts: predictor.raw_vectors(texts, length)
+            )
+
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
+        # A frozen encoder has its final weights when `on_fit_start` encodes the training texts.
+        is_first = split == "train" and self.encoder_is_frozen and self._encoded_memory is None
+        if is_first or self.is_evaluated(split):
+            data = self.training_data
+            # A prepared split is measured without a server.
+            reads_folder = data.has_memory and not data.retriever.is_on_server
+            if self.uses_memory and data.memory is not None and reads_folder:
+                self.read_memory(data, data.memory.opened, len(data.split(split).rows))
+                data.memory.close()
+        return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
