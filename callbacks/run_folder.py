@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from importlib.metadata import version
@@ -19,15 +20,14 @@ from callbacks.charts import wandb_loggers
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 
+log = logging.getLogger("zoo")
+
 
 class Answer(Protocol):
     """A model's comparison of itself with others: a table, its header first, and a conclusion."""
 
     def write(self, folder: Path) -> None:
         """Write its files."""
-
-    def as_markdown(self) -> str:
-        """Return its table and conclusion."""
 
     def cells(self) -> list[list[str]]:
         """Return its table."""
@@ -90,9 +90,11 @@ class RunFolder(Callback):
             return  # `zoo.runs.finishing` continues
         if not self.has_trained:
             # The folder of a finished run has its summary already.
-            print(
-                f"{trainer.ckpt_path}: finished, nothing to train: its epoch is {trainer.current_epoch} of"
-                f" --trainer.max_epochs {trainer.max_epochs}; raise it to continue"
+            log.info(
+                "%s: finished, nothing to train: its epoch is %d of --trainer.max_epochs %s; raise it to continue",
+                trainer.ckpt_path,
+                trainer.current_epoch,
+                trainer.max_epochs,
             )
             return
         self.write(trainer, pl_module)
@@ -104,7 +106,6 @@ class RunFolder(Callback):
         answer: Answer | None = getattr(model, "answer", None)
         if answer is not None:
             answer.write(self.folder)
-            print(f"\n{answer.as_markdown()}")
             columns, *rows = answer.cells()
             for logger in wandb_loggers(trainer):
                 logger.log_table("answer", columns=columns, data=rows)

@@ -24,10 +24,10 @@ from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, gather_texts, run_seed
+from datamodules.dataset import BatchDataset, gather_texts
 from datamodules.duplicates import Duplicates
 from datamodules.encodings import EncodedTexts, Encodings
-from datamodules.memory_source import DEFAULT_RETRIEVER, MemoryLocation, MemorySource
+from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions, VectorOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
@@ -102,9 +102,10 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 self.retriever,
                 self.cache,
                 self._read_memory_table,
-                lambda: self.own_memory(self.read_tables(["train"])),
                 self.any_ranking,
             )
+        #: seed of the training order and of all other draws; `zoo.runs.train` sets it to that of the run.
+        self.seed = 0
         self.facts: PlainDict = {}
         self._spec: Any = None
         self._splits: dict[str, SplitT] = {}
@@ -241,7 +242,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if plan is None:
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
         if self.memory is not None:
-            self.memory.location = MemoryLocation.from_dict(plan.memory)
+            self.memory.location = plan.memory
         self.duplicates.open_seen(plan.seen)
         for name, parts in plan.splits.items():
             self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
@@ -315,22 +316,29 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         self.facts, self._spec = facts, self.make_spec(vocabulary, facts)
 
     def state(self) -> DataState:
-        """Everything that prepares new rows for the model; kept in its checkpoint."""
+        """Everything that prepares new rows for the model."""
         return DataState(
             kind=type(self).__name__,
             options=self.options.to_dict(),
             retriever=self.retriever.describe(),
-            memory=None if self.memory is None else self.memory.location,
+            memory_is_users=self.memory is not None and self.memory.is_users,
+            memory_columns=self.memory_columns(),
             files=self.file_contents,
             vocabulary=self.words.vocabulary.to_dict(),
             seen=self.duplicates.describe_seen(),
             facts=self.facts,
         )
 
+    def portable_state(self) -> DataState:
+        """The state without names of files, for a model folder."""
+        state = self.state()
+        dropped = (*self.options.files, "cache_dir")
+        return replace(state, options={n: value for n, value in state.options.items() if n not in dropped})
+
     def use_state(self, state: DataState) -> None:
-        """Take vocabulary and facts of a trained model and, unless another is known, its memory."""
+        """Take vocabulary and facts of a trained model."""
         if self.memory is not None:
-            self.memory.use(state.memory)
+            self.memory.was_users = state.memory_is_users
         self.duplicates.remember(state.seen)
         # A fact with the name of an option is what the model was built for.
         built = {name: value for name, value in state.facts.items() if name in state.options}
@@ -339,11 +347,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
         elif state.facts != self.facts:
             self.facts, self._spec = state.facts, self.make_spec(self.words.vocabulary, state.facts)
-
-    @property
-    def seed(self) -> int:
-        """Seed of the training order: the option's, or the run's."""
-        return run_seed() if self.options.seed is None else self.options.seed
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches to train on."""
@@ -369,7 +372,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             dataset.lengths if dataset.is_redrawn else dataset.lengths(),
             options.batch_size if training else evaluated,
             training=training,
-            bucket=options.bucket_by_length,
             seed=self.seed,
             process=0 if trainer is None else trainer.global_rank,
             num_processes=1 if trainer is None else trainer.world_size,

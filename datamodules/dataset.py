@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
@@ -60,8 +59,3 @@ def gather_texts(group: TextGroup) -> TextBatch:
     """A batch of texts alone."""
     gathered = gather([group])
     return TextBatch(*map(torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0])))
-
-
-def run_seed() -> int:
-    """The run's seed (`--seed_everything`); 0 where it has none."""
-    return int(os.environ.get("PL_GLOBAL_SEED", "0"))

@@ -102,13 +102,13 @@ class Duplicates:
 
     def groups(self, keys: NDArray[np.integer] | None) -> NDArray[np.integer] | None:
         """Rows that a split must keep together: their keys, or None where nothing is kept together."""
-        if keys is None or self.options.split_duplicates:
+        if keys is None:
             return None
         sizes = np.unique(keys, return_counts=True)[1]
         if (groups := int((sizes > 1).sum())) > 0:
             log.info(
                 "%d of %d rows to split are duplicates of each other, in %d groups; each group stays on one side of the"
-                " split (--data.split_duplicates true separates them)",
+                " split",
                 int(sizes[sizes > 1].sum()),
                 len(keys),
                 groups,

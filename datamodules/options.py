@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 from datamodules.core.errors import InputError
-from datamodules.core.origin import absent
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column
-from datamodules.corpora.table import MissingLabels
 
 #: Unicode words and punctuation.
 DEFAULT_TOKENIZER = "words"
@@ -24,7 +22,6 @@ class DataOptions:
         validation_split: share of the training table that is split off for validation (0.1), or, for labelled texts,
             rows per class (500).
         split_seed: seed of that split; independent of the training's seed.
-        split_duplicates: let duplicates fall on both sides of a split; validation then measures memorization as well.
         tokenizer: `words` (Unicode words and punctuation; on the command line, the tokenizer of the model's
             `transformer`), `whitespace`, `characters`, or a `transformers` tokenizer by name or folder.
         lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer.
@@ -32,24 +29,19 @@ class DataOptions:
         max_words: largest vocabulary; None = no limit.
         batch_size: rows in a training batch of one device: texts, lists of pairs, dialogues, or examples of queries.
         eval_batch_size: rows in an evaluation batch; None = as in training, or a multiple where rows are small.
-        bucket_by_length: put rows of similar length into a batch.
         num_workers: processes that build batches; 0 = the training process.
-        seed: seed of the training order and of all other draws; None = the run's seed.
         cache_dir: folder for prepared data; None = $ZOO_CACHE_DIR or ~/.cache/memory-zoo.
     """
 
     validation_split: int | float = 0.1
     split_seed: int = 0
-    split_duplicates: bool = False
     tokenizer: str = DEFAULT_TOKENIZER
     lowercase: bool | None = None
     min_count: int = 1
     max_words: int | None = None
     batch_size: int = 64
     eval_batch_size: int | None = None
-    bucket_by_length: bool = True
     num_workers: int = 0
-    seed: int | None = None
     cache_dir: str | None = None
 
     #: options that name files, folders or tables, or lists of them.
@@ -63,25 +55,13 @@ class DataOptions:
     #: size of an evaluation batch over that of a training batch, unless `eval_batch_size` is given.
     eval_batches: ClassVar[int] = 1
     #: options that do not change what is prepared.
-    unprepared: ClassVar[tuple[str, ...]] = (
-        "batch_size",
-        "eval_batch_size",
-        "num_workers",
-        "seed",
-        "bucket_by_length",
-        "cache_dir",
-    )
+    unprepared: ClassVar[tuple[str, ...]] = ("batch_size", "eval_batch_size", "num_workers", "cache_dir")
     #: options that decide which rows a split takes: a model trained with other values has seen some of these rows.
-    splitting: ClassVar[tuple[str, ...]] = (
-        "split_seed",
-        "validation_split",
-        "split_duplicates",
-        "test_split",
-    )
+    splitting: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "test_split")
 
     def __post_init__(self) -> None:
         check_least(self, 1, "min_count", "max_words", "batch_size", "eval_batch_size")
-        check_least(self, 0, "split_seed", "num_workers", "seed")
+        check_least(self, 0, "split_seed", "num_workers")
 
     def is_set(self, name: str) -> bool:
         """Whether an option has another value than its default."""
@@ -95,13 +75,6 @@ class DataOptions:
     def to_dict(self) -> PlainDict:
         """All options as plain values."""
         return asdict(self)
-
-    @classmethod
-    def without_files(cls, options: PlainDict) -> PlainDict:
-        """Replace the files and folders that a stranger's options name by names that do not exist."""
-        listed = {name for name in cls.name_lists if not isinstance(options.get(name), str)}
-        replaced = {name: _absent(options[name]) for name in cls.files if name in options.keys() - listed}
-        return {**options, **replaced, "cache_dir": None}
 
     @property
     def tables(self) -> dict[str, str | list[str] | None]:
@@ -134,20 +107,15 @@ class VectorOptions:
     Attributes:
         word_vectors: file of pre-trained GloVe or word2vec vectors (text, plain, .gz, .xz, .zip).
         normalize_vectors: scale each of these vectors to length 1.
-        vector_words: number of the file's most frequent words that join the vocabulary in any case.
         characters: pass the characters of words to the model.
-        max_characters: number of characters kept per word.
     """
 
     word_vectors: str | None = None
     normalize_vectors: bool = False
-    vector_words: int = 100_000
     characters: bool = False
-    max_characters: int = 16
 
-    def __post_init__(self) -> None:
-        check_least(self, 0, "vector_words")
-        check_least(self, 1, "max_characters")
+    #: characters kept per word.
+    max_characters: ClassVar[int] = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +170,7 @@ class TableOptions(MemoryOptions, VectorOptions, DataOptions):
     test_files: ClassVar[tuple[str, ...]] = ("test_file", "train_file")
 
     def __post_init__(self) -> None:
-        DataOptions.__post_init__(self)
-        VectorOptions.__post_init__(self)
+        super().__post_init__()
         if self.test_split is not None and self.test_file is not None:
             raise InputError("data.test_split and data.test_file: give one of them")
 
@@ -217,27 +184,17 @@ class TextOptions(TableOptions):
         num_memories: K, memories per text; 0 = none.
         max_length: number of words kept of a text.
         memory_max_length: number of words kept of a memory text; None = `max_length`.
-        missing_labels: what to do with rows without a label: `error` names them, `skip` reads the others.
     """
 
     text_column: Column | list[Column] = "text"
-    num_memories: int = 5
-    max_length: int = 64
+    num_memories: int = 20
+    max_length: int = 128
     memory_max_length: int | None = None
-    missing_labels: MissingLabels = "error"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 0, "num_memories")
         check_least(self, 1, "max_length", "memory_max_length")
-        check_choice(self, "missing_labels", get_args(MissingLabels))
-
-
-def _absent(files: object) -> object:
-    """Return names that do not exist, in place of the names of files; options that are None stay None."""
-    if isinstance(files, (list, tuple)):
-        return [_absent(file) for file in files]
-    return None if files is None else absent(str(files))
 
 
 def check_least(options: object, least: int, *names: str) -> None:

@@ -25,7 +25,7 @@ from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.duplicates import digest
 from datamodules.prepared import Origin
-from datamodules.retrieval import POINTER, contents_of_memory, is_memory
+from datamodules.retrieval import contents_of_memory, is_memory, pointer_of
 from datamodules.retrieval.folding import FOLDING
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Plan:
     """The folders that were prepared; plain values, written for the other ranks."""
 
-    #: see `MemoryLocation.to_dict`.
-    memory: PlainDict | None
+    #: see `MemorySource.location`.
+    memory: str | None
     #: keys of the training rows.
     seen: Part | None
     #: split -> `source` and `parts` of its `Origin`.
@@ -90,12 +90,13 @@ def wanted_splits(data: AnyDataModule) -> list[str]:
 def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
     tables = data.read_tables(wanted)
     training = data.is_finishing or data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
+    location = None
     if data.memory is not None and (data.retrieves or (data.has_memory and "train" in tables)):
         data.memory.locate(data.own_memory(tables), training="train" in tables)
-    location = None if data.memory is None else data.memory.location
+        location = data.memory.location
     keys = data.duplicate_keys(tables["train"]) if "train" in tables else None
     seen = data.duplicates.with_training(keys, training)
-    plan = Plan(None if location is None else location.to_dict(), data.duplicates.prepare_seen(seen))
+    plan = Plan(location, data.duplicates.prepare_seen(seen))
     for name in wanted:
         table = tables.pop(name)
         parts = data.prepare_split(name, table, seen)
@@ -118,11 +119,10 @@ def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
     if data.retrieves and data.memory is not None:
         if data.memory.is_index:
             return False  # the index is the user's, and may have changed
-        if plan.memory is None or not (Path(plan.memory["path"]) / POINTER).exists():
+        if not is_memory(plan.memory):
             return False
     splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
-    rows = None if plan.memory is None else plan.memory["rows"]
-    parts = [*splits, rows, plan.seen, plan.vocabulary]
+    parts = [*splits, plan.seen, plan.vocabulary]
     return are_whole(data.cache, [part for part in parts if part is not None])
 
 
@@ -148,16 +148,16 @@ def plan_file(data: AnyDataModule, splits: Sequence[str]) -> Path:
 def _describe_memory(data: AnyDataModule, training: bool) -> PlainDict | None:
     if (source := data.memory) is None:
         return {"ranking": data.retriever.ranking.describe()} if data.uses_retriever else None
-    path, location = source.options.memory, source.location
-    # The memory of a trained model may have grown since.
-    if location is not None and (source.is_trained or not (path or training)):
-        path = location.path
+    path = source.options.memory
+    if source.location is not None and (source.pointer is not None or not (path or training)):
+        path = source.location
+    pointer = source.pointer or (None if path is None else pointer_of(Path(path)))
     return {
         "retriever": source.retriever.describe(),
         # An encoder is named by its folder, whose contents only the ranking knows.
         "ranking": source.retriever.ranking.describe() if data.retrieves else None,
         "path": path,
-        "contents": None if path is None else contents_of(Path(path) / POINTER),
+        "contents": contents_of(pointer),
     }
 
 

@@ -26,20 +26,19 @@ class LengthBucketSampler(Sampler[list[int]]):
         batch_size: int,
         *,
         training: bool,
-        bucket: bool = True,
         seed: int = 0,
         process: int = 0,
         num_processes: int = 1,
     ) -> None:
         """Plan batches of `batch_size` rows for one of the processes.
 
-        Training batches are shuffled, with rows of similar length together if `bucket`; others have the longest rows
-        first. `lengths` has the number of words of each row [n]. Where rows are drawn in every epoch, it is a function
-        of the epoch, and row i of epoch e then has the number i + e n, for datasets in worker processes.
+        Training batches are shuffled, each of rows of similar length; others have the longest rows first. `lengths` has
+        the number of words of each row [n]. Where rows are drawn in every epoch, it is a function of the epoch, and row
+        i of epoch e then has the number i + e n, for datasets in worker processes.
         """
         self.lengths_in = lengths if callable(lengths) else None
         self.lengths = np.asarray(lengths(0) if callable(lengths) else lengths)
-        self.batch_size, self.training, self.bucket, self.seed = batch_size, training, bucket, seed
+        self.batch_size, self.training, self.seed = batch_size, training, seed
         self.process, self.num_processes = process, num_processes
         self.epoch = 0
         # Lightning calls `batch_sampler.sampler.set_epoch`.
@@ -68,12 +67,11 @@ class LengthBucketSampler(Sampler[list[int]]):
             first = self.epoch * len(self.lengths)
         random = np.random.default_rng([self.seed, self.epoch])
         order = random.permutation(len(self.lengths))
-        if self.bucket:
-            size = self.batch_size * BATCHES_PER_BUCKET
-            buckets = [order[start : start + size] for start in range(0, len(order), size)]
-            order = np.concatenate([b[np.argsort(self.lengths[b], kind="stable")] for b in buckets])
+        size = self.batch_size * BATCHES_PER_BUCKET
+        buckets = [order[start : start + size] for start in range(0, len(order), size)]
+        order = np.concatenate([b[np.argsort(self.lengths[b], kind="stable")] for b in buckets])
         batches = self._cut(first + order)
-        return [batches[i] for i in random.permutation(len(batches))] if self.bucket else batches
+        return [batches[i] for i in random.permutation(len(batches))]
 
     def _evaluation_batches(self) -> list[NDArray[np.int64]]:
         # Longest first, so that a text that exceeds the device's memory fails at once.

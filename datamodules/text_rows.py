@@ -75,7 +75,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
 
     def table_columns(self) -> PlainDict:
         """Arguments of `read_table` for the tables that are split."""
-        names = ("text_column", "label_column", "id_column", "header", "quotes", "missing_labels")
+        names = ("text_column", "label_column", "id_column", "header", "quotes")
         return {name: getattr(self.options, name) for name in names}
 
     @override

@@ -31,6 +31,8 @@ from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
+#: Number of the most frequent words of a file of vectors that join the vocabulary in any case.
+VECTOR_WORDS = 100_000
 #: Tokens that a store keeps of a text, unless a model reads more.
 KEPT_TOKENS = 512
 
@@ -114,7 +116,7 @@ class Words:
 
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
         """Choose the words and vectors that `open` reads; `min_count` refers to `counts`, or else to occurrences."""
-        of_vectors = ("word_vectors", "normalize_vectors", "vector_words", "characters")
+        of_vectors = ("word_vectors", "normalize_vectors", "characters")
         of_words = ("min_count", "max_words", "tokenizer", "lowercase")
         description = {
             "stores": [store.part[1] for store in stores],
@@ -148,7 +150,7 @@ class Words:
         if options.word_vectors is None or isinstance(self.tokenizer, TransformersTokenizer):
             return None
         known = {word for store in stores for word in store.lexicon}.union(self._start_words)
-        return read_vectors(options.word_vectors, words=known, most_frequent=options.vector_words)
+        return read_vectors(options.word_vectors, words=known, most_frequent=VECTOR_WORDS)
 
     def _choose_words(
         self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, with_vectors: Iterable[str]

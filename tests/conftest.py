@@ -23,7 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ["ZOO_TEST_RUN"] = tempfile.mkdtemp(prefix="memory-zoo-tests-")
         Path(os.environ["ZOO_TEST_RUN"]).chmod(0o755)  # the server may run as another user
-        os.environ["ZOO_KEY_FILE"] = f"{os.environ['ZOO_TEST_RUN']}/key"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

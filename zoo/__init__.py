@@ -14,9 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.loading import load
+    from zoo.model_folder.folder import ModelFolder
     from zoo.python.classifier import MemoryClassifier
     from zoo.python.fitting import fit
-    from zoo.saving.saved_model import SavedModel, load
     from zoo.tasks.classification.predictor import ClassificationPredictor
     from zoo.tasks.dialogue.predictor import DialoguePredictor
     from zoo.tasks.matching.predictor import MatchingPredictor
@@ -29,8 +30,8 @@ __all__ = [
     "DialoguePredictor",
     "MatchingPredictor",
     "MemoryClassifier",
+    "ModelFolder",
     "RetrievalPredictor",
-    "SavedModel",
     "fit",
     "load",
 ]
@@ -41,9 +42,9 @@ _MODULES = {
     "MatchingPredictor": "zoo.tasks.matching.predictor",
     "RetrievalPredictor": "zoo.tasks.retrieval.predictor",
     "MemoryClassifier": "zoo.python.classifier",
-    "SavedModel": "zoo.saving.saved_model",
+    "ModelFolder": "zoo.model_folder.folder",
     "fit": "zoo.python.fitting",
-    "load": "zoo.saving.saved_model",
+    "load": "zoo.loading",
 }
 
 

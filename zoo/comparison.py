@@ -18,7 +18,7 @@ from callbacks.pictures import write_picture
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import write_text
 from zoo.markdown import markdown_table
-from zoo.saving.run_folder import Run, read_run
+from zoo.run_folder import Run, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ _PLACES = re.compile(
     r"run_dir|ckpt_path|output|config|data\.cache_dir|"
     r"trainer\.(default_root_dir|logger|enable_|log_every_n_steps)"
 )
-_SEEDS = ("seed_everything", "data.seed", "data.split_seed")
+_SEEDS = ("seed_everything", "data.split_seed")
 #: Metrics of single classes, and metrics that count rows.
 _DETAILS = re.compile(
     r"val/.*/|val/((near_|empty_)?(rows|pairs|questions|queries|duplicates)(_\w+)?|unknown_labels|unanswerable)$"

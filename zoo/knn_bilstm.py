@@ -25,11 +25,11 @@ from datamodules.text.pooling import POOLINGS, Pooling
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import vote
-from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.encoded_memory import ReadsEncodedMemory
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.encoders import ReadsSpelling
+from zoo.training.checkpoints import Start
 from zoo.training.warm_start import describe_rows, shared_rows
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
@@ -267,23 +267,22 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
     # --- starting from another model ---
 
     @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[CHECKPOINT_KEY]["head"] = self.network.sizes
+    def describe_extras(self) -> PlainDict:
+        return {"head": self.network.sizes}
 
-    def take_head(self, checkpoint: Checkpoint) -> list[str]:
+    def take_head(self, start: Start) -> list[str]:
         """Take the columns of common features for common labels; others become 0, unless they vote."""
         assert self.data_state is not None
-        facts, other = self.data_state.facts, checkpoint.data.facts
+        facts, other, extras = self.data_state.facts, start.meta.data.facts, start.meta.extras
         labels: list[str] = facts["labels"]
         rows = shared_rows(labels, other.get("labels", []))
-        if "head" not in checkpoint.extras or not rows:
+        if "head" not in extras or not rows:
             return []
         names = column_names(self.network.sizes, facts["memory_labels"])
-        columns = shared_rows(names, column_names(checkpoint.extras["head"], other["memory_labels"]))
+        columns = shared_rows(names, column_names(extras["head"], other["memory_labels"]))
         if not columns:
             return []
-        classifier, weights = self.network.classifier, checkpoint.weights
+        classifier, weights = self.network.classifier, start.weights
         here, there = (torch.tensor(side) for side in zip(*rows, strict=True))
         to, source = (torch.tensor(side) for side in zip(*columns, strict=True))
         votes = [name[0] == "label" and self.network.votes_at_first for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from typing_extensions import override
@@ -16,11 +16,16 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes
+from datamodules.corpora.table import read_class_names
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.retrieval import Retriever, is_memory
+from datamodules.state import DataState
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule, TextSplit
+
+#: A table with more labels must have two rows for each, or else they are taken for ids or texts.
+MANY_LABELS = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +37,14 @@ class ClassificationOptions(TextOptions):
         classes: keep only these classes.
         rows_per_class: keep this number or share of training rows per class, or `{World: 2000, Sports: 4000}`; chosen
             by `split_seed`.
-        max_labels: refuse a table with more labels: the weights of a model grow with their number.
         memory_label_column: label of the memory table; None = its texts have no labels.
     """
 
     class_names: str | list[str] | dict[str, str] | None = None
     classes: list[str] | None = None
     rows_per_class: int | float | dict[str, int] | None = None
-    max_labels: int = 5_000
     memory_label_column: Column | None = None
     characters: bool = True
-    num_memories: int = 20
-    max_length: int = 128
 
     files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)
@@ -100,10 +101,10 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         if len(labels := train.distinct_labels()) < 2:
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
-        if len(labels) > options.max_labels:
+        if len(labels) > max(MANY_LABELS, len(train) // 2):
             raise InputError(
-                f"{train.source}: {len(labels):,} labels, more than data.max_labels={options.max_labels:,}; is this the"
-                " column of the labels (data.label_column)? If it is, and the memory suffices, raise the limit"
+                f"{train.source}: {len(labels):,} labels of {len(train):,} rows; is this the column of the labels"
+                " (data.label_column)?"
             )
         return {**tables, "train": train}
 
@@ -120,6 +121,15 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         # The training table is read in one way, so that equal ids are the same row.
         own = {"id_column": options.id_column, "quotes": options.quotes}
         return {**columns, **own} if self.is_memory_table(options.train_file) else columns
+
+    @override
+    def portable_state(self) -> DataState:
+        state, names = super().portable_state(), self.options.class_names
+        if isinstance(names, str):
+            names = read_class_names(names)
+        named = {"class_names": names}
+        columns = {**state.memory_columns, **(named if "class_names" in state.memory_columns else {})}
+        return replace(state, options={**state.options, **named}, memory_columns=columns)
 
     @override
     def learn(self, train: TextSplit, vocabulary: Vocabulary) -> PlainDict:

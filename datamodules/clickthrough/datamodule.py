@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,14 +17,14 @@ from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, DocumentH
 from datamodules.clickthrough.negatives import Negatives, Relevant, hard_pool
 from datamodules.clickthrough.options import ClickthroughOptions
 from datamodules.core.errors import InputError, excerpt
-from datamodules.core.storage import Part, is_whole, prepared_folder
+from datamodules.core.storage import Part, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.pair_readers import id_column_of, read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors, is_memory
+from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -125,17 +124,11 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def collection(self, memory: Memory | None = None) -> Rows:
         """The documents that predictions rank: the corpus of the training, or the rows of a memory."""
         assert self.memory is not None
-        location = self.memory.location
-        rows = None if location is None else location.rows
-        if memory is None and location is not None and rows is None and is_memory(location.path):
-            memory = self.memory.open()  # of a model that was exported, or whose memory has grown
-        if memory is not None:
-            if not isinstance(memory, FolderMemory):
-                raise InputError("the texts of your own index are not available here; name a memory folder")
-            return memory.rows
-        if rows is not None and is_whole(Path(rows[0]), rows[1]):
-            return Rows.load(Path(rows[0]) / "rows.arrow")
-        return self.documents
+        if memory is None:
+            memory = self.memory.open()
+        if not isinstance(memory, FolderMemory):
+            raise InputError("the texts of your own index are not available here; name a memory folder")
+        return memory.rows
 
     @override
     def prepare_split(self, name: str, table: Judgements, seen: NDArray[np.uint64] | None) -> dict[str, Part]:

@@ -75,7 +75,6 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
     document_length: int = 32
     tokenizer: str = "whitespace"
     characters: bool = True
-    max_characters: int = 32
     batch_size: int = 128
     eval_batch_size: int | None = 256
 
@@ -92,10 +91,10 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
     )
     test_files: ClassVar[tuple[str, ...]] = ("test_queries", "test_judgements", "corpus_file")
     table_option: ClassVar[str] = "{split}_judgements"
+    max_characters: ClassVar[int] = 32
 
     def __post_init__(self) -> None:
-        DataOptions.__post_init__(self)
-        VectorOptions.__post_init__(self)
+        super().__post_init__()
         check_least(self, 0, "num_hits", "skip_hits")
         check_least(self, 1, "num_negatives", "positives_per_query", "query_length", "document_length")
         check_choice(self, "evaluate", ("collection", "judged"))

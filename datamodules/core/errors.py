@@ -45,3 +45,11 @@ def visible(text: str) -> str:
 def reason(error: BaseException) -> str:
     """Quote the message of an error, or its class where it has no message."""
     return excerpt(error) or type(error).__name__
+
+
+def raised_in(error: BaseException) -> str:
+    """Return the module whose code raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))

@@ -26,6 +26,8 @@ from datamodules.core.types import PlainDict
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+#: Files of a whole folder that may change: no part of its manifest.
+CHANGING = ("state.json", "README.md")
 #: The advice for a damaged folder that can be built again.
 REBUILD = "delete the folder and run the command again to rebuild it"
 #: Name and fingerprint of a folder in a cache.
@@ -100,8 +102,8 @@ def finish_folder(
     files = {}
     known = {} if like is None else check_folder(like)["files"]
     for path in sorted(partial.iterdir()):
-        if path.is_dir():
-            continue  # a memory, which has its own manifest
+        if path.is_dir() or path.name in CHANGING or path.name.startswith("."):
+            continue  # a memory, for example, has its own manifest
         if like is not None and path.name in known and path.samefile(like / path.name):
             files[path.name] = known[path.name]
             continue
@@ -182,6 +184,13 @@ def check_folder(
         if damage := _damage(folder, name, facts, contents):
             raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
     return manifest
+
+
+def check_contents(folder: Path, manifest: PlainDict, names: Iterable[str], advice: str) -> None:
+    """Compare the checksums of some files with those in the manifest of their folder; raise a `DamagedError`."""
+    for name in names:
+        if damage := _damage(folder, name, manifest["files"].get(name), contents=True):
+            raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
 
 
 def check_inside(folder: Path) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import is_number
 from datamodules.core.sharing import cached_property
-from datamodules.corpora.readers import EncodingErrors, open_lines, read_blocks
+from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Columns
 from datamodules.corpora.rows import Rows
 
@@ -146,28 +146,26 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
     return Judgements(queries, documents, query_of, document_of, grades, source).select(by_first_judgement)
 
 
-def judged_pairs(
-    path: str | Path, encoding_errors: EncodingErrors = "strict"
-) -> Iterator[tuple[str, str, float, str]]:
+def judged_pairs(path: str | Path) -> Iterator[tuple[str, str, float, str]]:
     """Yield query, document and grade of each judgement, and its file and line or row for messages.
 
     The file has lines `query 0 document grade` (TREC) or `query document grade` (with a line of names, as in BEIR, or
     without); or it is a .csv, .jsonl or .parquet table with columns of these names (see `NAMES`).
     """
-    for query, document, grade, location in _judged_fields(path, encoding_errors):
+    for query, document, grade, location in _judged_fields(path):
         if not is_number(grade) or not 0 <= float(grade) < math.inf:
             raise InputError(f"{location}: the grade {excerpt(grade)!r} must be a number of 0 or more")
         yield query, document, float(grade), location
 
 
-def _judged_fields(path: str | Path, encoding_errors: EncodingErrors) -> Iterator[tuple[str, str, str, str]]:
+def _judged_fields(path: str | Path) -> Iterator[tuple[str, str, str, str]]:
     if any(end in (".csv", ".jsonl", ".ndjson", ".json", ".parquet") for end in Path(path).suffixes):
-        for block in read_blocks(path, Columns(NAMES), encoding_errors=encoding_errors):
+        for block in read_blocks(path, Columns(NAMES)):
             columns = [block.stripped(column) for column in range(3)]
             for record, (query, document, grade) in enumerate(zip(*columns, strict=True)):
                 yield query, document, grade, block.location(record)
         return
-    for number, line in enumerate(open_lines(path, encoding_errors), 1):
+    for number, line in enumerate(open_lines(path), 1):
         fields = line.split()
         location = f"{path}, line {number}"
         if not fields:

@@ -14,7 +14,7 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import is_number
 from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.pairs import Pairs
-from datamodules.corpora.readers import EncodingErrors, open_lines, read_blocks
+from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Column, Columns
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
@@ -36,10 +36,10 @@ def read_pairs(
     id_column: Column | None = None,
     header: bool | None = None,
     quotes: bool | Literal["whole"] | None = None,
-    encoding_errors: EncodingErrors = "strict",
     goal: Goal = "ranking",
+    replace_bytes: bool = False,
 ) -> Pairs:
-    """Read pairs from a table; see `read_table`, and `open_lines` for `encoding_errors`.
+    """Read pairs from a table; see `read_table`, and `open_lines` for `replace_bytes`.
 
     Without a question column, pairs of equal first texts are one question. With `quotes` = `whole`, quotes are
     characters, except around a whole text in which they are doubled. Labels are numbers of 0 or more to rank by, or 0
@@ -50,7 +50,7 @@ def read_pairs(
     columns, quoted = Columns(texts, label_column), False if quotes == "whole" else quotes
     fields: list[list[str]] = [[] for _ in texts]
     targets: list[float] = []
-    for block in read_blocks(path, columns, header, quoted, encoding_errors=encoding_errors):
+    for block in read_blocks(path, columns, header, quoted, replace_bytes=replace_bytes):
         for column, values in enumerate(fields):
             values += block.stripped(column)
         if label_column is not None:
@@ -100,40 +100,38 @@ def _target(label: str, location: str, goal: Goal, column: Column) -> float:
     return number
 
 
-def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
+def read_wikiqa(path: str | Path, labelled: bool = True) -> Pairs:
     """Read a file of the official WikiQA release; without `labelled`, its labels may be missing.
 
     Y. Yang, W. Yih, C. Meek: WikiQA: A Challenge Dataset for Open-Domain Question Answering, EMNLP 2015.
     """
     label = "Label" if labelled else None
     columns = ("Question", "Sentence", label, "QuestionID", "SentenceID")
-    return read_pairs(path, *columns, header=True, quotes=False, encoding_errors=encoding_errors)
+    return read_pairs(path, *columns, header=True, quotes=False)
 
 
-def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
+def read_quora(path: str | Path, labelled: bool = True) -> Pairs:
     """Read Quora's question pairs: the release (with its header and quotes), or label, two questions and an id.
 
     The second format is the split of Z. Wang, W. Hamza, R. Florian: Bilateral Multi-Perspective Matching for Natural
-    Language Sentences, IJCAI 2017, which has no header.
+    Language Sentences, IJCAI 2017, which has no header, and a row with an incomplete character.
     """
-    released = re.match(r'"?id"?[,\t]', next(open_lines(path, encoding_errors))) is not None
+    released = re.match(r'"?id"?[,\t]', next(open_lines(path, replace_bytes=True))) is not None
     label, first, second, id_ = ("is_duplicate", "question1", "question2", "id") if released else (0, 1, 2, 3)
     # Files without a header have some fields with the quotes of the release.
     quotes: Literal["whole", True] = True if released else "whole"
     label_column = label if labelled else None
     return read_pairs(
-        path, first, second, label_column, None, id_, released, quotes, encoding_errors, "classification"
+        path, first, second, label_column, None, id_, released, quotes, "classification", replace_bytes=True
     )
 
 
-def read_trec(
-    judgements: str | Path, queries: Rows, documents: Rows, encoding_errors: EncodingErrors = "strict"
-) -> Pairs:
+def read_trec(judgements: str | Path, queries: Rows, documents: Rows) -> Pairs:
     """Read judged pairs of a test collection: see `judged_pairs`, and `read_identified` for the texts."""
     query_texts, document_texts = (
         dict(zip(rows.ids, rows.texts, strict=True)) for rows in (queries, documents)
     )
-    judged = list(judged_pairs(judgements, encoding_errors))
+    judged = list(judged_pairs(judgements))
     for query, document, _, location in judged:
         for id_, texts, rows in ((query, query_texts, queries), (document, document_texts, documents)):
             if id_ not in texts:

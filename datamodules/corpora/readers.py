@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 from tqdm import tqdm
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: What to do with bytes that are not UTF-8.
-EncodingErrors: TypeAlias = Literal["strict", "replace"]
 #: Names for labels counted from 1, or for each label its name.
 ClassNames: TypeAlias = Sequence[str] | Mapping[str, str]
 #: Number and wanted fields of a record.
@@ -45,9 +44,9 @@ def read_blocks(
     header: bool | None = None,
     quotes: bool | None = None,
     class_names: ClassNames | None = None,
-    encoding_errors: EncodingErrors | None = None,
+    replace_bytes: bool = False,
 ) -> Iterator[Block]:
-    """Yield the wanted columns of any table in blocks; see `read_table`, and `open_lines` for `encoding_errors`."""
+    """Yield the wanted columns of any table in blocks; see `read_table`, and `open_lines` for `replace_bytes`."""
     source = str(path)
     if source.startswith(HUB) or Path(path).is_dir():
         dataset = _load_from_hub(source) if source.startswith(HUB) else _load_from_disk(Path(path))
@@ -55,7 +54,7 @@ def read_blocks(
     elif (kind := _kind(existing_file(path))) == ".parquet":
         blocks = _parquet_blocks(Path(path), columns)
     else:
-        lines = open_lines(path, encoding_errors)
+        lines = open_lines(path, replace_bytes)
         if kind in (".csv", ".tsv"):
             quoted = kind == ".csv" if quotes is None else quotes
             records = _csv_records(lines, path, columns, "\t" if kind == ".tsv" else ",", quoted, header)
@@ -82,11 +81,10 @@ def _kind(path: Path) -> str:
     raise InputError(f"{path}: the suffix is none of the formats that are read here; use {_READABLE}")
 
 
-def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) -> Iterator[str]:
+def open_lines(path: str | Path, replace_bytes: bool = False) -> Iterator[str]:
     """Yield the lines of a file, plain or compressed, each with its line end; the first without a byte order mark.
 
-    Of lines that are not UTF-8, `strict` refuses the first and names this option, `replace` replaces undecodable bytes
-    by U+FFFD. None refuses the first where the user has no such option.
+    Bytes that are not UTF-8 become U+FFFD with `replace_bytes`, otherwise the first line with one is an `InputError`.
     """
     number = replaced = 0
     for number, line in enumerate(binary_lines(path), 1):
@@ -95,10 +93,9 @@ def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) 
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            if encoding_errors != "replace":
-                hint = "" if encoding_errors is None else ", or set encoding_errors to replace"
+            if not replace_bytes:
                 problem = f"not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
-                raise InputError(f"{path}, line {number}: {problem}{hint}") from None
+                raise InputError(f"{path}, line {number}: {problem}") from None
             text = line.decode("utf-8", "replace")
             replaced += 1
         yield text

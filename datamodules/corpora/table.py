@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,6 @@ from datamodules.corpora.rows import Repairs, Rows
 log = logging.getLogger(__name__)
 
 #: What to do with rows that have no label.
-MissingLabels: TypeAlias = Literal["error", "skip"]
 #: Advice for tables whose rows have several labels.
 SEVERAL_LABELS = (
     "a classifier predicts one label a text; for several, train one model a label"
@@ -40,7 +38,6 @@ def read_table(
     header: bool | None = None,
     quotes: bool | None = None,
     class_names: str | Path | ClassNames | None = None,
-    missing_labels: MissingLabels = "error",
 ) -> Rows:
     """Read texts, with their labels and ids, from a file, a saved data set or the Hub.
 
@@ -59,17 +56,15 @@ def read_table(
             (RFC 4180; a backslash means itself). None: in CSV they may, in TSV a quote is a character.
         class_names: names that replace labels counted from 1 (and a ClassLabel's own names), or a file of
             them, one a line; or a label -> its name, for labels of any other kind.
-        missing_labels: what to do with rows without a label: `error` raises an `InputError` that names them, `skip`
-            reads the other rows.
     """
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):
-        class_names = [name for line in open_lines(class_names) if (name := line.strip())]
+        class_names = read_class_names(class_names)
     elif isinstance(class_names, Mapping):
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
     blocks = read_blocks(path, columns, header, quotes, class_names)
     source, hashes = str(path), list[NDArray[np.int64]]()
-    batches = list(_batches(blocks, columns, source, class_names, missing_labels, hashes))
+    batches = list(_batches(blocks, columns, source, class_names, hashes))
     rows = Rows(pa.Table.from_batches(batches), source)
     duplicates = len(rows) - len(np.unique(np.concatenate(hashes)))
     if duplicates:
@@ -79,28 +74,29 @@ def read_table(
     return rows
 
 
+def read_class_names(file: str | Path) -> list[str]:
+    """Return the names of classes in a file that has one in each line."""
+    return [name for line in open_lines(file) if (name := line.strip())]
+
+
 def _batches(
     blocks: Iterable[Block],
     columns: Columns,
     source: str,
     class_names: ClassNames | None,
-    missing_labels: MissingLabels,
     hashes: list[NDArray[np.int64]],
 ) -> Iterator[pa.RecordBatch]:
-    """Turn blocks into Arrow batches, and log empty texts and rows without a label; `hashes` gets those of the rows."""
+    """Turn blocks into Arrow batches, and refuse rows without a label; `hashes` receives those of the rows."""
     repairs = Repairs()
     distinct = set[str]()
     unlabeled, empty = _NamedRows(), _NamedRows()
-    num_rows = num_read = 0
+    num_rows = 0
     for block in blocks:
-        row_numbers = list(range(num_read, num_read + len(block.numbers)))
-        num_read += len(block.numbers)
         if columns.label is not None:
             missing = [not label.strip() for label in _labels(block, len(columns.texts))]
             if any(missing):
                 unlabeled.add(block, missing)
-                kept = [record for record, is_missing in enumerate(missing) if not is_missing]
-                block, row_numbers = block.select(kept), [row_numbers[record] for record in kept]
+                block = block.select([record for record, is_missing in enumerate(missing) if not is_missing])
         texts = _texts(block, len(columns.texts))
         labels = None
         if columns.label is not None:
@@ -108,7 +104,7 @@ def _batches(
             labels = block.converted(len(columns.texts), name_class)
             distinct |= set(labels)
         if columns.id is None:
-            ids = list(map(str, row_numbers))
+            ids = list(map(str, range(num_rows, num_rows + len(texts))))
         else:
             ids = block.strings(-1)
             if "" in ids:
@@ -120,10 +116,8 @@ def _batches(
         keys = texts if labels is None else zip(texts, labels, strict=True)
         hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
         yield repairs.batch(ids, texts, labels)
-    if unlabeled.count and (missing_labels == "error" or not num_rows):
-        raise InputError(f"{unlabeled}: no label; add labels, or skip these rows with missing_labels=skip")
     if unlabeled.count:
-        log.warning("%s: no label; skipped %d of %d rows", unlabeled, unlabeled.count, num_read)
+        raise InputError(f"{unlabeled}: no label; add labels, or remove these rows")
     repairs.report(source)
     _warn_of_blanks(distinct, source)
     _warn_of_several(distinct, source)

@@ -29,7 +29,7 @@ def is_run(path: str | Path) -> bool:
 def read_run(path: str | Path) -> Run:
     """Read lines `query Q0 document rank score name`; as in TREC's tools, the ranks are ignored."""
     run: Run = {}
-    for number, line in enumerate(open_lines(path, "strict"), 1):
+    for number, line in enumerate(open_lines(path), 1):
         location = f"{path}, line {number}"
         fields = line.split()
         if not fields:

@@ -92,12 +92,6 @@ class DialogueOptions(DataOptions):
         check_choice(self, "turns_kept", ("latest", "retrieved"))
         check_choice(self, "tokenizer", WORD_TOKENIZERS)
 
-    @override
-    def idle_options(self) -> Iterator[tuple[str, str]]:
-        yield from super().idle_options()
-        if self.split_duplicates:
-            yield "split_duplicates", "dialogues are not compared; those of a table with equal turns are one"
-
 
 class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     """Dialogues, each with questions that one of its words answers, which the vocabulary may lack.

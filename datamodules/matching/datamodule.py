@@ -59,15 +59,16 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def read_split(self, name: str) -> Pairs:
         (path,) = self.options.files_of(name)
         if self.options.layout == "trec":
-            return read_trec(path, *self.collection, self.options.encoding_errors)
+            return read_trec(path, *self.collection)
         return read_pair_table(path, self.options)
 
     @property
     def collection(self) -> tuple[Rows, Rows]:
         """Queries and documents of a test collection (layout `trec`)."""
         if self._collection is None:
-            files, documents = self.options.queries_file or [], self.options.documents_file
-            assert documents is not None  # checked by the options
+            files, documents = self.options.queries_file, self.options.documents_file
+            if files is None or documents is None:
+                raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
             queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
             rows = read_identified(documents, self.options.document_column)
             self._collection = Rows.concat(queries), rows
@@ -181,7 +182,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         without, single = int((~pairs.has_positive).sum()), int((pairs.lists.counts == 1).sum())
         questions = f"{len(pairs)} pairs of {pairs.num_questions} questions"
         yield logging.INFO, f"{questions}; {without} questions have no positive, {single} have one candidate"
-        if not pairs.has_positive.any() and not self.options.keep_questions_without_positive:
+        if not pairs.has_positive.any():
             yield (
                 logging.WARNING,
                 "no question has a positive, so there is no order to measure: MAP, MRR, NDCG, P@1 and AUC are omitted",

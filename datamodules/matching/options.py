@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, TypeAlias
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.pair_readers import Goal
-from datamodules.corpora.readers import EncodingErrors
 from datamodules.corpora.records import Column
 from datamodules.options import TableOptions, check_choice, check_least
 
@@ -32,7 +31,6 @@ class MatchingOptions(TableOptions):
         first_column: name or number (from 0) of the first text (the question).
         second_column: name or number of the second text (the answer).
         question_column: name or number of an id of the question; None = pairs of equal first texts are one question.
-        encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` replaces them by U+FFFD.
         queries_file: with `trec`, the queries of all splits, in one file or several: .jsonl with `id` (or `_id`) and
             `text`, or .tsv with id and text and no header.
         documents_file: with `trec`, the documents, in the same formats. All of them are then the memory.
@@ -46,7 +44,6 @@ class MatchingOptions(TableOptions):
         candidates: texts that validation and test rank: the question's `own` candidates, or also those `retrieved` from
             the memory, with grade 0; the scores do not count what the retrieval misses.
         num_candidates: number of hits that are `retrieved`.
-        keep_questions_without_positive: count such questions as 0 in the means instead of skipping them.
         first_length: number of words kept of a first text.
         second_length: number of words kept of a second text.
         memory_text_column: text of the memory table; without one, the training's second texts or the documents are it.
@@ -57,7 +54,6 @@ class MatchingOptions(TableOptions):
     first_column: Column = "first"
     second_column: Column = "second"
     question_column: Column | None = None
-    encoding_errors: EncodingErrors = "strict"
     queries_file: str | list[str] | None = None
     documents_file: str | None = None
     document_column: Column | list[Column] | None = None
@@ -66,7 +62,6 @@ class MatchingOptions(TableOptions):
     num_negatives: int = 4
     candidates: CandidatesFrom = "own"
     num_candidates: int = 50
-    keep_questions_without_positive: bool = False
     first_length: int = 40
     second_length: int = 80
     memory_text_column: Column | list[Column] | None = "text"
@@ -80,7 +75,6 @@ class MatchingOptions(TableOptions):
         check_least(self, 1, "num_negatives", "num_candidates", "first_length", "second_length")
         check_choice(self, "layout", ("table", "wikiqa", "quora", "trec"))
         check_choice(self, "goal", (None, "ranking", "classification"))
-        check_choice(self, "encoding_errors", ("strict", "replace"))
         check_choice(self, "batches", (None, "pointwise", "pairwise", "listwise"))
         check_choice(self, "negatives", ("own", "random", "retrieved"))
         check_choice(self, "candidates", ("own", "retrieved"))
@@ -89,8 +83,6 @@ class MatchingOptions(TableOptions):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
                 raise InputError(f"data.{name}={share}: give a share between 0 and 1")
-        if self.layout == "trec" and (self.queries_file is None or self.documents_file is None):
-            raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
 
     def _check_lists(self) -> None:
         if self.chosen_goal == "classification":

@@ -29,9 +29,9 @@ def read_pair_table(
             " --id_column; pairs to classify have no ranking"
         )
     if options.layout == "wikiqa":
-        return read_wikiqa(path, options.encoding_errors, labelled=labelled)
+        return read_wikiqa(path, labelled)
     if options.layout == "quora":
-        return read_quora(path, options.encoding_errors, labelled=labelled)
+        return read_quora(path, labelled)
     if options.layout == "trec":
         raise InputError(f"{path}: give the columns of the pairs with --first_column and --second_column")
     return read_pairs(
@@ -43,7 +43,6 @@ def read_pair_table(
         id_column=options.id_column if labelled or with_ids else None,
         header=options.header,
         quotes=options.quotes,
-        encoding_errors=options.encoding_errors,
         goal=options.chosen_goal,
     )
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.versions import POINTER as POINTER
     from datamodules.retrieval.memories.versions import contents_of_memory as contents_of_memory
     from datamodules.retrieval.memories.versions import first_rows as first_rows
+    from datamodules.retrieval.memories.versions import pointer_of as pointer_of
     from datamodules.retrieval.memories.versions import read_pointer as read_pointer
 
 _MEMORIES = {
@@ -48,7 +49,7 @@ _MEMORIES = {
     "index_memory": ("IndexMemory",),
     "memory": ("Memory", "Neighbors", "UnknownLabels"),
     "neighbors": ("build_neighbors", "open_neighbors"),
-    "versions": ("POINTER", "contents_of_memory", "first_rows", "read_pointer"),
+    "versions": ("POINTER", "contents_of_memory", "first_rows", "pointer_of", "read_pointer"),
     "opening": ("is_memory", "open_memory"),
 }
 #: Name -> module of what is imported on first use: each module needs packages that the others do not.

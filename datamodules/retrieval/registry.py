@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError, reason
-from datamodules.core.origin import own_name
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
 
@@ -45,17 +45,16 @@ def retriever_class(class_path: str) -> type[Retriever]:
     return kind
 
 
-def checked_description(description: object, stranger: Path | None) -> PlainDict:
-    """Return what `Retriever.describe` described in a file, which names no server.
+def checked_description(description: object, folder: Path | None = None) -> PlainDict:
+    """Return what `Retriever.describe` described in a file, which names no server, with encoders that are in `folder`.
 
-    `stranger` is the folder of a stranger's model or memory, outside of which no encoder is read. Raises an
-    `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
+    Raises an `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
     """
     if not isinstance(description, dict) or not isinstance(description.get("init_args"), dict):
         raise InputError("the description of the retriever is damaged; name a retriever with --retriever")
     kind = retriever_class(str(description.get("class_path")))
     arguments = {
-        str(name): _checked_argument(value, stranger) for name, value in description["init_args"].items()
+        str(name): _checked_argument(value, folder) for name, value in description["init_args"].items()
     }
     # The parser of the command line takes a dot in a name for an option of a part.
     if unknown := [name for name in arguments if not name.isidentifier()]:
@@ -65,31 +64,37 @@ def checked_description(description: object, stranger: Path | None) -> PlainDict
             f"the description of the retriever {kind.__name__} has the option {local[0]}, which files must not set;"
             " name a server in ELASTICSEARCH_URL, or with --retriever"
         )
-    if stranger is not None and "encoder" in arguments:
-        arguments["encoder"] = own_name(arguments["encoder"], stranger)
+    encoder = arguments.get("encoder")
+    if folder is not None and isinstance(encoder, str) and (folder / encoder).exists():
+        arguments["encoder"] = str(folder / encoder)
+    elif folder is not None and isinstance(encoder, str) and os.path.lexists(encoder):
+        raise InputError(
+            f"{folder}: names the encoder {encoder!r} on the Hub, and here is a file of this name; run the command in"
+            " another folder, or name a retriever with --retriever"
+        )
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
 
 
-def _checked_argument(value: object, stranger: Path | None) -> object:
+def _checked_argument(value: object, folder: Path | None) -> object:
     if isinstance(value, dict) and "class_path" in value:
-        return checked_description(value, stranger)
+        return checked_description(value, folder)
     if isinstance(value, list):
-        return [_checked_argument(item, stranger) for item in value]
+        return [_checked_argument(item, folder) for item in value]
     return value
 
 
-def make_retriever(description: object, stranger: Path | None) -> Retriever:
-    """Make the retriever that `Retriever.describe` described in a file; `stranger` as in `checked_description`."""
-    checked = checked_description(description, stranger)
+def make_retriever(description: object, folder: Path | None = None) -> Retriever:
+    """Make the retriever that `Retriever.describe` described in a file; see `checked_description`."""
+    checked = checked_description(description, folder)
     arguments = dict(checked["init_args"])
     if isinstance(arguments.get("retrievers"), list):
-        arguments["retrievers"] = [make_retriever(member, stranger) for member in arguments["retrievers"]]
+        arguments["retrievers"] = [make_retriever(member, folder) for member in arguments["retrievers"]]
     kind = retriever_class(checked["class_path"])
     try:
         return kind(**arguments)
     except InputError:
         raise
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"the description of the retriever {kind.__name__} is damaged ({reason(error)}); name a retriever with"
             " --retriever"

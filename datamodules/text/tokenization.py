@@ -202,8 +202,8 @@ class TransformersTokenizer(Tokenizer):
                 yield list(map(numbers.__getitem__, ids))
 
     def describe(self) -> dict[str, str | bool]:
-        """See `Tokenizer.describe`."""
-        return {**super().describe(), "contents": _contents(self.name)}
+        """See `Tokenizer.describe`; the values depend on the tokenizer's files, not on its name or folder."""
+        return {"name": "transformers", "lowercase": self.lowercase, "contents": _contents(self.name)}
 
 
 class _Numbers(dict[int, int]):

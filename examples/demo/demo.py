@@ -29,8 +29,8 @@ FIRST, DEV = 0.3, 0.1
 YOUR_OWN = """ The same on your own table (columns text, label):
 
   zoo fit --config your_own_data/classification --data.train_file train.csv --run_dir runs/mine
-  zoo test --ckpt_path runs/mine/checkpoints/best.ckpt --data.test_file test.csv --output scores.json
-  zoo predict --ckpt_path runs/mine/checkpoints/best.ckpt --input texts.txt --output predictions.jsonl
+  zoo test --ckpt_path runs/mine --data.test_file test.csv --output scores.json
+  zoo predict --ckpt_path runs/mine --input texts.txt --output predictions.jsonl
 """
 
 Row = tuple[str, str]
@@ -44,7 +44,7 @@ def run(*command: str) -> None:
 
 
 def train(name: str, table: Path) -> Path:
-    """Train by the command that a user types; the checkpoint."""
+    """Train by the command that a user types; the run folder."""
     run(
         "fit",
         "--config=your_own_data/classification",
@@ -53,7 +53,7 @@ def train(name: str, table: Path) -> Path:
         f"--data.cache_dir={RUNS / 'cache'}",
         f"--run_dir={RUNS / name}",
     )
-    return RUNS / name / "checkpoints" / "best.ckpt"
+    return RUNS / name
 
 
 def test(checkpoint: Path, table: Path) -> dict[str, Any]:

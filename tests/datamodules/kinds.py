@@ -73,7 +73,6 @@ def matching(folder: Path) -> Kind[MatchingDataModule]:
         MatchingDataModule,
         folder,
         batch_size=4,
-        seed=0,
         train_file=write_pairs(folder / "train.csv", 30, seed=0),
         validation_file=write_pairs(folder / "validation.csv", 9, seed=1),
         test_file=write_pairs(folder / "test.csv", 7, seed=2),
@@ -88,7 +87,6 @@ def clickthrough(folder: Path) -> Kind[ClickthroughDataModule]:
         folder,
         document_column="title",
         validation_split=0.2,
-        seed=3,
         **collection.options(),
     )
 

@@ -56,7 +56,7 @@ def test_a_second_preparation_does_no_work(kind: Kind[Any], monkeypatch: pytest.
     forbid(kind, monkeypatch)
     assert are_equal(all_batches(kind.prepared()), first)
     # Options that change only how rows are put into batches need no work either.
-    kind.prepared(batch_size=2, eval_batch_size=3, seed=5, bucket_by_length=False)
+    kind.prepared(batch_size=2, eval_batch_size=3)
     with pytest.raises(AssertionError, match="worked again"):
         kind.prepared(min_count=3)
 

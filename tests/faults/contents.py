@@ -17,7 +17,7 @@ from datamodules.core import storage
 from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval import FolderMemory
 from tests.faults.campaigns import TEXTS, Campaign, Random, made_run, predicted
-from zoo.saving.export import export
+from zoo.model_folder.export import export
 
 #: Numbers at the ends of types and of arrays.
 EXTREMES = (-1, -2, 0, 1, 2**15, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))

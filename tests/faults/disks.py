@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "predict": (["predict", "--ckpt_path=run", "--input=more.csv", "--output=out.jsonl"], "out.jsonl"),
     "test": (["test", "--ckpt_path=run", "--data.test_file=more.csv", "--output=out.json"], "out.json"),
     "encode": (
-        ["encode", "--ckpt_path=run/checkpoints/best.ckpt", "--input=more.csv", "--output=vectors"],
+        ["encode", "--ckpt_path=run", "--input=more.csv", "--output=vectors"],
         "vectors",
     ),
     "memory add": (["memory", "add", "run", "new.csv"], "run/memory"),

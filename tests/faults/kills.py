@@ -99,7 +99,7 @@ COMMANDS: dict[str, Command] = {
     "encode": Command(
         lambda folder: [
             "encode",
-            "--ckpt_path=run/checkpoints/best.ckpt",
+            "--ckpt_path=run",
             "--input=more.csv",
             "--output=vectors",
         ],

@@ -86,7 +86,6 @@ class Classification(Adapter):
             num_memories=3,
             batch_size=12,
             cache_dir=str(folder / "cache"),
-            seed=0,
             **self.options,
         )
 
@@ -242,7 +241,6 @@ class Ranking(Adapter):
             first_length=7,
             second_length=9,
             cache_dir=str(folder / "cache"),
-            seed=0,
         )
 
     def results(self, model: Task, batch: Any) -> Tensor:
@@ -373,7 +371,6 @@ class Dialogue(Adapter):
             validation_split=0.25,
             batch_size=5,
             cache_dir=str(folder / "cache"),
-            seed=0,
         )
 
     def results(self, model: Task, batch: Any) -> Tensor:

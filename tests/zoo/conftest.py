@@ -65,7 +65,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test its own working directory and cache, and no run's settings from another test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("ZOO_RUN_DIR", "PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+    for name in ("ZOO_RUN_DIR",):
         monkeypatch.delenv(name, raising=False)
 
 

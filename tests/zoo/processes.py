@@ -18,7 +18,7 @@ from zoo.registry import MODELS
 DDP = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["zoo.cli.lightning", *{entry.module for entry in MODELS.values()}])
+_FORKS.set_forkserver_preload(["zoo.runs.options", *{entry.module for entry in MODELS.values()}])
 
 
 def zoo_process(*arguments: object, code: int = 0) -> str:

@@ -60,7 +60,6 @@ class Retrieval(Adapter):
             batch_size=10,
             eval_batch_size=64,
             cache_dir=str(folder / "cache"),
-            seed=0,
         )
 
     def make_batch(self) -> Any:

@@ -15,7 +15,7 @@ import yaml
 
 from tests.zoo.conftest import Result
 from zoo.comparison import Comparison, compared, draw, table_of
-from zoo.saving.run_folder import Run, draw_training, read_run
+from zoo.run_folder import Run, draw_training, read_run
 
 Command = Callable[..., Result]
 

@@ -81,7 +81,6 @@ CASES: Cases = {
         "eval_batch_size": Case(3),
         "validation_split": Case(0.4, SPLIT),
         "split_seed": Case(3, SPLIT),
-        "split_duplicates": Case(True, SPLIT),
         "tokenizer": Case("whitespace"),
         "num_workers": NoEffect("processes that build the same batches"),
         "cache_dir": NoEffect("the place of the cache"),
@@ -89,9 +88,7 @@ CASES: Cases = {
     "VectorOptions": {
         "word_vectors": Case("vectors.txt"),
         "normalize_vectors": Case(True, {**VECTORS, "normalize_vectors": False}),
-        "vector_words": Case(2, VECTORS),
         "characters": Case(True, {"characters": False}),
-        "max_characters": Case(2, {"characters": True}),
     },
     "MemoryOptions": {"memory": Case(OTHER), "memory_text_column": Case("other_text", {"memory": OTHER})},
     "TableOptions": {
@@ -108,13 +105,11 @@ CASES: Cases = {
         "max_length": Case(3),
         "memory_max_length": Case(3),
         "text_column": Case("other_text"),
-        "missing_labels": Case("skip", {"train_file": "unlabelled.csv"}),
     },
     "ClassificationOptions": {
         "rows_per_class": Case(5),
         "class_names": Case("names.txt", {"label_column": "number"}),
         "classes": Case(["boats", "bread"]),
-        "max_labels": Case(2, effect=REFUSED),
         "memory_label_column": Case("label", {"memory": OTHER}),
     },
     "MatchingOptions": {
@@ -125,7 +120,6 @@ CASES: Cases = {
         "first_column": Case("other_first"),
         "second_column": Case("other_second"),
         "question_column": Case("topic"),
-        "encoding_errors": Case("replace", {"train_file": "latin.csv"}),
         "queries_file": Case("others/queries.jsonl", TREC),
         "documents_file": Case("others/corpus.jsonl", {**TREC, "document_column": "title"}),
         "document_column": Case("title", TREC),
@@ -134,9 +128,6 @@ CASES: Cases = {
         "num_negatives": Case(1, {"negatives": "random"}),
         "candidates": Case("retrieved"),
         "num_candidates": Case(2, {"candidates": "retrieved"}),
-        "keep_questions_without_positive": NoEffect(
-            "counted by the scores of a model, see tests/zoo/tasks/test_matching_task.py"
-        ),
         "train_file": Case("pairs_other.csv"),
         "validation_file": Case("pairs_other.csv"),
         "test_file": Case("pairs_other.csv"),
@@ -149,7 +140,6 @@ CASES: Cases = {
         "document_length": Case(2),
         "validation_split": Case(0.4),
         "split_seed": Case(3),
-        "split_duplicates": Case(True),
         "corpus_file": Case("others/corpus.jsonl"),
         "train_queries": Case("others/queries.jsonl"),
         "train_judgements": Case("others/qrels.tsv"),
@@ -175,7 +165,6 @@ CASES: Cases = {
         "lowercase": Case(True),
         "min_count": Case(1),
         "max_turns": Case(2),
-        "split_duplicates": Case(True, effect=LOGGED),
         "layout": Case("table", {**DIALOGUES, "layout": "hmn4qa"}),
         "train_file": Case("other.txt"),
         "validation_file": Case("other.txt"),
@@ -254,13 +243,11 @@ def write_texts_and_pairs() -> None:
         write_pairs(Path(f"pairs_{name}"), seed)
     rows = [f'"{text}",{label}' for text, label in zip(*labelled_texts(20), strict=True)]
     Path("quoted.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    Path("unlabelled.csv").write_text(Path("train.csv").read_text() + "a text,,,,,\n")
     texts, _ = labelled_texts(40)
     pairs = [f'"{texts[i // 2]}",{texts[i]},{i % 2}' for i in range(40)]
     Path("quoted_pairs.csv").write_text("\n".join(["first,second,label", *pairs]) + "\n")
     plain = [f"{i % 2}\t{texts[i // 2]}\t{texts[i]}\t{i}" for i in range(40)]
     Path("plain_pairs.tsv").write_text("\n".join(plain) + "\n")
-    Path("latin.csv").write_bytes(Path("pairs_train.csv").read_bytes().replace(b"rye", b"r\xe9"))
     Path("names.txt").write_text("one\ntwo\nthree\n")
     words = ("the", "of", "old", "lion", "mast", "rye", "good", "day", "apple", "iron", "never")
     Path("vectors.txt").write_text("".join(f"{word} {i + 1} {i % 3} 2\n" for i, word in enumerate(words)))
@@ -375,7 +362,7 @@ def test_every_option_of_the_data_has_an_effect(name: str) -> None:
     write_clicks()
     write_dialogues()
     kind = datamodules.find(name)
-    base = {**BASES[name], "seed": 0, "cache_dir": "cache"}
+    base = {**BASES[name], "cache_dir": "cache"}
 
     known: dict[str, tuple[Any, set[str]]] = {}
 

@@ -65,7 +65,7 @@ def fit(zoo_command: Zoo, *options: object, run: str = "run") -> dict[str, float
 
 
 def scored(zoo_command: Zoo, command: str, *options: object, run: str = "run") -> dict[str, float]:
-    checkpoint = Path(run, "checkpoints", "best.ckpt")
+    checkpoint = Path(run)
     result = zoo_command(
         command, "--ckpt_path", checkpoint, "--output=scores.json", "--trainer.accelerator=cpu", *options
     )
@@ -163,7 +163,7 @@ def test_test_rows_that_were_added_to_the_memory_are_counted(
     assert "accuracy_without_duplicates" not in before
     assert not warned()
     added = write_table(tmp_path / "added.csv", rows[80:110])
-    assert zoo_command("memory", "add", "run/checkpoints/best.ckpt", added).code == 0
+    assert zoo_command("memory", "add", "run", added).code == 0
     after = scored(zoo_command, "test", "--data.test_file", test)
     assert (after["rows_in_memory"], after["rows_in_training"]) == (30, 0)
     assert after["accuracy"] > 0.7 > after["accuracy_without_duplicates"]
@@ -198,20 +198,17 @@ def test_duplicates_stay_on_one_side_of_the_split(
     assert metrics["val/accuracy"] < 0.75
     assert metrics["val/rows_in_training"] == 0
     assert caplog.text.count("240 of 240 rows to split are duplicates of each other, in 60 groups") == 1
-
-    metrics = fit(zoo_command, *options, "--data.split_duplicates=true", run="separated")
-    assert metrics["val/accuracy"] > 0.8
-    assert metrics["val/rows_in_training"] > 40
-    assert len(warned()) == 1
+    assert not warned()
 
 
 def test_a_split_that_contradicts_the_run_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", drawn_rows(60))
     fit(zoo_command, *SVM, "--data.train_file", train)
-    checkpoint = Path("run/checkpoints/best.ckpt")
-    for option in ("split_seed=1", "validation_split=0.3", "split_duplicates=true"):
-        line = refusal(zoo_command("validate", "--ckpt_path", checkpoint, f"--data.{option}"))
-        assert f"data.{option.replace('true', 'True')}: --ckpt_path {checkpoint} was trained with" in line
+    checkpoint = Path("run")
+    for option in ("split_seed=1", "validation_split=0.3"):
+        same = ("--ckpt_path", checkpoint, "--data.train_file", train, f"--data.{option}")
+        line = refusal(zoo_command("validate", *same))
+        assert f"data.{option}: --ckpt_path {checkpoint} was trained with" in line
         assert "has seen rows that would now be split off" in line
         # Other rows are accepted.
         scored(zoo_command, "validate", f"--data.{option}", "--data.validation_file", train)
@@ -223,12 +220,10 @@ def test_rows_that_the_first_model_was_trained_on(zoo_command: Zoo, warned: Warn
     train, copy = (write_table(tmp_path / f"{name}.csv", rows) for name in ("train", "copy"))
     options = [*SMALL, "--model.features=M1", "--data.num_memories=0"]
     fit(zoo_command, *options, "--data.train_file", train, run="first")
-    start = "--model.init_from=first/checkpoints/best.ckpt"
+    start = "--model.init_from=first"
     other = [*options, start, "--data.split_seed=1"]
     line = refusal(zoo_command("fit", *other, "--data.train_file", train, "--run_dir=second"))
-    assert (
-        "data.split_seed=1: model.init_from=first/checkpoints/best.ckpt was trained with split_seed=0" in line
-    )
+    assert "data.split_seed=1: model.init_from=first was trained with split_seed=0" in line
     # A file with the same rows is found by its rows.
     metrics = fit(zoo_command, *other, "--data.train_file", copy, run="second")
     assert 0 < metrics["val/rows_in_training"] <= metrics["val/rows"]
@@ -253,7 +248,7 @@ def test_training_rows_in_a_test_are_counted_by_one_and_two_processes(
     one = scored(zoo_command, "test", *options)
     assert (one["rows_in_training"], one["rows_in_memory"], one["rows"]) == (20, 20, 51)
     assert len(warned()) == 1
-    checkpoint = Path("run/checkpoints/best.ckpt")
+    checkpoint = Path("run")
     zoo_process("test", "--ckpt_path", checkpoint, *options, "--output=two.json", *DDP)
     assert json.loads(Path("two.json").read_text()) == one
     assert "accuracy_without_duplicates" in one
@@ -309,17 +304,14 @@ def test_duplicate_questions_stay_together(tmp_path: Path) -> None:
     }
     assert not sides["train"] & sides["validation"]
     assert data.duplicate_counts("validation")["rows_in_training"] == 0
-    separated = pairs_module(file, split_duplicates=True)
-    assert separated.duplicate_counts("validation")["rows_in_training"] > 0
 
 
 def test_swapped_pairs_stay_together(tmp_path: Path) -> None:
     rows = [(f"text {n} one", f"text {n} two", n % 2) for n in range(40)]
     rows += [(second, first.upper(), label) for first, second, label in rows]
     file = write_pairs(tmp_path / "train.tsv", rows)
-    for are_separated in (False, True):
-        data = pairs_module(file, goal="classification", split_duplicates=are_separated)
-        assert (data.duplicate_counts("validation")["rows_in_training"] > 0) == are_separated
+    data = pairs_module(file, goal="classification")
+    assert data.duplicate_counts("validation")["rows_in_training"] == 0
 
 
 def test_test_questions_that_were_trained_on_are_counted(

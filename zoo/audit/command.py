@@ -12,8 +12,10 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval import Retriever, open_memory
 from zoo.audit.audit import Audit, audit
 from zoo.audit.page import page as page_of
-from zoo.memory.edit import open_to_change, relabel_rows
-from zoo.saving.saved_model import SavedModel, is_model
+from zoo.loading import load
+from zoo.memory.edit import relabel_rows
+from zoo.memory.opened import OpenedMemory
+from zoo.model_folder.folder import is_model
 
 _COLUMNS = ("id", "text", "label", "suggested", "suspicion")
 _CONTRADICTIONS = ("contradicting_ids", "contradicting_labels", "contradicting_texts")
@@ -38,7 +40,7 @@ def audit_memory(
     --apply: the memory has a new version with these labels.
 
     Args:
-        model: a run folder, a checkpoint or an exported folder; or a memory folder.
+        model: a run folder or a model folder; or a memory folder.
         output: the table, a CSV file.
         page: a HTML file for the 1,000 most suspicious rows; null: none.
         apply: relabel the memory's rows by a table with the columns id and label instead; other rows stay.
@@ -47,19 +49,17 @@ def audit_memory(
         retriever: back end to use instead of the model's (another server).
     """
     if apply is not None:
-        opened = open_to_change(model, retriever, refit)
+        opened = OpenedMemory.open_to_change(model, retriever, refit)
         # Labels are names: those of the memory, even where the training table has numbers for them.
         rows = read_table(apply, "id", "label")
-        relabel_rows(*opened, list(rows.texts), rows.labels or [], allow_empty_class, refit, retriever)
+        relabel_rows(opened, list(rows.texts), rows.labels or [], allow_empty_class, refit, retriever)
         return
     table = check_output(output, [model])
     page_file = None if page is None else check_output(page, [model], "--page")
     if page_file == table:
         raise InputError(f"--page {visible(output)}: is the file of --output; name another file")
-    if is_model(model):
-        result = audit(SavedModel.open(model).predictor(retriever=retriever))
-    else:
-        result = audit(open_memory(model, retriever))
+    audited = load(model, retriever=retriever) if is_model(model) else open_memory(model, retriever)
+    result = audit(audited)
     with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*_COLUMNS, *_CONTRADICTIONS])

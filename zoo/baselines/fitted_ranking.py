@@ -12,7 +12,6 @@ from typing_extensions import override
 from datamodules.base import AnyDataModule
 from datamodules.batch import ClickBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
-from datamodules.dataset import run_seed
 from zoo.tasks.fitted import Fitted, FittedNetwork
 from zoo.tasks.retrieval.task import RetrievalTask
 
@@ -49,7 +48,7 @@ class FittedRanking(Fitted, RetrievalTask):
 
     @override
     def finish(self, data: AnyDataModule) -> None:
-        self.network.fit(data.split("train").judgements.documents.texts[:], run_seed())
+        self.network.fit(data.split("train").judgements.documents.texts[:], data.seed)
 
     @override
     def encode_collection(

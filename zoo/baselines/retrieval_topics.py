@@ -17,7 +17,6 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch
 from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict
-from datamodules.dataset import run_seed
 from zoo.baselines.fitted_ranking import FittedRanking, RankingNetwork
 from zoo.layers.interactions import unit
 from zoo.tasks.base import check_sizes
@@ -268,7 +267,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
     @override
     def finish(self, data: AnyDataModule) -> None:
         judgements = data.split("train").judgements
-        self.network.fit([*judgements.queries.texts, *judgements.documents.texts], run_seed())
+        self.network.fit([*judgements.queries.texts, *judgements.documents.texts], data.seed)
 
     @property
     @override

@@ -22,7 +22,6 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.dataset import run_seed
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
@@ -149,7 +148,7 @@ class WordAverages(Fitted, ClassificationTask):
         corpus = read_corpus(data, labels, with_memories=self.uses_memory)
         if not len(corpus.words):
             raise InputError(f"{split.rows.source}: no text has a word of the vocabulary")
-        vectors = self.learn_vectors(corpus, vocabulary, seed=run_seed())
+        vectors = self.learn_vectors(corpus, vocabulary, seed=data.seed)
         known = np.bincount(corpus.words, minlength=len(vocabulary)) > 0
         self.network.fitted = {
             "vectors": torch.from_numpy(vectors * known[:, None]),

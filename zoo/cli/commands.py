@@ -27,8 +27,11 @@ class Command(NamedTuple):
 
 
 _RUN = "zoo.cli.runs:run"
-_MEMORY = {name: f"zoo.memory.commands:{name}" for name in ("add", "tune", "show")} | {
-    name: f"zoo.memory.edit:{name}" for name in ("remove", "relabel", "replace", "compact")
+_MEMORY = {
+    "add": "zoo.memory.commands:add",
+    "tune": "zoo.memory.tuning:tune",
+    "show": "zoo.memory.commands:show",
+    **{name: f"zoo.memory.edit:{name}" for name in ("remove", "relabel", "replace", "compact")},
 }
 
 # fmt: off
@@ -38,10 +41,10 @@ GROUPS = {
         "fit": Command("train a model", "--data.train_file mine.csv", _RUN, parses=True),
         "validate": Command("scores on validation rows", "--ckpt_path MODEL", _RUN, parses=True),
         "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _RUN, parses=True),
-        "config": Command("the configurations of the zoo", "hmn/hmn4qa", "zoo.cli.configs:config", first="--name"),
+        "config": Command("the configurations of the zoo", "hmn/hmn4qa", "zoo.cli.models:config", first="--name"),
         "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _RUN, parses=True),
     },
-    "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub or in W&B)": {
+    "Use a model (MODEL: a run folder, a model folder or a name on the Hub or in W&B)": {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
         "serve": Command("predictions and the memory over HTTP", "MODEL --port 8000 --workers 2", "zoo.serve.command:serve", is_positional=True),
         "memory": Command("add, remove, relabel, replace, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
@@ -88,6 +91,8 @@ def run(name: str, options: Sequence[str]) -> None:
         return
     from jsonargparse import auto_cli
 
+    from zoo.runs.parser import Parser
+
     target = command.target
     components: Any = (
         _function(target)
@@ -105,7 +110,7 @@ def run(name: str, options: Sequence[str]) -> None:
         list(options),
         as_positional=command.is_positional,
         prog=f"zoo {name}",
-        exit_on_error=False,
+        parser_class=Parser,
     )
 
 

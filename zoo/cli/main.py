@@ -8,7 +8,6 @@ import select
 import signal
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -26,26 +25,6 @@ from zoo.cli.signals import end_children, ending_signal, raising_sigterm
 
 #: Maximum number of characters of an error message.
 _LONGEST = 1000
-#: Warnings of Lightning and PyTorch that concern no user.
-_IRRELEVANT = (
-    # Between Lightning and PyTorch.
-    ".*LeafSpec.* is deprecated",
-    # A resumed run continues in its folder, and `CSVMetrics` deletes nothing.
-    "Experiment logs directory .* exists",
-    "Checkpoint directory .* exists",
-    # A test needs no callbacks of the training.
-    "Be aware that when using `ckpt_path`",
-    # The scores are summed over processes already, exactly.
-    "It is recommended to use `self.log",
-    # Of small tables: an epoch's scores are logged at its end.
-    "The number of training batches",
-    ".*does not have many workers",
-    # There are no validation rows: the last epoch counts.
-    "Total length of `DataLoader` across ranks is zero",
-    ".*monitor='val/encoder_accuracy'.* could not find",
-    # A frozen encoder.
-    "Found .* module.s. in eval mode",
-)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -89,8 +68,10 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_has_ended():
             return 128 + signal.SIGPIPE
-        if (line := explain(error, args[0])) is None:
+        line = explain(error)
+        if line is None or os.environ.get("ZOO_DEBUG") == "1":
             traceback.print_exc()
+        if line is None:
             return 1
         _report(f"zoo: error: {excerpt(line, _LONGEST)}")
         return 2
@@ -178,13 +159,3 @@ def _configure_logging() -> None:
         logging.getLogger(name).setLevel(logging.INFO)
     # It logs each failed request, which our own log does with the time of the next attempt.
     logging.getLogger("elastic_transport").setLevel(logging.ERROR)
-    ignore_irrelevant_warnings()
-
-
-def ignore_irrelevant_warnings() -> None:
-    """Hide warnings of Lightning and PyTorch that concern no user."""
-    # LightningCLI's own calls of jsonargparse, and how we call LightningCLI.
-    warnings.filterwarnings("ignore", module=r"pytorch_lightning\.cli")
-    warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
-    for message in _IRRELEVANT:
-        warnings.filterwarnings("ignore", message=message)

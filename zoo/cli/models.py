@@ -1,11 +1,12 @@
-"""`zoo list` shows the models, and `zoo export` writes a trained one for others."""
+"""`zoo list` shows the models, `zoo config` configurations, and `zoo export` writes a trained model for others."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
 from zoo.registry import MODELS, model_class, paper_of
+from zoo.runs import configs
 
 
 def list_models(name: str | None = None) -> None:
@@ -15,7 +16,7 @@ def list_models(name: str | None = None) -> None:
         name: of a model; null lists all.
     """
     if name is not None:
-        from zoo.saving.saved_model import option_names
+        from zoo.loading import option_names
 
         kind = model_class(name)
         print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
@@ -34,14 +35,14 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
     """Write a trained model as a folder that works alone on another machine: no pickle, a checksum for every file.
 
     Args:
-        ckpt_path: a run folder, a checkpoint or an exported folder.
+        ckpt_path: a run folder or a model folder.
         folder: to make.
         push: upload the model, too: user/name on the Hugging Face Hub, or wandb:entity/project/name, a new version of
             an artifact.
         private: only its owner sees the repository on the Hub.
     """
-    from zoo.saving import sharing
-    from zoo.saving.export import export
+    from zoo.model_folder import sharing
+    from zoo.model_folder.export import export
 
     if push is not None:
         sharing.check_target(push, private)
@@ -53,3 +54,17 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
             print(sharing.upload(exported, push, private))
         except InputError as error:
             raise InputError(f"{error}; the model is in {exported}, from where it can be uploaded") from error
+
+
+def config(name: str | None = None) -> None:
+    """Print a configuration of the zoo, to read it or to make it your own; without a name, the names of all.
+
+    Args:
+        name: a name, such as hmn/hmn4qa.
+    """
+    if name is not None:
+        print(configs.find(name).read_text(encoding="utf-8"), end="")
+        return
+    for each in configs.names():
+        first = (configs.FOLDER / f"{each}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+        print(f"{each:32} {excerpt(first.lstrip('# '), 85)}")

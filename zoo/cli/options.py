@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from datamodules.core.secrets import refuse_secrets
+from zoo.runs.configs import find
 
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -22,23 +23,26 @@ def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, following
 
 
+def with_files(options: Sequence[str]) -> list[str]:
+    """Return the options with files in place of the names of configurations."""
+    named, is_value = list[str](), False
+    for option in options:
+        if is_value:
+            named.append(str(find(option)))
+        elif option.startswith("--config="):
+            named.append(f"--config={find(option.removeprefix('--config='))}")
+        else:
+            named.append(option)
+        is_value = option == "--config"
+    return named
+
+
 def import_retrievers(options: Sequence[str]) -> None:
     """Import the retrievers if options, or a file, may name one: the parser finds only imported classes."""
     if any(option.startswith(("--retriever", "--config", "--help", "-h")) for option in options):
         from datamodules.retrieval import load_all_retrievers
 
         load_all_retrievers()
-
-
-def user_strings(options: Sequence[str]) -> set[str]:
-    """Return all strings in the values of options, and in the files of --config."""
-    strings: set[str] = set()
-    for name, value in named_values(options):
-        strings |= {value, *_strings_in(_parsed(value))}
-        if name == "--config" and "\0" not in value and os.path.isfile(value):
-            text = Path(value).read_text(encoding="utf-8", errors="replace")
-            strings |= set(_strings_in(_parsed(text)))
-    return strings
 
 
 def refuse_secrets_of(options: Sequence[str]) -> None:
@@ -56,14 +60,3 @@ def _parsed(text: str) -> object:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return None  # the parser reports it
-
-
-def _strings_in(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _strings_in(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings_in(item)

@@ -14,7 +14,6 @@ from operator import length_hint
 from pathlib import Path
 from typing import TextIO
 
-from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError, check_count
@@ -26,7 +25,9 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
-from zoo.saving.saved_model import SavedModel
+from zoo.loading import class_of, open_predictor
+from zoo.model_folder.folder import ModelFolder
+from zoo.runs.parser import Parser
 
 log = logging.getLogger("zoo")
 
@@ -39,9 +40,8 @@ _OTHER_FORMATS = (".parquet", ".xlsx", ".xls", ".ods", ".gz", ".xz", ".bz2", ".z
 def run(command: str, options: Sequence[str]) -> None:
     """Run `zoo predict`: it has options of its own, and those of the model's kind."""
     import_retrievers(options)
-    parser = ArgumentParser(
+    parser = Parser(
         prog=f"zoo {command}",
-        exit_on_error=False,
         description=inspect.getdoc(predict),
         epilog="With --ckpt_path, --help also shows the options of that model's kind.",
     )
@@ -52,14 +52,17 @@ def run(command: str, options: Sequence[str]) -> None:
     if "--input" in given:
         _check_input(given["--input"], given.get("--shard"))
     _check_output(given.get("--output"), [given.get("--input"), source])
-    model = None if source is None else SavedModel.open(source)
+    model = None if source is None else ModelFolder.open(source)
     if model is not None:
         kind_options = parser.add_method_arguments(
-            model.kind.predictor_type, "records", as_positional=False, skip={"source", "batch_size", "shard"}
+            class_of(model).predictor_type,
+            "records",
+            as_positional=False,
+            skip={"source", "batch_size", "shard"},
         )
         own = inspect.signature(predict).parameters.keys() - {"model", "options"}
-        _check_names(options, [*own, *kind_options], f"{source}, a {model.kind.__name__}")
-    parsed = parser.instantiate_classes(parser.parse_args(list(options))).as_dict()
+        _check_names(options, [*own, *kind_options], f"{source}, a {model.meta.model}")
+    parsed = parser.instantiate(parser.parse_args(list(options))).as_dict()
     assert model is not None  # the parser refuses a missing --ckpt_path
     of_kind = {name: parsed.pop(name) for name in kind_options}
     predict(**parsed, model=model, options=of_kind)
@@ -101,7 +104,7 @@ def _check_output(output: str | None, others: Sequence[str | None]) -> None:
 def predict(
     ckpt_path: str,
     input: str,
-    model: SavedModel,
+    model: ModelFolder,
     options: PlainDict,
     output: str | None = None,
     memory: str | None = None,
@@ -118,7 +121,7 @@ def predict(
     ranked. A retrieval model writes the best documents of its collection for each query.
 
     Args:
-        ckpt_path: a run folder, a checkpoint, an exported folder or a name on the Hub.
+        ckpt_path: a run folder, a model folder or a name on the Hub or in W&B.
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
         output: a file, whose name chooses the format: a table (.csv, .tsv), a TREC run of a model that ranks (.run,
             .trec), else JSON lines; null writes these to standard output.
@@ -133,7 +136,7 @@ def predict(
     check_count("batch_size", batch_size)
     path = None if output is None or output == "-" else Path(output)
     separator = None if path is None else _SEPARATORS.get(path.suffix.lower())
-    kind = model.kind.predictor_type
+    kind = class_of(model).predictor_type
     if path is not None and is_run(path):
         if "run_name" not in options:
             raise InputError(
@@ -149,7 +152,7 @@ def predict(
     if shard is not None:
         if "shard" not in inspect.signature(kind.records).parameters:
             raise InputError(
-                f"--shard: predictions of a {model.kind.__name__} are not cut into shards; omit the option"
+                f"--shard: predictions of a {model.meta.model} are not cut into shards; omit the option"
             )
         options, path = {**options, "shard": part}, path and part.part_of(path)
 
@@ -159,7 +162,7 @@ def predict(
             partial = stack.enter_context(new_file(path, "--output"))
             file = stack.enter_context(partial.open("w", encoding="utf-8", newline=""))
         started = time.monotonic()
-        predictor = model.predictor(memory, retriever, device, memory_version)
+        predictor = open_predictor(model, memory, retriever, device, memory_version)
         records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
         # Lines on the terminal would be mixed with the bar.
         is_hidden = True if path is None and sys.stdout.isatty() else None

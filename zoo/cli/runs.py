@@ -1,81 +1,102 @@
-"""`zoo fit`, `validate`, `test` and `prepare`: checks and configuration, before Lightning is imported."""
+"""`zoo fit`, `validate`, `test` and `prepare`: names of options are checked before Lightning is imported."""
 
 from __future__ import annotations
 
 import logging
 import os
-import tempfile
-from collections.abc import Collection, Mapping
-from dataclasses import fields
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import yaml
-
-import callbacks
-import datamodules
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import checked_description, load_all_retrievers
-from datamodules.state import options_to_evaluate
-from zoo.cli import configs
-from zoo.cli.options import named_values, user_strings
-from zoo.registry import MODELS, model_class
-from zoo.saving.checkpoint import explained_by
-from zoo.saving.saved_model import SavedModel, option_names
+from zoo.cli.options import named_values, with_files
+from zoo.runs import configs
+from zoo.runs.names import check_names
+
+if TYPE_CHECKING:
+    from zoo.model_folder.folder import ModelFolder
+    from zoo.runs.options import RunOptions
 
 log = logging.getLogger("zoo")
 
 #: Options that can be given where a run is resumed; all others are the run's.
 _WHEN_RESUMED = ("--ckpt_path", "--trainer.max_epochs", "--help")
 
-#: They log seeds, missing devices and advertisements.
-LIGHTNING_LOGGERS = ("pytorch_lightning", "lightning_fabric")
 
-
-def run(command: str, options: list[str], files: Mapping[str, str] | None = None) -> None:
-    """Run `fit`, `validate`, `test` or `prepare`; `files` are written into the run folder when it is made."""
-    options = configs.with_files(options)
-    given = dict(named_values(options))
-    for option in given:
-        if option.partition(".")[0] in ("--optimizer", "--lr_scheduler"):
-            raise InputError(f"{option}: belongs to the model; write --model.{option.removeprefix('--')}")
+def run(command: str, options: Sequence[str]) -> None:
+    """Run `fit`, `validate`, `test` or `prepare`."""
+    options = with_files(options)
+    if any("\0" in option for option in options):
+        raise InputError("an option holds a NUL character, and names no file; write another")
+    given, names = (
+        dict(named_values(options)),
+        [each.partition("=")[0] for each in options if each[:2] == "--"],
+    )
+    files = [configs.contents(value) for name, value in named_values(options) if name == "--config"]
     source = given.get("--ckpt_path")
-    if source is None and command in ("validate", "test") and "--help" not in options:
-        raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
-    saved = None if source is None else SavedModel.open(source)
-    if saved is not None and command == "fit":
-        options = _resumed(saved, options)
-    strings = user_strings(options)
-    if saved is not None and command != "fit":
-        base = _config_of(saved, command, given)
-    else:
-        base = {} if saved is not None or "--help" in options else configs.recipe(options)
+    shows_help = "-h" in options or any(name.endswith(("--help", ".help")) for name in names)
+    folder, base = None, PlainDict()
+    if command in ("validate", "test"):
+        check_names(names)
+        if source is not None:
+            folder, base = _open(source, command, given)
+        elif not shows_help:
+            raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
+    elif source is not None:
+        base = _config_of_run(source, names)
+    elif not shows_help:
+        base = configs.recipe(_class_of("model", given, []), _class_of("data", given, []) is not None, files)
+    model, data = (_class_of(group, given, [base, *files]) for group in ("model", "data"))
+    check_names(names, model, data)
+    if source is None and base and model is not None:
+        recipe = configs.RECIPES[configs.task_of(model)]
+        log.info("no model in --config: %s with the options of `zoo config %s`", model, recipe)
 
-    from zoo.cli.lightning import ZooCLI
+    from zoo.runs.options import RunOptions
 
-    # Lightning sets these levels when it is imported.
-    for name in LIGHTNING_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    _import_classes(strings | {base[name]["class_path"] for name in ("model", "data") if name in base})
-    with tempfile.TemporaryDirectory() as folder:
-        if base:
-            # Below the user's own options, which override it.
-            file = Path(folder) / "base.yaml"
-            file.write_text(yaml.safe_dump(base, sort_keys=False))
-            options = ["--config", str(file), *options]
-        try:
-            ZooCLI(command, saved, options, files or {})
-        finally:
-            os.environ.pop("ZOO_RUN_DIR", None)
+    classes = {name for name in (model, data, given.get("--model.help"), given.get("--data.help")) if name}
+    parsed = RunOptions.of_arguments(command, options, base, classes)
+    if command == "fit":
+        _fit(parsed)
+    elif command == "prepare":
+        parsed.prepare()
+    elif folder is not None:
+        _evaluate(command, parsed, folder)
 
 
-def _resumed(saved: SavedModel, options: list[str]) -> list[str]:
-    """Return the options that resume the run of a checkpoint in its folder, as its configuration describes it."""
-    source = saved.source
+def _class_of(group: str, given: Mapping[str, str], layers: Sequence[PlainDict]) -> str | None:
+    """Return the class of `model` or `data` that options or, below them, configurations name."""
+    named = [layer.get(group) for layer in layers]
+    named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
+    named += [given.get(f"--{group}.class_path"), given.get(f"--{group}")]
+    names = [each.rpartition(".")[2] for each in named if isinstance(each, str)]
+    return names[-1] if names else None
+
+
+def _fit(options: RunOptions) -> None:
+    """Train, and print the answer, the score of the best epoch and the run folder."""
+    folder = options.values.run_dir
+    if folder is None:
+        model = str(options.values.model.class_path).rpartition(".")[2]
+        # Runs that a sweep starts in the same second have folders of their own.
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+        # Processes that the launcher starts for other devices inherit the name.
+        folder = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{name}")
+    try:
+        trained = options.fit(Path(folder))
+    finally:
+        os.environ.pop("ZOO_RUN_DIR", None)
+    if trained is not None:
+        print(trained.as_text())
+
+
+def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
+    """Return the configuration of the run that a checkpoint is in, for a command with options of these names."""
     start = f"start a new run from its weights with zoo fit --model.init_from {source}"
     if not Path(source).is_file():
         raise InputError(f"--ckpt_path {source}: a run is resumed from its checkpoints/last.ckpt; or {start}")
-    names = (option.partition("=")[0] for option in options if option.startswith("--"))
     if others := [name for name in names if name not in _WHEN_RESUMED]:
         raise InputError(
             f"{', '.join(others)}: a resumed run has its own options, and only --trainer.max_epochs can be given; omit"
@@ -85,48 +106,52 @@ def _resumed(saved: SavedModel, options: list[str]) -> list[str]:
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
-    if not saved.is_own:
-        raise InputError(f"--ckpt_path {source}: is not a checkpoint of your own runs; {start}")
-    return ["--config", str(config), *options, "--run_dir", str(folder)]
+    from zoo.training.checkpoints import meta_of, read_contents
+
+    meta_of(read_contents(Path(source)), source)  # Lightning reports a damaged one late, with a traceback
+    return {**configs.contents(str(config)), "run_dir": str(folder)}
 
 
-def _import_classes(strings: set[str]) -> None:
-    """Import callbacks, and the models and data modules that are named: options name them without their modules."""
-    load_all_retrievers()
-    for name in callbacks.__all__:
-        getattr(callbacks, name)
-    names = {string.rpartition(".")[2] for string in strings}
-    for name in names & MODELS.keys() or MODELS:
-        model_class(name)
-    for name in names & datamodules.MODULES.keys() or datamodules.MODULES:
-        datamodules.find(name)
+def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFolder, PlainDict]:
+    """Open a trained model, and return it with the configuration with which it is evaluated."""
+    from datamodules.retrieval import checked_description
+    from zoo.loading import check_options, class_of, option_names, options_of_data
+    from zoo.model_folder.folder import ModelFolder
 
-
-def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainDict:
-    """Return a configuration with the model and data of a checkpoint, for a command with the user's options."""
-    # `ZooCLI` opens the memory, which the user may name in a file of --config.
-    state, data = saved.state(names_memory=True), saved.data_kind
-    if saved.path.is_file() and not saved.is_own:
-        log.info(
-            "%s: is not a checkpoint of your own runs, so the files that its options name are not read"
-            " (README, 'Share, compare, scale')",
-            saved.source,
-        )
-    options = state.options
-    if command in ("validate", "test"):
-        named = {name.removeprefix("--data."): value for name, value in given.items()}
-        options = options_to_evaluate(state, data.options_type, command, named)
-    with explained_by(saved.source):
-        _check_names(saved.options, option_names(saved.kind))
-        _check_names(options, [field.name for field in fields(data.options_type)])
-        retriever = checked_description(state.retriever, saved.stranger)
-    return {
-        "model": {"class_path": saved.kind.__name__, "init_args": saved.options},
+    folder = ModelFolder.open(source)
+    kind, (data, options) = class_of(folder), options_of_data(folder)
+    check_options(folder.meta.options, option_names(kind), folder)
+    names_test = any(
+        given.get(f"--data.{name}") for name in data.options_type.files if name.startswith("test_")
+    )
+    if command == "test" and names_test and "test_split" in options:
+        options["test_split"] = None  # the file replaces it
+    retriever = checked_description(folder.meta.data.retriever, folder.path)
+    return folder, {
+        "model": {"class_path": kind.__name__, "init_args": folder.meta.options},
         "data": {"class_path": data.__name__, "init_args": {**options, "retriever": retriever}},
     }
 
 
-def _check_names(options: PlainDict, names: Collection[str]) -> None:
-    """Refuse options that a class does not have: the parser would import a class that `optimizer.class_path` names."""
-    if unknown := sorted(options.keys() - {*names}):
-        raise InputError(f"has options that this version does not have: {excerpt(', '.join(unknown))}")
+def _evaluate(command: str, options: RunOptions, folder: ModelFolder) -> None:
+    """Evaluate a trained model, print its scores, and write them to the file of `--output`."""
+    from datamodules.core.outputs import check_output
+    from zoo.cli.scores import as_text
+    from zoo.runs.evaluation import evaluate, restore
+
+    output = options.values.output
+    if output is not None:  # hours of evaluation should not end in a refusal
+        files = [value for value in vars(options.values.data.init_args).values() if isinstance(value, str)]
+        output = check_output(output, [folder.source, *files])
+    made = options.make()
+    split = "validation" if command == "validate" else "test"
+    restore(made.model, made.data, folder, split)
+    scores = evaluate(made.model, made.data, split, made.trainer, lists_errors=output is not None)
+    if scores is None:
+        return
+    print(as_text(scores.scores, scores.classes))
+    for table in (scores.answer, scores.calibration):
+        if table is not None:
+            print(f"\n{table.as_markdown()}")
+    if output is not None:
+        scores.write(output)

@@ -33,11 +33,11 @@ from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
-from zoo.saving.held_out import HeldOutRows
-from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import check_choice, check_sizes
+from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
+from zoo.training.checkpoints import meta_of_start
 from zoo.training.warm_start import start_from
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
     def is_unseen(self, data: TextRowsDataModule[Any], split: TextSplit) -> NDArray[np.bool_]:
         """[n], the rows of a split that the model of `init_from` was not trained on."""
         start, unseen = self.init_from, np.ones(len(split.rows), bool)
-        seen = None if start is None else decode_keys(SavedModel.open(start).checkpoint.data.seen)
+        seen = None if start is None else decode_keys(meta_of_start(start).data.seen)
         return unseen if seen is None else ~np.isin(data.duplicate_keys(split.rows), seen)
 
     def learned_by_gradients(self) -> str | None:

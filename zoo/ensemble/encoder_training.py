@@ -68,7 +68,6 @@ def _steps(
             lengths,
             options.batch_size,
             training=True,
-            bucket=options.bucket_by_length,
             seed=data.seed,
             process=process,
             num_processes=trainer.world_size,

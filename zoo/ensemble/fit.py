@@ -35,7 +35,7 @@ from zoo.ensemble.metric import EncoderMetric, TunedReader
 from zoo.ensemble.network import EnsembleNetwork, scores_of
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import read_table
-from zoo.saving.held_out import HeldOutRows
+from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")

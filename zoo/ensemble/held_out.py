@@ -1,4 +1,4 @@
-"""The held-out rows of a fit that stay with the model; see `zoo.saving.held_out`."""
+"""The held-out rows of a fit that stay with the model; see `zoo.tasks.classification.held_out`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.retrieval import Memory
-from zoo.saving.held_out import MOST_ROWS, HeldOutRows, HeldOutScores, contents_of
+from zoo.tasks.classification.held_out import MOST_ROWS, HeldOutRows, HeldOutScores, contents_of
 
 
 def rows_to_keep(

@@ -25,11 +25,10 @@ from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.network import EnsembleOutput
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
-from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
-from zoo.saving.held_out import HeldOutRows
-from zoo.saving.saved_model import SavedModel
+from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import Prediction
+from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of_start
 
 log = logging.getLogger("zoo")
 
@@ -66,7 +65,7 @@ class MemoryEnsemble(EnsembleModel):
         if self.init_from is not None and validation_rows < self.few_rows:
             # Cross-fitting reads the rows of its training at the end: refuse before the first stage.
             try:
-                SavedModel.open(self.init_from)
+                meta_of_start(self.init_from)
             except InputError as error:
                 raise InputError(
                     f"model.init_from: {error}; to fit the weights, its training rows must be known"
@@ -169,8 +168,8 @@ class MemoryEnsemble(EnsembleModel):
         """Replace calibrations and weights."""
         self.network.pool = Pool.of(weights)
 
+    @override
     def describe_held_out(self) -> PlainDict | None:
-        """Held-out rows of the last fit of the weights."""
         return None if self.held_out is None else self.held_out.describe()
 
     def describe_members(self) -> PlainDict:
@@ -192,8 +191,8 @@ class MemoryEnsemble(EnsembleModel):
         checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out() if has_pool else None
 
     @override
-    def _rebuild(self, checkpoint: Checkpoint) -> None:
-        super()._rebuild(checkpoint)
-        held_out = checkpoint.extras.get("held_out")
-        self.held_out = None if held_out is None else HeldOutRows.of(held_out)
-        self.epochs = [EpochOptions(**epoch) for epoch in checkpoint.extras.get("epochs", [])]
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        own = checkpoint[CHECKPOINT_KEY]
+        self.held_out = None if own["held_out"] is None else HeldOutRows.of(own["held_out"])
+        self.epochs = [EpochOptions(**epoch) for epoch in own["epochs"]]

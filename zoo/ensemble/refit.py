@@ -29,7 +29,7 @@ from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import read_table
-from zoo.saving.held_out import HeldOutRows
+from zoo.tasks.classification.held_out import HeldOutRows
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50

@@ -11,20 +11,9 @@ from datamodules.core.errors import InputError, visible
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, Memory, Retriever
+from datamodules.retrieval import FolderMemory, Retriever
 from datamodules.retrieval.memories.memory import Change
-from zoo.memory.commands import (
-    addable_labels,
-    check_fits_weights,
-    check_push,
-    name_what_stays,
-    open_model_memory,
-    own_memory,
-    share_changed,
-    table_options,
-)
-from zoo.saving import fitted_weights
-from zoo.saving.saved_model import SavedModel
+from zoo.memory.opened import OpenedMemory
 
 
 def remove(
@@ -44,7 +33,7 @@ def remove(
     What the model itself has learned from the rows is printed, with the command that ends it.
 
     Args:
-        model: a run folder, a checkpoint or an exported folder; or a memory folder.
+        model: a run folder or a model folder; or a memory folder.
         ids: the rows' ids, such as '[12,2:0]'.
         file: in place of ids, a table that has them in a column, or a .txt file with one in each line.
         where: in place of ids, label=NAME for all rows of a class.
@@ -54,8 +43,8 @@ def remove(
         push: upload the changed model, too; see `zoo memory add`.
         retriever: back end to use instead of the model's (another server).
     """
-    memory, saved = open_to_change(model, retriever, refit)
-    check_push(push, model, saved)
+    opened = OpenedMemory.open_to_change(model, retriever, refit, push)
+    memory = opened.folder
     given = [name for name, value in (("ids", ids), ("file", file), ("where", where)) if value is not None]
     if len(given) != 1:
         raise InputError(
@@ -70,10 +59,8 @@ def remove(
     if refit:  # a command that was killed after its first step is repeated
         gone = memory.removed_ids()
         wanted = [each for each in wanted if each not in gone]
-    memory = _own(saved, memory, wanted)
-    done = memory.remove(wanted, allow_empty_class)
-    _finish(memory, saved, done, "removed", refit, retriever)
-    share_changed(push, model)
+    _report(opened, memory.remove(wanted, allow_empty_class), "removed", refit, retriever)
+    opened.share(push)
 
 
 def relabel(
@@ -91,7 +78,7 @@ def relabel(
     """Give other labels to rows of a model's memory.
 
     Args:
-        model: a run folder, a checkpoint or an exported folder; or a memory folder.
+        model: a run folder or a model folder; or a memory folder.
         ids: the rows' ids, such as '[12,2:0]', which all get `label`.
         label: the label of `ids`.
         file: in place of both, a table with ids and labels.
@@ -102,35 +89,32 @@ def relabel(
         push: see `zoo memory add`.
         retriever: back end to use instead of the model's (another server).
     """
-    opened = open_to_change(model, retriever, refit)
-    check_push(push, model, opened[1])
+    opened = OpenedMemory.open_to_change(model, retriever, refit, push)
     if (file is None) == (ids is None) or (ids is None) != (label is None):
         raise InputError("zoo memory relabel: give --ids and --label, or --file")
     if file is not None:
-        names = table_options(opened[1], retriever)
-        rows = read_table(file, id_column, label_column, class_names=names.get("class_names"))
+        rows = read_table(file, id_column, label_column, class_names=opened.columns.get("class_names"))
         wanted, labels = list(rows.texts), rows.labels or []
     else:
         wanted = parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
-    relabel_rows(*opened, wanted, labels, allow_empty_class, refit, retriever)
-    share_changed(push, model)
+    relabel_rows(opened, wanted, labels, allow_empty_class, refit, retriever)
+    opened.share(push)
 
 
 def relabel_rows(
-    memory: FolderMemory,
-    saved: SavedModel | None,
+    opened: OpenedMemory,
     ids: Sequence[str],
     labels: Sequence[str],
     allow_empty_class: bool = False,
     refit: bool = False,
     retriever: Retriever | None = None,
 ) -> None:
-    """Give labels to the rows with these ids, and report it; see `open_to_change` for memory and model."""
-    memory = _own(saved, memory, ids)
+    """Give labels to the rows with these ids, and report it."""
+    opened.folder.opened.rows_with_ids(ids)  # refuses an id that is given twice
     change = dict(zip(ids, labels, strict=True))
-    done = memory.relabel(change, addable_labels(saved, memory), allow_empty_class)
-    _finish(memory, saved, done, "relabelled", refit, retriever)
+    done = opened.folder.relabel(change, opened.addable_labels(), allow_empty_class)
+    _report(opened, done, "relabelled", refit, retriever)
 
 
 def replace(
@@ -147,7 +131,7 @@ def replace(
     """Put the rows of a table in the place of those with the same ids in a model's memory.
 
     Args:
-        model: a run folder, a checkpoint or an exported folder; or a memory folder.
+        model: a run folder or a model folder; or a memory folder.
         file: table of texts with ids, labelled if the memory is.
         id_column: name or number of the column of ids.
         text_column: name or number of the text, or several; null: as for the first rows of the memory.
@@ -157,30 +141,27 @@ def replace(
         push: see `zoo memory add`.
         retriever: back end to use instead of the model's (another server).
     """
-    memory, saved = open_to_change(model, retriever, refit)
-    check_push(push, model, saved)
-    columns = table_options(saved, retriever)
+    opened = OpenedMemory.open_to_change(model, retriever, refit, push)
+    columns = opened.columns
     given = {"text_column": text_column, "label_column": label_column, "id_column": id_column}
     columns |= {name: value for name, value in given.items() if value is not None}
-    if not memory.labels():
+    if not opened.memory.labels():
         columns["label_column"] = label_column
-    rows = read_table(file, **columns)
-    memory = _own(saved, memory, rows.ids)
-    done = memory.replace(rows, addable_labels(saved, memory), allow_empty_class)
-    _finish(memory, saved, done, "replaced", refit, retriever)
-    share_changed(push, model)
+    done = opened.folder.replace(read_table(file, **columns), opened.addable_labels(), allow_empty_class)
+    _report(opened, done, "replaced", refit, retriever)
+    opened.share(push)
 
 
 def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> None:
     """Delete the old versions of a model's memory for good, with the texts that only they have.
 
     Args:
-        model: a run folder, a checkpoint or an exported folder; or a memory folder.
+        model: a run folder or a model folder; or a memory folder.
         keep: number of versions to keep, the current one included.
         retriever: back end to use instead of the model's (another server).
     """
-    memory, saved = open_to_change(model, retriever)
-    memory = _own(saved, memory)
+    opened = OpenedMemory.open_to_change(model, retriever)
+    memory, folder = opened.folder, opened.model
     deleted = memory.compact(keep)
     first = memory.versions()[0][0]
     kept = "version" if first == memory.version else f"versions {first} to"
@@ -189,21 +170,21 @@ def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> No
         print(
             "the server keeps the index of the first version, which other memories may share; delete it there"
         )
-    if saved is None:
+    if folder is None:
         return
-    key, _ = saved.memory_key(memory)
-    used = fitted_weights.delete_before(saved.file, key, first)
-    if used is not None and used.members is not None and used.version < first:
+    state = folder.state
+    fitted_at = max((version for version in state.fitted if version <= first), default=0)
+    folder.switch(state.since(first))
+    folder.delete_unused_values()
+    if state.fitted_to(first).members is not None and fitted_at < first:
         print(
-            f"the members were fitted to version {used.version}, and know its rows; to fit them to those of the"
+            f"the members were fitted to version {fitted_at}, and know its rows; to fit them to those of the"
             f" memory: zoo memory tune {model} LABELLED.csv --refit true"
         )
-    trained = saved.checkpoint.data.memory
-    if trained is not None and trained.rows is not None:
-        print(
-            f"the training table and its copy in the cache ({trained.path}) are as they were; delete them if no text"
-            " may remain there"
-        )
+    print(
+        "the training table and its copies in the cache of data are as they were; delete them if no text may remain"
+        " there"
+    )
 
 
 def parse_ids(text: str) -> list[str]:
@@ -240,35 +221,10 @@ def _ids_where(memory: FolderMemory, condition: str) -> list[str]:
     return ids
 
 
-def open_to_change(
-    model: str, retriever: Retriever | None, refit: bool = False
-) -> tuple[FolderMemory, SavedModel | None]:
-    """Open the memory to change, and the model that reads it; None if a memory folder was named."""
-    memory, saved = open_model_memory(model, retriever)
-    if not isinstance(memory, FolderMemory):
-        raise memory.is_only_read()
-    if refit and saved is None:
-        raise InputError(f"--refit: {model} is a memory folder, and has no members; name the model")
-    if saved is not None and refit:
-        check_fits_weights(saved)
-    return memory, saved
+def _report(opened: OpenedMemory, done: Change, what: str, refit: bool, retriever: Retriever | None) -> None:
+    """Print what a change has done, and end it: fit again what can be, or name what still knows the old rows."""
+    print(f"{opened.memory.location()}: version {done.version}, {done.rows} memories, {done.changed} {what}")
+    if opened.model is not None and (done.changed or refit):
+        from zoo.memory.tuning import name_what_stays
 
-
-def _own(saved: SavedModel | None, memory: FolderMemory, ids: Sequence[str] = ()) -> FolderMemory:
-    """Return the memory that may change, after a look at the ids: a copy of one that other runs share."""
-    memory.opened.rows_with_ids(ids)
-    return memory if saved is None else own_memory(saved, memory)
-
-
-def _finish(
-    memory: Memory,
-    saved: SavedModel | None,
-    done: Change,
-    what: str,
-    refit: bool,
-    retriever: Retriever | None,
-) -> None:
-    print(f"{memory.location()}: version {done.version}, {done.rows} memories, {done.changed} {what}")
-    if saved is not None and (done.changed or refit):
-        # Opened again: the memory may be a copy now.
-        name_what_stays(SavedModel.open(saved.source), refit, retriever)
+        name_what_stays(opened.model, refit, retriever)

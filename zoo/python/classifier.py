@@ -16,9 +16,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self, override
 
-from datamodules.retrieval import make_retriever
+from zoo.loading import load
 from zoo.python.fitting import fit, label_names
-from zoo.saving.saved_model import load
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.predictor import as_texts
 
@@ -120,12 +119,11 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             folder = model.export(Path(parent) / "model")
             files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
             contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
-            # A pickle is the user's own: its retriever may name other folders of this machine.
-            return {**state, "_files": contents, "_retriever": model.data.retriever.describe()}
+            return {**state, "_files": contents}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Load the model from its files, which are kept in a temporary folder for as long as the estimator lives."""
-        files, retriever = state.pop("_files", None), state.pop("_retriever", None)
+        files = state.pop("_files", None)
         super().__setstate__(state)
         if files is None:
             return
@@ -134,5 +132,5 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for name, contents in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(contents)
-            self.model_ = load(folder, retriever=make_retriever(retriever, stranger=None), device=self.device)
+            self.model_ = load(folder, device=self.device)
             weakref.finalize(self.model_, resources.pop_all().close)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import math
-import os
-import random
-import signal
-import sys
 import tempfile
-import threading
-import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +15,16 @@ import numpy as np
 import torch
 
 from datamodules.core.errors import InputError, excerpt, reason
+from datamodules.core.secrets import refuse_secrets
+from datamodules.core.types import PlainDict
 from datamodules.retrieval import Retriever
-from zoo.cli import runs
-from zoo.cli.errors import explain
-from zoo.cli.main import ignore_irrelevant_warnings
-from zoo.cli.options import refuse_secrets_of
-from zoo.cli.signals import ending_signal
+from zoo.loading import load, move
+from zoo.model_folder.folder import is_model
 from zoo.registry import model_class
-from zoo.saving.saved_model import is_model, load, move
+from zoo.runs import configs
+from zoo.runs.names import check_names
+from zoo.runs.options import RunOptions
+from zoo.runs.seeds import seeded
 from zoo.tasks.predictor import as_texts
 
 #: The table in the run folder that holds texts and labels of Python.
@@ -38,8 +32,6 @@ _TABLE = "train.jsonl"
 #: Options of the data that name columns of a table.
 _OF_TABLES = ("train_file", "text_column", "label_column")
 _ONE_LABEL = "give one label for each text (for several, fit one model for each label)"
-#: A run sets the random states of the whole process.
-_one_at_a_time = threading.RLock()
 
 
 def fit(
@@ -58,8 +50,8 @@ def fit(
 ) -> Any:
     """Train a model as the command `zoo fit` does, with the same result, and load it for prediction.
 
-    Random states, environment, logging and signal handlers of the process stay as they are. Calls from several threads
-    wait for each other.
+    The state of the process stays as it is: random states, environment, logging, signal handlers. Calls from several
+    threads wait for each other.
 
     Args:
         texts: n texts (a list, an array, a column of a data frame), or the name of a table.
@@ -90,32 +82,50 @@ def fit(
     name = model.__name__ if isinstance(model, type) else model
     if labels is not None and name is not None and (task := model_class(name).task) != "classification":
         raise InputError(f"texts: a {name} is a model for {task}, which reads a table; give its name")
+    layers = _layers(name, [config] if isinstance(config, str | Path) else config)
+    given = {**_named("model", model_options or {}), **_named("trainer", trainer or {})}
+    kinds = [
+        next(
+            (layer[group]["class_path"] for layer in layers[::-1] if "class_path" in layer.get(group, {})), ""
+        )
+        for group in ("model", "data")
+    ]
+    kinds = [kind.rpartition(".")[2] for kind in kinds]
+    check_names([*given, *_named("data", data_options)], *kinds)
     with ExitStack() as resources:
         if run_dir is None:
             run_dir = resources.enter_context(tempfile.TemporaryDirectory(prefix="memory-zoo-"))
         folder = Path(run_dir).absolute()
         files, table = _table(texts, labels, folder, data_options)
-        options = [
-            f"--trainer.enable_progress_bar={verbose}",
-            "--trainer.enable_model_summary=false",
-            "--trainer.devices=1",
-            *(f"--config={each}" for each in ([config] if isinstance(config, str | Path) else config)),
-            *([] if name is None else [f"--model={name}"]),
-            *_options("model", model_options or {}),
-            *_options("data", {**table, **data_options}),
-            *_options("trainer", trainer or {}),
-            f"--seed_everything={seed}",
-            f"--run_dir={folder}",
-        ]
-        with _one_at_a_time, _as_a_library(verbose):
+        given |= {
+            **_named("data", {**table, **data_options}),
+            "seed_everything": int(seed),
+            "run_dir": str(folder),
+        }
+        for layer in [*layers, given]:
+            refuse_secrets(layer, "")
+        quiet = {
+            "trainer.enable_progress_bar": verbose,
+            "trainer.enable_model_summary": False,
+            "trainer.devices": 1,
+        }
+        with seeded(int(seed)):
             move(torch.nn.Linear(1, 1), device)  # an error now, not after the training
-            refuse_secrets_of(options)
-            runs.run("fit", options, files)
+            trained = RunOptions.of_values("fit", [quiet, *layers, given], kinds).fit(folder, files)
+            if verbose and trained is not None:
+                print(trained.as_text())
             if not is_model(folder):
                 raise InputError("texts: no epoch was saved: there are no validation rows; give more rows")
             predictor = load(folder, device=device)
         weakref.finalize(predictor, resources.pop_all().close)
         return predictor
+
+
+def _layers(model: str | None, files: Sequence[str | Path]) -> list[PlainDict]:
+    """Return the recipe of a model, the configurations, and the model; later ones override earlier ones."""
+    contents = [configs.contents(str(configs.find(str(file)))) for file in files]
+    layers = [configs.recipe(model, False, contents), *contents]
+    return [*layers, {"model": {"class_path": model}}] if model is not None else layers
 
 
 def _table(
@@ -165,14 +175,15 @@ def label_names(labels: Iterable[object], number: int) -> list[str]:
     return names
 
 
-def _options(group: str, values: Mapping[str, object]) -> Iterator[str]:
-    """Yield values as options of the command line: strings as they are, others as JSON."""
+def _named(group: str, values: Mapping[str, object]) -> PlainDict:
+    """Return values as in YAML, with names such as `model.hidden_size`."""
+    named = PlainDict()
     for name, value in values.items():
         try:
-            text = str(value) if isinstance(value, str | Path) else json.dumps(value, default=_plain)
+            named[f"{group}.{name}"] = json.loads(json.dumps(value, default=_plain))
         except TypeError as error:
             raise InputError(f"{group}.{name}: {reason(error)}; give plain values, as in YAML") from None
-        yield f"--{group}.{name}={text}"
+    return named
 
 
 def _plain(value: object) -> object:
@@ -181,41 +192,8 @@ def _plain(value: object) -> object:
         if value.local_options:
             described["init_args"]["url"] = vars(value)["server"].urls
         return described
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a {type(value).__name__} cannot be written to the configuration of a run")
-
-
-@contextmanager
-def _as_a_library(verbose: bool) -> Iterator[None]:
-    """Restore the state of the process after a run, and raise its errors as `InputError`, without an exit."""
-    environment, interrupt = dict(os.environ), signal.getsignal(signal.SIGINT)
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - which a seed sets
-    has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    levels = {name: logging.getLogger(name).level for name in runs.LIGHTNING_LOGGERS}
-    try:
-        with (
-            warnings.catch_warnings(),
-            torch.random.fork_rng(range(torch.cuda.device_count()) if has_gpu else ()),
-            redirect_stdout(sys.stdout if verbose else io.StringIO()),
-        ):
-            ignore_irrelevant_warnings()
-            yield
-    except SystemExit as end:
-        if ending_signal(end) == signal.SIGINT:
-            raise KeyboardInterrupt from None  # which Lightning turns into an exit
-        raise
-    except Exception as error:
-        if isinstance(error, InputError) or (line := explain(error, "fit")) is None:
-            raise
-        raise InputError(line) from None
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update(environment)
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupt)  # Lightning ignores it after an interrupt

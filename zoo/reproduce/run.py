@@ -26,7 +26,7 @@ from datamodules.core.types import PlainDict
 from zoo.reproduce.data import RowData, read_test, without_absent_tests
 from zoo.reproduce.report import Report
 from zoo.reproduce.table import SPLITS, Row, Table
-from zoo.saving.run_folder import read_run
+from zoo.run_folder import read_run
 
 #: How a command is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")

@@ -20,8 +20,8 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import titles
+from zoo.loading import option_names
 from zoo.registry import model_class
-from zoo.saving.saved_model import option_names
 
 #: Prefix of a metric's name -> split.
 SPLITS = {"val": "validation", "test": "test"}

@@ -6,6 +6,7 @@ processes that were started for it.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from typing_extensions import override
 
 from callbacks import RunFolder
 from datamodules.base import AnyDataModule
-from zoo.saving.checkpoint import Checkpoint, read_contents
 from zoo.tasks.base import Task
+from zoo.training.checkpoints import read_contents
+
+log = logging.getLogger("zoo")
 
 
 def fit(trainer: pl.Trainer, model: Task, data: AnyDataModule, resumed: str | Path | None = None) -> None:
@@ -36,7 +39,7 @@ def fit(trainer: pl.Trainer, model: Task, data: AnyDataModule, resumed: str | Pa
     if resumed is None or not any(folder.is_finished for folder in folders):
         finish(trainer, model, data)
     elif not model.has_epochs:
-        print(f"{resumed}: finished, nothing to train")
+        log.info("%s: finished, nothing to train", resumed)
 
 
 def finish(trainer: pl.Trainer, model: Task, data: AnyDataModule) -> None:
@@ -53,7 +56,7 @@ def finish(trainer: pl.Trainer, model: Task, data: AnyDataModule) -> None:
         model.is_finishing = data.is_finishing = False
         trainer.callbacks = callbacks  # type: ignore[attr-defined]
     if model.network is None and (best := _best_file(trainer)) is not None:
-        model.restore(_read(best))  # the processes were forks of this one
+        restore(model, best)  # the processes were forks of this one
 
 
 class _Finishing(Callback):
@@ -96,10 +99,10 @@ def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
     files = [file for each in _checkpoints(trainer) if (file := _file_of(each)).is_file()]
     if not files:
         return  # without checkpoints, the last epoch counts
-    model.restore(_read(files[0]))
+    restore(model, files[0])
     if trainer.current_epoch == 0:
         last = max(files, key=lambda file: file.stat().st_mtime)
-        trainer.fit_loop.load_state_dict(_read(last).training["loops"]["fit_loop"])
+        trainer.fit_loop.load_state_dict(read_contents(last)["loops"]["fit_loop"])
 
 
 def _checkpoints(trainer: pl.Trainer) -> list[ModelCheckpoint]:
@@ -121,5 +124,8 @@ def _file_of(checkpoint: ModelCheckpoint) -> Path:
     return Path(checkpoint.dirpath or ".") / f"{checkpoint.filename or 'model'}.ckpt"
 
 
-def _read(file: Path) -> Checkpoint:
-    return Checkpoint.from_contents(read_contents(file), file)
+def restore(model: Task, file: Path) -> None:
+    """Give a model the weights of a checkpoint."""
+    contents = read_contents(file)
+    model.on_load_checkpoint(contents)
+    model.load_state_dict(contents["state_dict"])

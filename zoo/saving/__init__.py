@@ -1,1 +1,1 @@
-"""Trained models on disk: checkpoints, model folders, the Hugging Face Hub."""
+"""The encoder of a trained model for dense retrieval, an entry point of the package."""

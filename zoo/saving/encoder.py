@@ -12,21 +12,22 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
 from zoo.layers.encoders import TransformerEncoder
-from zoo.saving.saved_model import SavedModel
+from zoo.loading import make_data, make_model
+from zoo.model_folder.folder import ModelFolder
 
 
 class SavedEncoder:
     """Encodes texts as in the model's training; see `datamodules.retrieval.dense.text_encoder.TextEncoder`."""
 
     def __init__(self, model: str, device: torch.device) -> None:
-        saved = SavedModel.open(model)
-        task = saved.make_model().to(device)
+        folder = ModelFolder.open(model)
+        task = make_model(folder).to(device)
         # A text has the same vector in every index, and as a query, whatever is encoded with it.
         for part in task.modules():
             if isinstance(part, TransformerEncoder):
                 part.is_fast = False
         # Encoding reads no memories: the model's retriever stays closed.
-        self.predictor = task.predictor_type(task, saved.make_data(EmbeddedRetriever(), names_memory=True))
+        self.predictor = task.predictor_type(task, make_data(folder, EmbeddedRetriever()))
         try:
             self.size = self.predictor.vector_size
         except InputError as error:

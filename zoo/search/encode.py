@@ -76,9 +76,7 @@ def encode(
     if (ckpt_path is None) == (encoder is None):
         raise InputError("zoo encode: name a model with --ckpt_path, or a sentence encoder with --encoder")
     if ckpt_path is not None:
-        path = Path(ckpt_path).absolute()
-        best = path / "checkpoints" / "best.ckpt"  # of a run folder
-        encoder, options = str(best if best.is_file() else path), {}
+        encoder, options = ckpt_path, {}
     assert encoder is not None
     encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
     ranking = DenseRanking(encoder, **options)

@@ -16,7 +16,6 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from zoo import __version__
-from zoo.memory.commands import addable_labels
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
 from zoo.serve.limits import LimitedBodies
 from zoo.serve.live_model import LiveModel, add_rows
@@ -61,8 +60,8 @@ def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = No
         memory = served.predictor.memory
         return {
             "zoo": __version__,
-            "model": served.saved.source,
-            "kind": served.saved.kind.__name__,
+            "model": served.folder.source,
+            "kind": served.folder.meta.model,
             "memory": None if memory is None else memory.location(),
             "memory_version": served.memory_version,
             "rows": len(memory) if isinstance(memory, FolderMemory) else None,
@@ -115,7 +114,7 @@ def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = No
     def remove(body: Removed) -> PlainDict:
         """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
         check_number(len(body.ids), "ids")
-        done = live.write(lambda saved, memory: memory.remove(body.ids, body.allow_empty_class))
+        done = live.write(lambda opened: opened.folder.remove(body.ids, body.allow_empty_class))
         return dict(done._asdict())
 
     @app.post("/memory/relabel", dependencies=needs_key)
@@ -123,10 +122,8 @@ def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = No
         """Give rows other labels: a new version."""
         check_number(len(body.labels), "rows")
         done = live.write(
-            lambda saved, memory: memory.relabel(
-                body.labels,
-                addable_labels(saved, memory, body.new_labels),
-                body.allow_empty_class,
+            lambda opened: opened.folder.relabel(
+                body.labels, opened.addable_labels(body.new_labels), body.allow_empty_class
             )
         )
         return dict(done._asdict())

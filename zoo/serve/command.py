@@ -45,7 +45,7 @@ def serve(
     `Authorization: Bearer KEY`.
 
     Args:
-        model: a run folder, a checkpoint, an exported folder or a name on the Hub.
+        model: a run folder, a model folder or a name on the Hub.
         host: address to listen on. Others than those of this machine alone need ZOO_SERVE_KEY.
         port: to listen on; 0 chooses a free one.
         workers: processes that answer; each loads the model, and all read one memory.
@@ -64,12 +64,13 @@ def serve(
     predict_only()
     import uvicorn
 
-    from zoo.saving.saved_model import SavedModel
+    from zoo.loading import class_of
+    from zoo.model_folder.folder import ModelFolder
 
     with _listen(host, port) as listening:
         options = {
             "model": model,
-            "module": SavedModel.open(model).kind.__module__,
+            "module": class_of(ModelFolder.open(model)).__module__,
             "device": device,
             "threads": threads,
         }

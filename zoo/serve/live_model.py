@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import POINTER, FolderMemory, Memory, UnknownLabels
-from zoo.memory.commands import addable_labels, own_memory
-from zoo.saving import fitted_weights
-from zoo.saving.saved_model import SavedModel
+from datamodules.retrieval import FolderMemory, Memory, UnknownLabels
+from zoo.loading import open_predictor
+from zoo.memory.opened import OpenedMemory
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.state import Fitted
 from zoo.tasks.classification.drift import drift
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor, as_record
@@ -25,29 +25,24 @@ _COMPARED_TEXTS = 1000
 ResultT = TypeVar("ResultT")
 
 
-class Version(NamedTuple):
-    """State of the files that decide what the model answers; another version has other values."""
-
-    #: of `weights.json`: inode, time and size; None without the file.
-    weights: tuple[int, int, int] | None
-    #: whether the model has a memory of its own.
-    has_own_memory: bool
-    #: of the memory's pointer.
-    memory: tuple[int, int, int] | None
+#: Inode, time and size of the file of a model's state; another state has other values.
+Version: TypeAlias = tuple[int, int, int]
 
 
 class Served(NamedTuple):
     """One version of the model: requests that began with it also end with it."""
 
     version: Version
-    saved: SavedModel
+    #: the values that were fitted to the version of the memory.
+    fitted: Fitted
+    folder: ModelFolder
     predictor: Predictor[Any, Any]
 
     @property
     def memory(self) -> Memory:
         """The memory; an `InputError` if the model reads none."""
         if self.predictor.memory is None:
-            raise InputError(f"{self.saved.source}: this model reads no memory")
+            raise InputError(f"{self.folder.source}: this model reads no memory")
         return self.predictor.memory
 
     @property
@@ -65,7 +60,7 @@ class LiveModel:
     """The current version of a model, for any number of threads.
 
     The network is loaded once. When another process, or `write`, has switched the memory to a new version, the next
-    request opens it; when weights were fitted (`zoo memory tune`) or the memory was copied, the model is loaded again.
+    request opens it; when weights were fitted (`zoo memory tune`), the model is loaded again.
     """
 
     def __init__(self, source: str, device: str = "cpu") -> None:
@@ -77,21 +72,21 @@ class LiveModel:
         self._served = self._open()
 
     def current(self) -> Served:
-        """Return the current version, opened if it is new: after two calls of `stat` if it is not."""
+        """Return the current version, opened if it is new: after a call of `stat` if it is not."""
         served = self._served
-        if _version_of(served.saved) == served.version:
+        if _version_of(served.folder) == served.version:
             return served
         with self._opening:
             # Read before the files: whatever changes meanwhile is seen by the next request.
-            version = _version_of(self._served.saved)
+            version, served = _version_of(self._served.folder), self._served
             try:
-                if version[:2] != self._served.version[:2]:
-                    self._served = self._open()
-                elif version != self._served.version:
-                    self._served = self._with_current_memory(self._served, version)
+                if version != served.version:
+                    state = served.folder.state
+                    is_same = state.fitted_to(state.version) == served.fitted
+                    self._served = self._with_current_memory(served, version) if is_same else self._open()
                 return self._served
             except InputError:
-                if version == _version_of(self._served.saved):
+                if version == _version_of(self._served.folder):
                     raise
         # Another process has meanwhile deleted this version (`zoo memory compact`).
         return self.current()
@@ -126,25 +121,26 @@ class LiveModel:
         found = drift(self._held_out[1], list(self._likeness))
         return {**found._asdict(), "is_alarm": found.is_alarm, "summary": str(found)}
 
-    def write(self, change: Callable[[SavedModel, FolderMemory], ResultT]) -> ResultT:
-        """Change the memory; a memory that other runs share is copied first. Other writers wait.
+    def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
+        """Change the memory. Other writers wait.
 
         When this returns, the new version is on the disk, and every later request to any process uses it.
         """
         with self._writing:
             served = self.current()
+            served.folder.check_changeable()
             if not isinstance(served.memory, FolderMemory):
                 raise served.memory.is_only_read()
             # Requests in flight read the version that is open.
-            return change(served.saved, own_memory(served.saved, _reopened(served.memory)))
+            return change(OpenedMemory(_reopened(served.memory), served.folder))
 
     def _open(self) -> Served:
-        saved = SavedModel.open(self.source)
-        version = _version_of(saved)
-        predictor = saved.predictor(device=self.device)
+        folder = ModelFolder.open(self.source)
+        version, state = _version_of(folder), folder.state
+        predictor = open_predictor(folder, device=self.device)
         if predictor.memory is None and predictor.answers_from_memory and predictor.data.memory is not None:
             predictor = predictor.with_memory(predictor.data.memory.open())
-        return Served(version, saved, predictor)
+        return Served(version, state.fitted_to(state.version), folder, predictor)
 
     @staticmethod
     def _with_current_memory(served: Served, version: Version) -> Served:
@@ -159,8 +155,8 @@ def add_rows(
 ) -> tuple[PlainDict, list[str]]:
     """Add rows to the memory as `zoo memory add` does; return the counts and the ids of the new rows."""
 
-    def change(saved: SavedModel, memory: FolderMemory) -> tuple[PlainDict, list[str]]:
-        labels = addable_labels(saved, memory, new_labels)
+    def change(opened: OpenedMemory) -> tuple[PlainDict, list[str]]:
+        memory, labels = opened.folder, opened.addable_labels(new_labels)
         unknown: UnknownLabels = "skip" if skip_unknown else "refuse"
         done = memory.add(rows, labels, unknown, keep_ids, progress=False)
         ids = memory.rows.table.column("id").slice(done.rows - done.added).to_pylist()
@@ -174,18 +170,6 @@ def _reopened(memory: FolderMemory) -> FolderMemory:
     return FolderMemory(memory.folder, memory.retriever.without_index(), pointer=memory.pointer)
 
 
-def _version_of(saved: SavedModel) -> Version:
-    own = saved.own_memory / POINTER
-    location = saved.memory
-    pointer = None if location is None else Path(location.path) / POINTER
-    return Version(
-        _state(saved.file(fitted_weights.FILE)), own.exists(), None if pointer is None else _state(pointer)
-    )
-
-
-def _state(file: Path) -> tuple[int, int, int] | None:
-    try:
-        state = file.stat()
-    except OSError:
-        return None
+def _version_of(folder: ModelFolder) -> Version:
+    state = folder.state_file.stat()
     return state.st_ino, state.st_mtime_ns, state.st_size

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import isclose
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -28,7 +26,6 @@ from datamodules.core.lightning import (
     OptimizerCallable,
     TrainerFn,
 )
-from datamodules.core.origin import is_signed, sign
 from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
@@ -37,8 +34,10 @@ from datamodules.retrieval import Memory
 from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
-from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
+from zoo.model_folder.meta import Meta
+from zoo.tasks.fits_weights import FitsWeights
 from zoo.tasks.predictor import Predictor
+from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of, plain
 from zoo.training.trained_parts import count_parameters, freeze_parts, parameter_groups
 from zoo.training.warm_start import check_frozen, numbered, start_from
 
@@ -46,6 +45,9 @@ log = logging.getLogger("zoo")
 
 #: Weights in half precision are too coarse, and double precision gains nothing.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+
+#: Arguments that are no plain values.
+_OF_TRAINING = ("optimizer", "lr_scheduler")
 
 #: Maximum number of scores of single classes that are logged; the file of --output has all.
 MAX_CLASS_SCORES = 300
@@ -91,8 +93,8 @@ class Task(LightningModule, Generic[DataT]):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            init_from: a checkpoint, run, exported folder or name on the Hugging Face Hub whose weights the model starts
-                from, as far as they fit; the log lists them. `--ckpt_path` resumes a run instead.
+            init_from: a run folder, a model folder, a name on the Hugging Face Hub or a checkpoint, whose weights the
+                model starts from, as far as they fit; the log lists them. `--ckpt_path` resumes a run instead.
             optimizer: makes the optimizer; with trained word vectors, `fused=True` saves most of a step on CPUs.
             lr_scheduler: makes a schedule, stepped once an epoch.
             freeze: names of parts of the network that are not trained, also as shell patterns, such as `encoder` or
@@ -120,6 +122,8 @@ class Task(LightningModule, Generic[DataT]):
         #: state of the data, kept in checkpoints; after `setup` or `restore`.
         self.data_state: DataState | None = None
         self.evaluation = Evaluation()
+        #: seed of the run; None without `zoo.runs.train`: nothing is fixed.
+        self.run_seed: int | None = None
         # True while all losses were finite; on the device, once there was one.
         self._is_finite: Tensor | bool = True
         self._epoch_loss: Tensor | float = 0.0
@@ -211,8 +215,7 @@ class Task(LightningModule, Generic[DataT]):
         data = self.training_data
         if self.network is not None:
             if self.data_state is not None:
-                with explained_by("the checkpoint"):
-                    data.use_state(self.data_state)
+                data.use_state(self.data_state)
             self._make_scores()  # other data may have others
         elif stage == "fit":
             self.check_data(data)
@@ -251,71 +254,93 @@ class Task(LightningModule, Generic[DataT]):
     def _make_scores(self) -> None:
         self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Make the network of a checkpoint, with its weights; an `InputError` if these do not fit."""
-        self._rebuild(checkpoint)
-        self.load_state_dict(checkpoint.weights)
+    def restore(self, meta: Meta, weights: Mapping[str, Any]) -> None:
+        """Make the network of a trained model, with its weights; an `InputError` if these do not fit."""
+        self._rebuild(meta, weights)
+        self.load_state_dict(weights)
 
-    def _rebuild(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.model != type(self).__name__:
-            raise InputError(
-                f"the checkpoint is of a {checkpoint.model}, but the model is a {type(self).__name__}"
-            )
-        self.data_state = checkpoint.data
-        spec = self.spec_type(**checkpoint.spec)
+    def _rebuild(self, meta: Meta, weights: Mapping[str, Any]) -> None:
+        if meta.model != type(self).__name__:
+            raise InputError(f"the trained model is a {meta.model}, but the model is a {type(self).__name__}")
+        if meta.spec.keys() != {*self.spec_type._fields}:
+            raise InputError(f"the trained {meta.model} is of another version of the zoo; use that version")
+        self.data_state = meta.data
+        spec = self.spec_type(**meta.spec)
         if self.network is None or spec != self.spec:
-            tables = (value for name, value in checkpoint.weights.items() if name.endswith(".words.table"))
+            tables = (value for name, value in weights.items() if name.endswith(".words.table"))
             vectors = next(tables, None)
             empty = None if vectors is None else torch.empty_like(vectors)
-            self._build(spec, empty, checkpoint.transformer_config)
+            self._build(spec, empty, meta.transformer_config)
             self.to(self.device)
-        self._check_shapes(checkpoint)
+        self._check_shapes(meta, weights)
 
-    def _check_shapes(self, checkpoint: Checkpoint) -> None:
+    def _check_shapes(self, meta: Meta, weights: Mapping[str, Any]) -> None:
         """Raise an `InputError` that names the options that differ if weights have other names or shapes."""
-        own = {name: value.shape for name, value in self.state_dict().items() if isinstance(value, Tensor)}
-        if own == {name: value.shape for name, value in checkpoint.tensors.items()}:
+        own, others = (
+            {name: value.shape for name, value in each.items() if isinstance(value, Tensor)}
+            for each in (self.state_dict(), weights)
+        )
+        if own == others:
             return
         differences = [
-            f"{name} {checkpoint.options[name]}, not {value}"
+            f"{name} {meta.options[name]}, not {value}"
             for name, value in self.hparams.items()
-            if checkpoint.options.get(name, value) != value
+            if meta.options.get(name, value) != value
         ]
         raise InputError(
-            "the checkpoint's weights do not fit the model: the checkpoint was trained with "
+            "the trained weights do not fit the model, which was trained with "
             + ("; ".join(differences) or "other data or another version")
-            + ". Give --ckpt_path the same model options as in training"
+            + "; give the same model options as in training"
         )
+
+    def describe(self) -> Meta:
+        """The model without its weights, for checkpoints and model folders."""
+        assert self.data_state is not None
+        config = transformer_config_of(self.network)
+        options = {
+            name: value
+            for name, value in self.hparams.items()
+            if not name.startswith("_") and name not in _OF_TRAINING
+        }
+        return Meta(
+            model=type(self).__name__,
+            options=plain(options),
+            spec=dict(self.spec._asdict()),
+            data=self.data_state,
+            transformer_config=None if config is None else plain(config),
+            extras=plain(self.describe_extras()),
+            fits_weights=isinstance(self, FitsWeights),
+            takes_new_labels=bool(getattr(self, "takes_new_labels", False)),
+        )
+
+    def describe_extras(self) -> PlainDict:
+        """Further values that another model reads which starts from this one."""
+        return {}
+
+    def describe_held_out(self) -> PlainDict | None:
+        """The held-out rows of the training, as plain values and tensors; None if there are none."""
+        return None
+
+    def encodings_to_keep(self, data: DataModule) -> str | None:
+        """Fingerprint of the encoder whose vectors of the memory stay with the trained model; None = none do."""
+        return None
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        assert self.data_state is not None
-        config = transformer_config_of(self.network)
-        checkpoint[CHECKPOINT_KEY] = Checkpoint(
-            model=type(self).__name__,
-            options={},
-            spec=dict(self.spec._asdict()),
-            data=self.data_state,
-            weights={},
-            transformer_config=None if config is None else plain(config),
-            signature=sign(self.data_state.places),
-        ).describe()
+        checkpoint[CHECKPOINT_KEY] = {"model": self.describe().to_dict()}
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Lightning resumes a run: make the network that the weights fit, and give the data its vocabulary.
         # `load_from_checkpoint` calls this without a trainer.
         trainer = self._trainer
-        source = (trainer and trainer.ckpt_path) or "the checkpoint"
-        with explained_by(source):
-            read = Checkpoint.from_contents(checkpoint, source)
-            data = self.data
-            if data is not None and trainer is not None and trainer.state.fn == TrainerFn.FITTING:
-                check_resumed(data.state(), read.data)
-            self._rebuild(read)
-            if data is not None:
-                is_own = is_signed(read.data.places, read.signature)
-                data.use_state(read.data if is_own else replace(read.data, memory=None))
+        meta = meta_of(checkpoint, (trainer and trainer.ckpt_path) or "the checkpoint")
+        data = self.data
+        if data is not None and trainer is not None and trainer.state.fn == TrainerFn.FITTING:
+            check_resumed(data.state(), meta.data)
+        self._rebuild(meta, checkpoint["state_dict"])
+        if data is not None:
+            data.use_state(meta.data)
 
     # --- starting from another model ---
 
@@ -389,9 +414,9 @@ class Task(LightningModule, Generic[DataT]):
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Random draws of a step depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted
-        # one. Without `seed_everything`, nothing is fixed.
-        if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
-            state = [int(seed), self.current_epoch, batch_idx, self.global_rank]
+        # one.
+        if self.run_seed is not None:
+            state = [self.run_seed, self.current_epoch, batch_idx, self.global_rank]
             torch.manual_seed(int(np.random.SeedSequence(state).generate_state(1)[0]))
 
     @override

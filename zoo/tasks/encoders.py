@@ -74,7 +74,7 @@ class ReadsWordVectors(Task):
         """The encoder of a vocabulary's words, from pre-trained values [num_words, d] where the data brings them."""
         # A model that is restored from its checkpoint is given a table in any case.
         state = self.data_state
-        is_drawn = word_vectors is None or (state is not None and state.options["word_vectors"] is None)
+        is_drawn = word_vectors is None or (state is not None and state.files.get("word_vectors") is None)
         return WordEncoder(
             spec.num_words,
             self.word_size if word_vectors is None else word_vectors.shape[1],
@@ -256,6 +256,10 @@ class EncodesMemory(Task):
         if mode or self.training:
             self.forget_digests()
         return super().train(mode)
+
+    @override
+    def encodings_to_keep(self, data: AnyDataModule) -> str | None:
+        return None if self.network.encoder is None else self.encoder_fingerprint(data)
 
     def forget_digests(self) -> None:
         """Hash the encoder's weights again: an optimizer may write to them without changing their versions."""

@@ -20,7 +20,6 @@ from datamodules.base import DataModule
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import existing_file
-from datamodules.core.origin import ELSEWHERE
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.sharing import SharedLock
 from datamodules.core.types import PlainDict
@@ -31,7 +30,7 @@ from datamodules.retrieval import FolderMemory, Memory, Retriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 if TYPE_CHECKING:
-    from zoo.saving.held_out import HeldOutRows
+    from zoo.tasks.classification.held_out import HeldOutRows
 
 #: Texts that are retrieved and tokenized together.
 BLOCK = 1024
@@ -131,7 +130,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
 
     def export(self, folder: str | Path) -> Path:
         """Write the model as a new folder that works alone on another machine, as `zoo export` does."""
-        from zoo.saving.export import export
+        from zoo.model_folder.export import export
 
         if self.source is None:
             raise InputError("export: this model is not on the disk; train it with `zoo.fit`")
@@ -149,8 +148,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         encoder = getattr(self.model, "transformer", None)
         if encoder is not None or self.model.vector_size is not None:
             trained = f"trained here, {self.model.vector_size} numbers a text"
-            # An exported model has its encoder, whose folder is on another machine.
-            facts["encoder"] = trained if encoder is None else encoder.removeprefix(ELSEWHERE)
+            facts["encoder"] = trained if encoder is None else encoder
         lines = [f"  {name:9}  {value}" for name, value in facts.items()]
         return "\n".join([type(self).__name__, *lines])
 

@@ -8,7 +8,7 @@ from typing import Any
 from pytorch_lightning.plugins import TorchCheckpointIO
 from typing_extensions import override
 
-from zoo.saving.checkpoint import write_contents
+from zoo.training.checkpoints import write_contents
 
 
 class WholeCheckpoints(TorchCheckpointIO):

@@ -16,8 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
 from datamodules.state import DataState, check_split
 from zoo.layers.lora import is_adapter, plain_name, without_adapters
-from zoo.saving.checkpoint import Checkpoint
-from zoo.saving.saved_model import SavedModel
+from zoo.training.checkpoints import Start
 
 if TYPE_CHECKING:
     from zoo.tasks.base import Task
@@ -39,7 +38,7 @@ class TransfersHead(Protocol):
     #: prefix of the names of the head's weights.
     head: str
 
-    def take_head(self, checkpoint: Checkpoint) -> list[str]:
+    def take_head(self, start: Start) -> list[str]:
         """Take the parts of another model's head that fit, and return their descriptions for the log."""
 
 
@@ -62,34 +61,34 @@ def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
     characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`).
     The returned names include those of word tables that were taken in part.
     """
-    checkpoint = SavedModel.open(source).checkpoint
-    weights = without_adapters(checkpoint.tensors)
-    checkpoint.weights = {name: value.to(model.device) for name, value in weights.items()}
+    opened = Start.open(source)
+    weights = {name: value.to(model.device) for name, value in without_adapters(opened.tensors).items()}
+    start = Start(opened.meta, weights)
     if model.data is not None:
-        check_split(model.data, checkpoint.data, "validation", f"model.init_from={source}")
+        check_split(model.data, start.meta.data, "validation", f"model.init_from={source}")
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
     taken = Taken(set(), {}, [], [])
     head = model.head if isinstance(model, TransfersHead) else None
     with torch.no_grad():
         for name, parameter in own.items():
-            value = checkpoint.weights.get(plain_name(name))
+            value = weights.get(plain_name(name))
             if value is not None and not (head is not None and name.startswith(head)):
-                _take(model, name, parameter, value, checkpoint.data, taken)
+                _take(model, name, parameter, value, start.meta.data, taken)
         for name, buffer in model.named_buffers():
-            value = checkpoint.weights.get(name)
+            value = weights.get(name)
             if name.endswith(_BUFFERS) and value is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
-        if isinstance(model, TransfersHead) and (parts := model.take_head(checkpoint)):
+        if isinstance(model, TransfersHead) and (parts := model.take_head(start)):
             taken.head.extend(parts)
             taken.head_weights.extend(name for name in own if name.startswith(model.head))
     if not (taken.whole or taken.rows or taken.head):
         raise InputError(
-            f"model.init_from={source}: is a {checkpoint.model}, none of whose weights fit this {type(model).__name__}"
+            f"model.init_from={source}: is a {start.meta.model}, none of whose weights fit this {type(model).__name__}"
         )
     if verbose:
-        _log(source, model, {*own}, {*checkpoint.weights}, taken)
+        _log(source, model, {*own}, {*weights}, taken)
     tables = {name for name in taken.rows if name.endswith(TABLES)}
-    heads = {name for name in taken.head_weights if _has_all_rows(model, name, own[name], checkpoint.data)}
+    heads = {name for name in taken.head_weights if _has_all_rows(model, name, own[name], start.meta.data)}
     return taken.whole | tables | heads
 
 

@@ -21,6 +21,8 @@ Quantization: TypeAlias = Literal["int8", "bbq"]
 #: Quantization -> texts with exact scores for each hit, which find 99 % of the nearest ones.
 OVERSAMPLE: dict[Quantization, int] = {"int8": 4, "bbq": 8}
 
+#: Files of a trained model of the zoo, see `zoo.model_folder`: those that its vectors depend on.
+_MODEL_FILES = ("model.json", "vocabulary.json", "model.safetensors", "manifest.json")
 _ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 
@@ -76,7 +78,7 @@ class DenseRanking:
     def describe_vectors(self) -> PlainDict:
         """Return plain values that change whenever the vectors of documents could."""
         described: PlainDict = {"encoder": self.contents}
-        if not Path(self.encoder).is_file():
+        if trained_model(self.encoder) is None:
             described |= {"pooling": self.published.pooling, "max_length": self.max_length}
             if self.published.document_prompt:
                 described["document_prompt"] = self.published.document_prompt
@@ -89,7 +91,7 @@ class DenseRanking:
 
     @cached_property
     def published(self) -> SentenceModules:
-        """The modules of an encoder that is no checkpoint, with the options of this ranking."""
+        """The modules of an encoder that is no trained model of this zoo, with the options of this ranking."""
         options = {
             "pooling": self.pooling,
             "query_prompt": self.query_prompt,
@@ -103,20 +105,8 @@ class DenseRanking:
         """A hash of the encoder's files, or the Hub's name and revision."""
         if self.revision is not None:
             return f"{self.encoder}@{self.revision}"
-        path = Path(self.encoder)
-        if path.is_file():
-            files = {"": path}  # its name does not count
-        else:
-            modules = [self.published.folder, *(layer.folder for layer in self.published.dense)]
-            folders = [path, *(path / folder for folder in modules if folder)]
-            files = {
-                str(file.relative_to(path)): file
-                for folder in folders
-                for file in sorted(folder.glob("*"))
-                if file.suffix in _ENCODER_FILES
-            }
         digest = sha256()
-        for name, file in files.items():
+        for name, file in files_of_encoder(self.encoder).items():
             digest.update(name.encode())
             with file.open("rb") as opened:
                 while block := opened.read(1 << 20):
@@ -130,11 +120,12 @@ class DenseRanking:
     @cached_property
     def revision(self) -> str | None:
         """The commit of an encoder of the Hub, the downloaded one if there is one; None for files."""
-        path = Path(self.encoder)
-        if path.exists():
+        if (path := Path(self.encoder)).is_dir():
             return None
-        if path.suffix == ".ckpt":
-            raise InputError(f"encoder {self.encoder!r}: there is no such checkpoint")
+        if path.is_file() or path.suffix == ".ckpt":
+            raise InputError(
+                f"encoder {self.encoder!r}: not a folder; name a run folder, a model folder, or a transformers encoder"
+            )
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError
 
@@ -150,9 +141,31 @@ class DenseRanking:
         return Path(file).parent.name
 
 
+def trained_model(encoder: str) -> Path | None:
+    """Return the folder of the trained model that a name stands for: itself, or the one of a run; None for others."""
+    path = Path(encoder)
+    return next((folder for folder in (path, path / "model") if (folder / _MODEL_FILES[0]).is_file()), None)
+
+
+def files_of_encoder(encoder: str) -> dict[str, Path]:
+    """Return the files of an encoder in a folder by their relative names: all that its vectors depend on."""
+    if (model := trained_model(encoder)) is not None:
+        tokenizer = [file for file in sorted((model / "tokenizer").rglob("*")) if file.is_file()]
+        files = [*(model / name for name in _MODEL_FILES), *tokenizer]
+        return {str(file.relative_to(model)): file for file in files}
+    path, published = Path(encoder), SentenceModules.read(encoder)
+    modules = [published.folder, *(layer.folder for layer in published.dense)]
+    return {
+        str(file.relative_to(path)): file
+        for folder in [path, *(path / folder for folder in modules if folder)]
+        for file in sorted(folder.glob("*"))
+        if file.suffix in _ENCODER_FILES
+    }
+
+
 def unreadable(encoder: str, error: Exception) -> InputError:
     """Return the error for an encoder that can't be loaded."""
     return InputError(
-        f"encoder {encoder!r}: use the name or folder of a transformers encoder, or a checkpoint of this zoo"
+        f"encoder {encoder!r}: use the name or folder of a transformers encoder, or the folder of a model of this zoo"
         f" (transformers: {reason(error)})"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import NoReturn, Protocol, TypeAlias
 
 import numpy as np
@@ -14,11 +13,11 @@ from tqdm import tqdm
 
 from datamodules.core.errors import InputError
 from datamodules.core.sharing import network_threads
-from datamodules.retrieval.dense.ranking import DenseRanking
+from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
 
-#: Entry points of installed packages, named after the suffix of a file: each makes a `TextEncoder` from the file's name
-#: and a device. `zoo` registers its checkpoints this way, because this package imports no model.
-FILE_ENCODERS = "memory_zoo.file_encoders"
+#: The entry point of an installed package that makes a `TextEncoder` from the folder of a trained model and a device.
+#: `zoo` registers its models this way, because this package imports no model.
+MODEL_ENCODERS = "memory_zoo.file_encoders"
 #: A bar that is updated by hand.
 ProgressBar: TypeAlias = "tqdm[NoReturn]"
 
@@ -60,18 +59,16 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
-    path = Path(ranking.encoder)
+    model = trained_model(ranking.encoder)
     # Random weights are drawn before those of the file are read. A training that follows must not depend on whether the
     # vectors were in a cache.
     with torch.random.fork_rng(devices=[]):
-        if not path.is_file():
+        if model is None:
             from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
 
             return TransformerEncoder(ranking, chosen)
-        makers = {f".{entry.name}": entry for entry in entry_points(group=FILE_ENCODERS)}
-        if path.suffix not in makers:
-            # Without the package `zoo`, there are no kinds of files.
-            files = f"a checkpoint ({', '.join(makers)}) or " if makers else ""
-            raise InputError(f"encoder {ranking.encoder!r}: not a file of a known kind; use {files}a folder")
-        encoder: TextEncoder = makers[path.suffix].load()(ranking.encoder, chosen)
+        makers = [*entry_points(group=MODEL_ENCODERS)]
+        if not makers:
+            raise InputError(f"encoder {ranking.encoder!r}: a trained model, which needs the package zoo")
+        encoder: TextEncoder = makers[0].load()(str(model), chosen)
         return encoder

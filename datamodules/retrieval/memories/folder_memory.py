@@ -16,7 +16,6 @@ from typing_extensions import override
 from datamodules.core import storage
 from datamodules.core.arrays import damaged
 from datamodules.core.errors import DamagedError, InputError
-from datamodules.core.origin import sign
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval.base import Retriever
@@ -29,6 +28,7 @@ from datamodules.retrieval.memories.versions import (
     Version,
     folder_of,
     in_order,
+    pointer_of,
     read_pointer,
     write_pointer,
 )
@@ -53,8 +53,8 @@ class FolderMemory(Memory):
         """
         self.folder = folder
         self.retriever = retriever
-        self.pointer = pointer or folder / POINTER
-        state = read_pointer(folder, pointer)
+        self.pointer = pointer or pointer_of(folder)
+        state = read_pointer(folder, self.pointer)
         version = state["version"] if version is None else version
         # The rows of a version beyond the current one are left over from an interrupted change.
         if not 1 <= version <= state["version"]:
@@ -102,23 +102,28 @@ class FolderMemory(Memory):
                     retriever.index(collection, index, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
-            signature = sign({"retriever": described["retriever"]})
-            write_pointer(folder, {**state, **described, "signature": signature})
+            write_pointer(folder, {**state, **described})
         return cls(folder, retriever, version=1)
 
-    def copy_to(self, folder: Path, pointer: Path | None = None) -> FolderMemory:
+    def copy_to(self, folder: Path, pointer: Path | None = None, only_current: bool = False) -> FolderMemory:
         """Copy the memory with all versions, by links where possible, and open it; an index on a server is shared.
 
-        `pointer` is that of the copy, see `__init__`.
+        `pointer` is that of the copy, see `__init__`. With `only_current`, no other version is copied.
         """
         with storage.lock(folder), storage.lock(self.folder):
             if not folder.exists():
                 partial = folder.with_name(f".{folder.name}.partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
-                    hidden = shutil.ignore_patterns(".*", POINTER)
+                    state = read_pointer(self.folder, self.pointer)
+                    others: list[str] = []
+                    if only_current:
+                        current = folder_of(self.folder, state["version"]).name
+                        others = [each.name for each in self.folder.glob("version-*") if each.name != current]
+                        state = {**state, "first": state["version"]}
+                    hidden = shutil.ignore_patterns(".*", POINTER, *others)
                     shutil.copytree(self.folder, partial, copy_function=storage.link, ignore=hidden)
-                    write_pointer(partial, read_pointer(self.folder, self.pointer), pointer)
+                    write_pointer(partial, state, pointer)
                     for path in (partial, *partial.rglob("*")):
                         storage.sync(path)
                     partial.rename(folder)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from datamodules.core.errors import InputError
-from datamodules.core.origin import is_signed
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory, check_ranking
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Memory
-from datamodules.retrieval.memories.versions import POINTER, read_pointer
+from datamodules.retrieval.memories.versions import STATE, pointer_of, read_pointer
 from datamodules.retrieval.registry import is_existing_index, make_retriever
 
 
 def is_memory(location: str | None) -> bool:
     """Return True for the folder of a memory, and for an index of the user's."""
-    return location is not None and (location.startswith("index:") or (Path(location) / POINTER).exists())
+    return location is not None and (location.startswith("index:") or pointer_of(Path(location)).exists())
 
 
 def open_memory(
@@ -40,8 +39,9 @@ def open_memory(
     folder = Path(location)
     state = read_pointer(folder, pointer)
     if retriever is None:
-        is_own = is_signed({"retriever": state["retriever"]}, state.get("signature"))
-        retriever = make_retriever(state["retriever"], None if is_own else folder)
+        # A model folder has the encoders of its retriever.
+        is_of_model = (pointer or pointer_of(folder)).name == STATE
+        retriever = make_retriever(state["retriever"], folder.parent if is_of_model else None)
     # Not that of the stored retriever: its encoder's files may have changed since.
     check_ranking(folder, state["ranking"], retriever)
     return FolderMemory(folder, retriever, version, pointer)

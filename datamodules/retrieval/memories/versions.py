@@ -30,6 +30,8 @@ from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.changes import name_some
 
 POINTER = "memory.json"
+#: The pointer of a memory that is in a model folder, next to the memory.
+STATE = "state.json"
 
 # With more interruptions than this, copied rows are faster than parts of tables.
 _MOST_PARTS = 1024
@@ -212,6 +214,13 @@ def index_folder(version: Path, fingerprint: str) -> Path:
     return version / f"index-{fingerprint[:16]}"
 
 
+def pointer_of(folder: Path) -> Path:
+    """Return the file that names the current version: in the folder, or next to a memory that is in a model folder."""
+    of_model = folder.parent / STATE
+    is_of_model = folder.name == "memory" and not (folder / POINTER).exists() and of_model.exists()
+    return of_model if is_of_model else folder / POINTER
+
+
 def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
     """Return the state of a memory from its pointer; raise an `InputError` if the folder is no memory.
 
@@ -219,8 +228,8 @@ def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
     one, `first` the oldest that is kept, `began_with` the fingerprint of the rows of version 1, `retriever` and
     `ranking` those of the index.
     """
-    path = pointer or folder / POINTER
-    if not path.exists():
+    path = pointer or pointer_of(folder)
+    if not (path.exists() and folder.is_dir()):
         raise InputError(
             f"{folder}: no memory here (it has no {path.name}); build one with `zoo index` or name another"
             " with --data.memory"
@@ -237,7 +246,7 @@ def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
 def write_pointer(folder: Path, state: PlainDict, pointer: Path | None = None) -> None:
     """Switch a memory to a version in one atomic step; other keys of the pointer are kept."""
     with storage.named_disk_errors(folder):
-        storage.set_key(pointer or folder / POINTER, "memory", state)
+        storage.set_key(pointer or pointer_of(folder), "memory", state)
 
 
 def first_rows(folder: Path) -> str:
@@ -247,7 +256,7 @@ def first_rows(folder: Path) -> str:
 
 def contents_of_memory(folder: str) -> PlainDict:
     """Identify rows and ranking of a memory folder by its manifests, without reading the rows or an index."""
-    files = [Path(folder, POINTER), *sorted(Path(folder).glob(f"version-*/{storage.MANIFEST}"))]
+    files = [pointer_of(Path(folder)), *sorted(Path(folder).glob(f"version-*/{storage.MANIFEST}"))]
     return {str(path.relative_to(folder)): storage.contents_of(path) for path in files}
 
 

@@ -186,9 +186,9 @@ def test_bytes_that_are_not_utf8(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     path = write(tmp_path / "a.tsv", b"1\ta\tb\n0\tcaf\xe9\td\n")
     with pytest.raises(InputError) as error:
         read_pairs(path, 1, 2, 0)
-    check_message(error, f"{path}, line 2: not UTF-8", "encoding_errors to replace")
+    check_message(error, f"{path}, line 2: not UTF-8")
     with caplog.at_level(logging.WARNING):
-        pairs = read_pairs(path, 1, 2, 0, encoding_errors="replace")
+        pairs = read_pairs(path, 1, 2, 0, replace_bytes=True)
     assert pairs.first.texts[1] == "caf\ufffd"
     assert "1 lines are not UTF-8" in caplog.text
 

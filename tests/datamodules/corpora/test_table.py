@@ -495,21 +495,6 @@ def test_rows_without_a_label_are_named_at_once(tmp_path):
     assert f"t.csv, line {numbers} and 5 more: no label" in error(path)
 
 
-def test_rows_without_a_label_are_skipped_on_demand(tmp_path, caplog):
-    path = write(tmp_path / "t.csv", 'text,label\na,x\nb,\nc,y\nd," "\n')
-    rows = read_table(path, missing_labels="skip")
-    assert list(zip(rows.ids, rows.texts, rows.labels or (), strict=True)) == [
-        ("0", "a", "x"),
-        ("2", "c", "y"),
-    ]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{path}, line 3, 5: no label; skipped 2 of 4 rows"
-    ]
-    path = write(tmp_path / "none.csv", "text,label\na,\nb,\n")
-    with pytest.raises(InputError, match="line 2, 3: no label"):
-        read_table(path, missing_labels="skip")
-
-
 def test_several_labels_in_a_row(tmp_path, caplog):
     path = write(tmp_path / "t.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n')
     assert "line 2: 2 labels in one row; a classifier predicts one label a text" in error(path)

@@ -141,11 +141,10 @@ def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any) -> 
     assert prediction.memories[0].weight == pytest.approx(5 / 6)
 
 
-def test_the_seed_decides(adapter: Classification, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_decides(adapter: Classification) -> None:
     for model in (SkipGram, LINE, PTE):
         fits = []
-        for seed in ("1", "1", "2"):
-            monkeypatch.setenv("PL_GLOBAL_SEED", seed)
+        for adapter.data.seed in (1, 1, 2):
             fits.append(fit(model(word_size=5, epochs=3), adapter.data).network.fitted)
         for name in ("vectors", "weight"):
             assert torch.equal(fits[0][name], fits[1][name])

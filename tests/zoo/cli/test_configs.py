@@ -14,7 +14,7 @@ import yaml
 
 from tests.zoo.conftest import Zoo, sentences, write_table
 from tests.zoo.examples.test_readme import commands_of
-from zoo.cli.configs import RECIPES, find, names
+from zoo.runs.configs import RECIPES, find, names
 
 ROOT = Path(__file__).parents[3]
 

@@ -19,7 +19,7 @@ Fit = Callable[..., Path]
 
 
 def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
-    predictor = zoo.load(trained_run / "checkpoints" / "best.ckpt")
+    predictor = zoo.load(trained_run)
     texts = [text for text, _ in sentences(20, seed=4)]
     together = predictor.predict(texts)
     assert [prediction.text for prediction in together] == texts
@@ -33,7 +33,7 @@ def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
 
 
 def test_lightnings_own_way_loads_a_checkpoint(trained_run: Path) -> None:
-    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    checkpoint = trained_run
     by_lightning = KNNBiLSTM.load_from_checkpoint(checkpoint, weights_only=True).network.state_dict()
     weights = zoo.load(checkpoint).model.network.state_dict()
     assert by_lightning.keys() == weights.keys()
@@ -45,20 +45,20 @@ def test_drawn_word_vectors_stay_trained_in_a_model_of_a_checkpoint(trained_run:
 
 
 def test_words_never_seen(trained_run: Path) -> None:
-    (prediction,) = zoo.load(trained_run / "checkpoints" / "best.ckpt").predict(["\u732b xyzzy \U0001f600"])
+    (prediction,) = zoo.load(trained_run).predict(["\u732b xyzzy \U0001f600"])
     assert prediction.memories == []
     assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
 def test_texts_without_words(trained_run: Path) -> None:
-    model = zoo.load(trained_run / "checkpoints" / "best.ckpt")
+    model = zoo.load(trained_run)
     alone, together = model.predict(""), model.predict(["", "a text"])
     assert alone[0].probabilities == pytest.approx(together[0].probabilities, abs=1e-6)
     assert sum(alone[0].probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
 def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Callable[..., Result]) -> None:
-    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    checkpoint = trained_run
     table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])
     assert zoo_command("index", "--file", table, "--memory", "memory").code == 0
     (prediction,) = zoo.load(checkpoint, memory="memory").predict("plum")
@@ -81,7 +81,7 @@ def test_transformer(pooling: str, tiny_bert: Path, fit: Fit) -> None:
         "run", f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", f"--model.pooling={pooling}",
         "--data.characters=false", "--trainer.max_epochs=3",
     )  # fmt: skip
-    checkpoint = run / "checkpoints" / "best.ckpt"
+    checkpoint = run
     texts = [text for text, _ in sentences(9, seed=6)]
     before = zoo.load(checkpoint).predict(texts)
     # The checkpoint holds the weights and their configuration: the pre-trained ones are not read again.
@@ -101,7 +101,7 @@ def test_missing_tokenizer_is_named(tiny_bert: Path, fit: Fit, zoo_command: Call
     shutil.rmtree(tiny_bert)
     tokenization._load.cache_clear()
     Path("in.txt").write_text("a plum\n")
-    result = zoo_command("predict", "--ckpt_path", run / "checkpoints" / "best.ckpt", "--input", "in.txt")
+    result = zoo_command("predict", "--ckpt_path", run, "--input", "in.txt")
     assert result.code == 2
     (line,) = result.err.splitlines()
     assert str(tiny_bert) in line

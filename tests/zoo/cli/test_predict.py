@@ -13,7 +13,7 @@ from datamodules.core.outputs import spreadsheet_cells
 from tests.zoo.conftest import LABELS, Zoo, refusal, write_pairs, write_table
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
-from zoo.saving.saved_model import SavedModel
+from zoo.model_folder.folder import ModelFolder
 
 TEXTS = ["some ripe apple", "=HYPERLINK(1)", "old iron", ""]
 
@@ -128,7 +128,7 @@ def test_options_that_are_refused(
 def test_files_are_checked_before_the_model_is_read(
     options: list[str], words: list[str], zoo_command: Zoo, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SavedModel, "open", None)
+    monkeypatch.setattr(ModelFolder, "open", None)
     refusal(zoo_command("predict", "--ckpt_path=run", *options), *words)
 
 

@@ -14,8 +14,9 @@ from datamodules.core.errors import InputError
 from datamodules.core.secrets import refuse_secrets
 from datamodules.retrieval import ElasticsearchRetriever, FusedRetriever
 from tests.zoo.conftest import LABELS, SMALL, write_table
-from zoo.cli import configs, main
+from zoo.cli import main
 from zoo.reproduce.table import load_table
+from zoo.runs import configs
 
 SECRET = "hunter2"
 
@@ -71,7 +72,7 @@ def test_a_model_has_neither_credentials_nor_servers() -> None:
 
 def test_python_refuses_them_as_well(train_csv: Path) -> None:
     retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@host:9200"}}
-    with pytest.raises(InputError, match=r"--data.retriever.init_args.url: holds a secret") as error:
+    with pytest.raises(InputError, match=r"data.retriever.init_args.url: holds a secret") as error:
         zoo.fit(train_csv, retriever=retriever)
     assert SECRET not in str(error.value)
 

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import SMALL, Result, fill_disk, resume
-from zoo.saving.checkpoint import write_contents
+from zoo.training.checkpoints import write_contents
 
 ROOT = str(Path(__file__).parents[3])
 #: Seconds.

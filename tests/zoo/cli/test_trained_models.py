@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, best, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, Fit, Zoo, last, refusal, sentences, write_table
 
 # --- test and validate ---
 
@@ -82,7 +82,9 @@ def test_test_counts_unknown_labels(
 
 def test_validate_repeats_the_score_of_the_run(fit: Fit, zoo_command: Zoo) -> None:
     run = fit("run", "--trainer.max_epochs=2")
-    result = zoo_command("validate", "--ckpt_path", best(run), "--output", "v.json")
+    result = zoo_command(
+        "validate", "--ckpt_path", run, "--config", run / "config.yaml", "--output", "v.json"
+    )
     assert result.code == 0, result.err
     best_score = json.loads((run / "summary.json").read_text())["best_score"]
     assert json.loads(Path("v.json").read_text())["accuracy"] == best_score
@@ -93,7 +95,7 @@ def test_validate_without_the_training_table(
 ) -> None:
     run = fit("run")
     train_csv.unlink()
-    refusal(zoo_command("validate", "--ckpt_path", run), train_csv, "--data.train_file", "split off")
+    refusal(zoo_command("validate", "--ckpt_path", run), "--data.validation_file", "config.yaml")
     # Other rows need the memory and not the training table; they score as test rows do.
     for command, option in (("validate", "validation_file"), ("test", "test_file")):
         options = [f"--data.{option}", test_csv, "--output", f"{command}.json"]
@@ -193,24 +195,6 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -
 # --- what is missing or damaged ---
 
 
-def test_missing_memory_folder(
-    fit: Fit, zoo_command: Zoo, train_csv: Path, test_csv: Path, tmp_path: Path
-) -> None:
-    run = fit("run")
-    predict = ["predict", "--ckpt_path", run, "--input", test_csv]
-    for folder in (tmp_path / "cache").glob("memory-*"):
-        shutil.rmtree(folder)
-    assert zoo_command(*predict).code == 0  # built again, of the rows in the cache
-    shutil.rmtree(tmp_path / "cache")
-    assert zoo_command(*predict).code == 0  # built again, of the training table
-    shutil.rmtree(tmp_path / "cache")
-    train_csv.unlink()
-    refusal(zoo_command(*predict), "memory", "zoo index")
-    test = zoo_command("test", "--ckpt_path", run, "--data.test_file", test_csv)
-    refusal(test, "memory", "zoo index")
-    refusal(zoo_command(*predict, "--memory", "gone"), "gone", "zoo index")
-
-
 def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
     model = ["--ckpt_path", trained_run]
     refusal(zoo_command("test", *model, "--data.test_file", "gone.csv"), "gone.csv")
@@ -225,34 +209,39 @@ def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None
     refusal(result, "test.csv", "body", "text")
 
 
-@pytest.mark.parametrize("command", ["test", "validate", "predict", "fit"])
-def test_bad_checkpoints(
-    command: str, trained_run: Path, zoo_command: Zoo, test_csv: Path, train_csv: Path
-) -> None:
-    good = best(trained_run).read_bytes()
+@pytest.mark.parametrize("command", ["test", "validate", "predict"])
+def test_what_is_no_model(command: str, trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
     options: list[object] = {
         "test": ["--data.test_file", test_csv],
-        "validate": [],
+        "validate": ["--data.validation_file", test_csv],
         "predict": ["--input", test_csv],
-        "fit": [*SMALL, "--data.train_file", train_csv, "--run_dir=other"],
     }[command]
 
-    def refused(path: str, *words: str) -> None:
+    def refused(path: object, *words: object) -> None:
         refusal(zoo_command(command, "--ckpt_path", path, *options), path, *words)
 
-    refused("gone.ckpt", "no such checkpoint")
-    for size in (0, 100, len(good) // 2, len(good) - 10):
-        Path("short.ckpt").write_bytes(good[:size])
-        refused("short.ckpt", "truncated")
-    Path("text.ckpt").write_text("not a checkpoint")
-    refused("text.ckpt")
-    torch.save({"state_dict": {}}, "foreign.ckpt")
-    refused("foreign.ckpt", "not a Memory Zoo checkpoint")
-    torch.save(torch.zeros(3), "tensor.ckpt")
-    refused("tensor.ckpt", "not a Memory Zoo checkpoint")
-    contents = torch.load(io.BytesIO(good), weights_only=True)
-    contents["memory_zoo"]["model"] = "Perceptron"
-    torch.save(contents, "other.ckpt")
-    refused("other.ckpt", "Perceptron")
+    refused("gone", "no such run folder or model folder")
+    refused(last(trained_run), "only resumes a training", f"name the folder of the run, {trained_run}")
     Path("empty").mkdir()
-    refused("empty", "a folder without checkpoints/best.ckpt")
+    refused("empty", "a folder without model/model.json or model.json; give a run folder")
+    unfinished = Path("unfinished/checkpoints")
+    unfinished.mkdir(parents=True)
+    shutil.copy(last(trained_run), unfinished)
+    refused("unfinished", "zoo fit --ckpt_path unfinished/checkpoints/last.ckpt")
+
+
+def test_bad_checkpoints(trained_run: Path, zoo_command: Zoo) -> None:
+    good = last(trained_run).read_bytes()
+    shutil.copytree(trained_run, "run")
+    path = Path("run/checkpoints/last.ckpt")
+
+    def refused(*words: str) -> None:
+        refusal(zoo_command("fit", "--ckpt_path", path, "--trainer.max_epochs=2"), path, *words)
+
+    for size in (0, 100, len(good) // 2, len(good) - 10):
+        path.write_bytes(good[:size])
+        refused("truncated")
+    torch.save({"state_dict": {}}, path)
+    refused("not a Memory Zoo checkpoint")
+    torch.save(torch.zeros(3), path)
+    refused("not a Memory Zoo checkpoint")

@@ -57,7 +57,3 @@ def run(zoo_command: Callable[..., Result], train_csv: Path) -> Callable[..., Pa
         return Path(run_dir).absolute()
 
     return train
-
-
-def best(run: Path) -> Path:
-    return run / "checkpoints" / "best.ckpt"

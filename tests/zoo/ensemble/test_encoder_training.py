@@ -25,7 +25,7 @@ Run = Callable[..., Path]
         ["--trainer.accumulate_grad_batches=4"],
         ["--trainer.gradient_clip_val=0.01"],
         ["--trainer.gradient_clip_val=0.001", "--trainer.gradient_clip_algorithm=value"],
-        ["--data.bucket_by_length=false", "--trainer.limit_train_batches=3"],
+        ["--trainer.limit_train_batches=3"],
         ["--model.lr_scheduler=OneCycleLR", "--model.lr_scheduler.max_lr=0.05", "--model.lr_scheduler.total_steps=9"],
         ["--data.validation_split=0"],
     ],

@@ -17,11 +17,11 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import LABELS, Result, resume, sentences, write_table
-from tests.zoo.ensemble.conftest import SMALL, best, distinct_sentences
+from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.tables import read_table
-from zoo.saving.saved_model import SavedModel
+from zoo.training.checkpoints import Start
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -170,8 +170,8 @@ def test_the_best_epoch_of_the_encoder_is_kept(run: Run) -> None:
     assert json.loads((folder / "summary.json").read_text())["epochs"] == 4
     # The last row is the ensemble's.
     accuracies = [float(row["val/encoder_accuracy"] or -1) for row in rows]
-    best = SavedModel.open(folder).checkpoint.extras["epochs"]
-    assert len(best) == accuracies.index(max(accuracies)) + 1
+    best = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)
+    assert len(best["memory_zoo"]["epochs"]) == accuracies.index(max(accuracies)) + 1
 
 
 def test_members_of_random_labels_are_no_better_than_chance_on_held_out_rows(
@@ -187,12 +187,12 @@ def test_members_of_random_labels_are_no_better_than_chance_on_held_out_rows(
 
 def test_a_transformer_is_named_once(run: Run, tiny_bert: Path) -> None:
     folder = run("run", f"--model.transformer={tiny_bert}")
-    frozen = SavedModel.open(folder).checkpoint
-    assert frozen.data.options["tokenizer"] == str(tiny_bert)
+    frozen = Start.open(str(folder))
+    assert frozen.meta.data.options["tokenizer"] == "tokenizer"
     names = [row["name"] for row in json.loads((folder / "answer.json").read_text())["rows"]]
     assert {"regression", "encoder", "dense_vote"} <= set(names)
     tuned = run("tuned", f"--model.transformer={tiny_bert}", "--model.train_transformer=true")
-    trained = SavedModel.open(tuned).checkpoint
+    trained = Start.open(str(tuned))
     for name, value in frozen.weights.items():
         if name.endswith("layer.0.output.dense.weight"):
             assert not torch.equal(value, trained.weights[name])
@@ -259,14 +259,14 @@ def test_rows_that_the_start_was_trained_on_fit_no_weights(run: Run, tmp_path: P
 
 def test_a_run_is_not_resumed_without_its_start(run: Run, zoo_command: Zoo) -> None:
     """Otherwise it would be trained to its end, and then fail."""
-    start = best(run("start")).rename("start.ckpt").absolute()
+    start = run("start")
     run("run", f"--model.init_from={start}")
-    start.unlink()
+    start.rename("gone")
     result = zoo_command(
         "fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=3"
     )  # fmt: skip
     assert result.code == 2
-    assert "model.init_from: start.ckpt: no such" in result.err.replace(f"{Path.cwd()}/", "")
+    assert f"{start}: no such run folder or model folder" in result.err
     assert "stage" not in result.out + result.err
 
 
@@ -325,7 +325,7 @@ def test_validation_without_some_class_and_with_an_unknown_one(run: Run, tmp_pat
     answer = json.loads((run("none", f"--data.validation_file={none}") / "answer.json").read_text())
     assert re.match(r"Weights are fitted on \d+ training rows, .*; the rows of the table", answer["notes"][0])
     one = write_table(tmp_path / "one.csv", distinct_sentences(1, seed=6))
-    start = best(run("start", "--data.validation_split=0"))
+    start = run("start", "--data.validation_split=0")
     # No other row is left: the training rows are known to the start.
     alone = run(
         "alone", f"--data.validation_file={one}", f"--model.init_from={start}", "--data.validation_split=0"

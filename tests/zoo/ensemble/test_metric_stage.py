@@ -17,7 +17,7 @@ from tests.zoo.conftest import LABELS as ALL_LABELS
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.ensemble.metric import FOLDS, EncoderMetric
-from zoo.saving.saved_model import SavedModel
+from zoo.model_folder.folder import ModelFolder
 
 Run = Callable[..., Path]
 LABELS = ("fruit", "metal")
@@ -26,7 +26,7 @@ LABELS = ("fruit", "metal")
 def layer_weights(folder: Path) -> dict[str, torch.Tensor]:
     """Weights of the transformer's layers in the checkpoint of a run, by their own names."""
     prefix = "network.encoder.transformer."
-    weights = SavedModel.open(folder).checkpoint.weights
+    weights = ModelFolder.open(folder).weights()
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 

@@ -9,7 +9,7 @@ import yaml
 
 import zoo
 from tests.zoo.conftest import Zoo
-from zoo.cli.configs import find, names
+from zoo.runs.configs import find, names
 
 EXAMPLES = Path(zoo.__file__).parents[1] / "examples"
 #: A configuration of W&B, not of a run.

@@ -73,7 +73,7 @@ def test_fit_validate_test_and_predict_with_a_memory(
     zoo_command: Command, train: Path, tmp_path: Path
 ) -> None:
     run(zoo_command, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=8", "--run_dir=run")
-    best = Path("run/checkpoints/best.ckpt")
+    best = Path("run")
     run(zoo_command, "validate", "--ckpt_path", best, "--output=validation.json")
     summary = json.loads(Path("run/summary.json").read_text())
     validated = json.loads(Path("validation.json").read_text())
@@ -108,7 +108,7 @@ def test_one_and_two_processes_print_the_same_digits(
     table = write_ratings(tmp_path / "test.csv", 31, seed=4)
     given = [
         "test",
-        "--ckpt_path=run/checkpoints/best.ckpt",
+        "--ckpt_path=run",
         "--data.test_file",
         table,
         "--data.eval_batch_size=5",

@@ -51,7 +51,7 @@ def test_fit_test_predict_and_share(
         "--trainer.max_epochs=5", "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false", "--run_dir=run",
     )  # fmt: skip
-    best = Path("run/checkpoints/best.ckpt")
+    best = Path("run")
     run(zoo_command, "test", "--ckpt_path", best, "--data.test_file", test_csv, "--output=test.json")
     assert json.loads(Path("test.json").read_text())["accuracy"] > 0.8
 

@@ -94,7 +94,6 @@ def grown(run: Run, tmp_path: Path) -> tuple[Path, list[str]]:
 def test_an_addition_that_is_killed_or_fills_the_disk(
     times: int, is_full: bool, grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
 ) -> None:
-    """The first addition copies the memory of the cache; the second one grows that copy."""
     folder, add = grown
     if times == 2:
         earlier = write_table(tmp_path / "earlier.csv", [("a fig", "fruit"), ("grey zinc", "metal")])
@@ -147,35 +146,22 @@ def test_foreign_and_damaged_files_next_to_a_model(
         last.write_bytes(last.read_bytes()[:1000])
         (folder / "checkpoints" / "mine.ckpt").write_text("not a checkpoint")
     elif what == "a foreign folder":
-        (folder / "notes").mkdir()
-        (folder / "notes" / "memory.json").write_text("{}")
-        (folder / "weights.txt").write_text("mine")
+        (folder / "model" / "notes").mkdir()
+        (folder / "model" / "notes" / "memory.json").write_text("{}")
+        (folder / "model" / "weights.txt").write_text("mine")
     else:
-        (folder / ".memory.partial" / "version-1").mkdir(parents=True)
+        (folder / "model" / "memory" / ".version-2.partial" / "index").mkdir(parents=True)
     result = zoo_command(*add)
     assert result.code == 0, result.err
     assert zoo_command("memory", "show", folder).code == 0
     assert _predict(folder)[0].label == "music"
 
 
-def test_a_folder_in_the_place_of_the_memory_is_named_and_kept(
-    grown: tuple[Path, list[str]], zoo_command: Zoo
-) -> None:
-    folder, add = grown
-    (folder / "memory").mkdir()
-    (folder / "memory" / "mine.txt").write_text("mine")
-    for command in (add, ["memory", "show", folder]):
-        result = zoo_command(*command)
-        assert result.code == 2
-        assert f"{folder}/memory: no memory here" in result.err
-    assert (folder / "memory" / "mine.txt").read_text() == "mine"
-
-
 def test_a_damaged_pointer_is_named(grown: tuple[Path, list[str]], zoo_command: Zoo) -> None:
     folder, add = grown
     assert zoo_command(*add).code == 0
-    pointer = folder / "memory" / "memory.json"
-    pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "version": 1}))
+    pointer = folder / "model" / "state.json"
+    pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "memory": {"version": 1}}))
     result = zoo_command("memory", "show", folder)
     assert result.code == 2
-    assert "memory.json: damaged" in result.err
+    assert "state.json: damaged" in result.err

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ import pytest
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.versions import read_pointer
 from tests.zoo.conftest import Result, sentences, write_table
 from zoo.tasks.classification.predictor import RetrievedMemory
 
@@ -46,16 +42,21 @@ def refusal(result: Result) -> str:
 
 @pytest.mark.parametrize("back_end", ["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
 def test_a_models_memory_grows(
-    back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Path, request: pytest.FixtureRequest
+    back_end: str,
+    fit: Fit,
+    zoo_command: Zoo,
+    more_csv: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = []
     if back_end == "elasticsearch":
+        monkeypatch.setenv("ELASTICSEARCH_URL", request.getfixturevalue("elasticsearch_url"))
         options = [
             "--data.retriever=ElasticsearchRetriever",
-            f"--data.retriever.url={request.getfixturevalue('elasticsearch_url')}",
             f"--data.retriever.index_prefix={request.getfixturevalue('index_prefix')}",
         ]
-    checkpoint = fit("run", *options) / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run", *options)
     before = zoo.load(checkpoint).predict(TEXTS)
     assert before[0].memories != []  # "some" is known
     assert before[1].memories == []
@@ -98,50 +99,22 @@ def test_a_models_memory_grows(
     }
 
 
-def test_training_again_uses_the_training_rows_and_keeps_what_was_added(
-    fit: Fit, zoo_command: Zoo, more_csv: Path
-) -> None:
-    scores = []
-    for name in ("one", "two"):
-        checkpoint = fit(name) / "checkpoints" / "best.ckpt"
-        scores.append((checkpoint.parents[1] / "metrics.csv").read_text())
-        assert zoo_command("memory", "add", checkpoint, more_csv).code == 0
-        for plan in Path(os.environ["ZOO_CACHE_DIR"]).glob("plan-*"):
-            plan.unlink()
-    assert _scores(scores[0]) == _scores(scores[1])
-    predictor = zoo.load(checkpoint)
-    assert isinstance(predictor.memory, FolderMemory)
-    assert predictor.memory.version == 2
-
-
-def test_other_runs_on_the_same_rows_keep_their_memory(
-    fit: Fit, zoo_command: Zoo, more_csv: Path, tmp_path: Path
-) -> None:
-    first, second = fit("first"), fit("second")
-    locations = [zoo.load(run).memory.folder for run in (first, second)]
-    assert locations[0] == locations[1]  # in the cache, built once
-    checkpoints = {path: path.read_bytes() for path in first.rglob("*.ckpt")}
-    before = zoo.load(second).predict(TEXTS)
+def test_other_runs_on_the_same_rows_keep_their_memory(fit: Fit, zoo_command: Zoo, more_csv: Path) -> None:
+    first = fit("first")
     assert zoo_command("memory", "add", first, more_csv).code == 0
-    assert zoo.load(first).memory.folder == first / "memory"
-    assert zoo.load(first).predict(TEXTS) != before
-    assert zoo.load(second).predict(TEXTS) == before
-    assert {path: path.read_bytes() for path in first.rglob("*.ckpt")} == checkpoints
-    # It moves with the run, and all checkpoints of the run have it.
-    last = zoo.load(first / "checkpoints" / "last.ckpt")
-    assert [m.text for m in last.predict("tungsten")[0].memories] == ["tungsten"]
-    moved = first.rename(tmp_path / "moved")
-    assert [m.text for m in zoo.load(moved).predict("tungsten")[0].memories] == ["tungsten"]
-    # Without its folder, the model has the memory of its training again.
-    shutil.rmtree(moved / "memory")
-    assert zoo.load(moved).predict(TEXTS) == before
+    second = fit("second")
+    assert zoo.load(second).memory.version == 1
+    scores = [_scores((run / "metrics.csv").read_text()) for run in (first, second)]
+    assert scores[0] == scores[1]
+    assert zoo.load(first).predict(TEXTS) != zoo.load(second).predict(TEXTS)
 
 
 def test_validation_has_the_memory_that_predictions_have(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run")
 
     def loss() -> float:
-        result = zoo_command("validate", "--ckpt_path", checkpoint, "--output", "scores.json")
+        table = f"--config={checkpoint}/config.yaml"
+        result = zoo_command("validate", "--ckpt_path", checkpoint, table, "--output", "scores.json")
         assert result.code == 0, result.err
         return float(json.loads(Path("scores.json").read_text())["loss"])
 
@@ -166,7 +139,7 @@ def _scores(table: str) -> list[dict[str, str]]:
 
 
 def test_in_python(fit: Fit) -> None:
-    predictor = zoo.load(fit("run") / "checkpoints" / "best.ckpt")
+    predictor = zoo.load(fit("run"))
     assert predictor.memory is not None
     texts, labels = zip(*NEW, strict=True)
     added = predictor.memory.add(Rows.from_lists(texts, labels), predictor.data.spec.memory_labels)
@@ -178,7 +151,7 @@ def test_in_python(fit: Fit) -> None:
 def test_scores_are_those_of_the_current_version(
     fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
 ) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run")
     table = write_table(tmp_path / "test.csv", NEW)
 
     def loss() -> float:
@@ -192,9 +165,7 @@ def test_scores_are_those_of_the_current_version(
 
 
 def test_rows_that_do_not_fit(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
-    location = zoo.load(checkpoint).memory.folder
-
+    checkpoint = fit("run")
     strange = write_table(tmp_path / "strange.csv", [("durian", "fruit"), ("quartz", "stone")])
     message = refusal(zoo_command("memory", "add", checkpoint, strange))
     for part in (strange, "row 2", "'quartz'", "'stone'", "--unknown_labels skip"):
@@ -202,7 +173,7 @@ def test_rows_that_do_not_fit(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> Non
     unlabelled = write_table(tmp_path / "unlabelled.csv", [("durian", "")])
     assert "no label" in refusal(zoo_command("memory", "add", checkpoint, unlabelled))
     assert "absent.csv" in refusal(zoo_command("memory", "add", checkpoint, "absent.csv"))
-    assert read_pointer(location)["version"] == 1
+    assert zoo.load(checkpoint).memory.version == 1
 
     result = zoo_command("memory", "add", checkpoint, strange, "--unknown_labels", "skip")
     assert "version 2, 73 memories, 1 new (1 rows with unknown labels skipped)" in result.out
@@ -217,15 +188,14 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
         [(str(1 + ["fruit", "metal", "weather"].index(b)), a) for a, b in sentences(90, seed=1)],
         columns=("topic", "words"),
     )
-    checkpoint = (
-        fit(
-            "run",
-            *("--data.train_file", train, "--data.text_column=words", "--data.label_column=topic"),
-            "--data.class_names=[fruit,metal,weather]",
-        )
-        / "checkpoints"
-        / "best.ckpt"
+    names = tmp_path / "names.txt"
+    names.write_text("fruit\nmetal\nweather\n")
+    checkpoint = fit(
+        "run",
+        *("--data.train_file", train, "--data.text_column=words", "--data.label_column=topic"),
+        f"--data.class_names={names}",
     )
+    names.unlink()
     first = write_table(tmp_path / "first.csv", [("2", "tungsten")], columns=("topic", "words"))
     assert zoo_command("memory", "add", checkpoint, first).code == 0
     second = write_table(tmp_path / "second.csv", [("1", "durian")], columns=("class", "name"))
@@ -255,11 +225,6 @@ def test_a_memory_of_another_model_is_refused(
         "--retriever.similarity=LMDirichlet",
     ).code == 0  # fmt: skip
     assert "LMDirichlet" in refusal(zoo_command("memory", "show", run, "--memory", "lm"))
-    # In the place of the model's own memory.
-    Path("stones").rename(run / "memory")
-    for command in (("show", run), ("add", run, more_csv)):
-        assert "is not the memory of" in refusal(zoo_command("memory", *command))
-    assert read_pointer(run / "memory")["version"] == 1
 
 
 def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
@@ -278,7 +243,7 @@ def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_c
 
 
 def test_a_model_without_memory(fit: Fit, zoo_command: Zoo, more_csv: Path) -> None:
-    checkpoint = fit("run", "--model.features=M1") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run", "--model.features=M1")
     assert "reads no memory" in refusal(zoo_command("memory", "add", checkpoint, more_csv))
 
 
@@ -286,4 +251,4 @@ def test_what_is_no_command(zoo_command: Zoo) -> None:
     assert "add" in refusal(zoo_command("memory", "shrink"))
     assert "{add,tune,show," in refusal(zoo_command("memory"))
     assert "--unknown_labels" in zoo_command("memory", "add", "--help").out
-    assert "no such checkpoint" in refusal(zoo_command("memory", "show", "absent.ckpt"))
+    assert "no such run folder" in refusal(zoo_command("memory", "show", "absent.ckpt"))

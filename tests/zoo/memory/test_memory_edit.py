@@ -17,8 +17,8 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
-from zoo.memory.commands import fit_again
-from zoo.saving.saved_model import SavedModel
+from zoo.memory.tuning import fit_again
+from zoo.model_folder.folder import ModelFolder
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -62,15 +62,17 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     never = train(run, tmp_path, "never", ROWS)
     before = [each.probabilities for each in zoo.load(folder).predict(TEXTS)]
     assert "40" in [memory.id for memory in evidence(folder)[0]]
+    kept = Path(shutil.copytree(folder, tmp_path / "kept"))
 
     lines = run_lines(zoo_command, "remove", folder, "--ids=[40]")
-    assert lines[0] == f"{folder / 'memory'}: version 2, 40 memories, 1 removed"
+    assert lines[0] == f"{folder / 'model' / 'memory'}: version 2, 40 memories, 1 removed"
     assert "zoo memory tune" in lines[1]
     assert evidence(folder) == evidence(never)
     lines = run_lines(zoo_command, "relabel", folder, "--ids=[3]", f"--label={ROWS[3][1]}")
-    assert lines == [f"{folder / 'memory'}: version 2, 40 memories, 0 relabelled"]
+    assert lines == [f"{folder / 'model' / 'memory'}: version 2, 40 memories, 0 relabelled"]
     # Members and weights follow, bit for bit those of a model that is fitted to a memory without the row.
-    shutil.rmtree(folder / "memory")
+    shutil.rmtree(folder)
+    folder = kept.rename(folder)
     lines = run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")
     assert (
         "lexical fitted to 40 rows of the memory (without 1 training texts, which the memory lacks)"
@@ -82,7 +84,7 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     assert "40 memories, 0 removed" in again[0]
     assert "lexical fitted to 40 rows of the memory" in again[1]
     assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40")
-    fit_again(SavedModel.open(never), None, True, None)
+    fit_again(ModelFolder.open(never), None, True, None)
     mine, others = zoo.load(folder), zoo.load(never)
     assert mine.predict(TEXTS) == others.predict(TEXTS)
     assert mine.model.describe_weights() == others.model.describe_weights()
@@ -90,12 +92,12 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
 
     # For good: in the memory, and in the members that replace those of the training.
     lines = run_lines(zoo_command, "compact", folder, "--keep=1")
-    assert lines[0] == f"{folder / 'memory'}: 1 versions deleted, version 2 kept"
-    assert "the training table and its copy in the cache" in lines[1]
-    files = [*(folder / "memory").rglob("*"), *folder.glob("members-*")]
+    assert lines[0] == f"{folder / 'model' / 'memory'}: 1 versions deleted, version 2 kept"
+    assert "the training table and its copies in the cache" in lines[1]
+    files = [path for part in ("memory", "fitted") for path in (folder / "model" / part).rglob("*")]
     assert not any(SECRET.encode() in path.read_bytes() for path in files if path.is_file())
     assert zoo.load(folder).predict(TEXTS) == others.predict(TEXTS)
-    assert len(list(folder.glob("members-*"))) == 1
+    assert len(list(folder.glob("model/fitted/members-*"))) == 1
     assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40", "--refit=true")
     with pytest.raises(InputError, match="was deleted by `zoo memory compact`; the oldest is 2"):
         zoo.load(folder, memory_version=1)
@@ -105,13 +107,13 @@ def test_compaction_keeps_the_weights_in_use(run: Run, zoo_command: Zoo, tmp_pat
     folder = train(run, tmp_path, "run", ROWS)
     for row in ("3", "4", "5"):
         run_lines(zoo_command, "remove", folder, f"--ids={row}", "--refit=true")
-    assert len(list(folder.glob("members-*"))) == 3
+    assert len(list(folder.glob("model/fitted/members-*"))) == 3
     run_lines(zoo_command, "remove", folder, "--ids=6")
     predictions = zoo.load(folder).predict(TEXTS)
     lines = run_lines(zoo_command, "compact", folder, "--keep=1")
     assert "the members were fitted to version 4" in lines[1]
     assert zoo.load(folder).predict(TEXTS) == predictions
-    assert len(list(folder.glob("members-*"))) == 1
+    assert len(list(folder.glob("model/fitted/members-*"))) == 1
 
 
 def test_rows_are_named_in_several_ways(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_rows_are_named_in_several_ways(run: Run, zoo_command: Zoo, tmp_path: Pa
     assert "36 memories, 1 replaced" in run_lines(zoo_command, "replace", folder, table)[0]
     run_lines(zoo_command, "add", folder, write_table(tmp_path / "more.csv", [("one durian", other)]))
     assert "36 memories, 1 removed" in run_lines(zoo_command, "remove", folder, '--ids=["6:0"]')[0]
-    memory = FolderMemory(folder / "memory", EmbeddedRetriever())
+    memory = FolderMemory(folder / "model" / "memory", EmbeddedRetriever())
     row = memory.rows.ids.index("9")
     assert (memory.rows.texts[row], memory.rows.label(row)) == ("a whole new text", other)
     left = sum(memory.rows.label(row) == other for row in range(len(memory)))
@@ -166,10 +168,12 @@ def test_what_does_not_fit_is_refused(run: Run, zoo_command: Zoo, tmp_path: Path
     }
     for arguments, message in cases.items():
         assert message in refusal(zoo_command, *arguments)
-    assert not (folder / "memory" / "rows-2").exists()
+    assert not (folder / "model" / "memory" / "version-2").exists()
     plain = tmp_path / "plain"
-    FolderMemory.build(FolderMemory(folder / "memory", EmbeddedRetriever()).rows, EmbeddedRetriever(), plain)
-    assert "has no members; name the model" in refusal(
+    FolderMemory.build(
+        FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).rows, EmbeddedRetriever(), plain
+    )
+    assert "has no weights; name the model" in refusal(
         zoo_command, "remove", plain, "--ids=1", "--refit=true"
     )
     assert "39 memories, 1 removed" in run_lines(zoo_command, "remove", plain, "--ids=1")[0]
@@ -192,7 +196,7 @@ def test_ids_are_shown_with_the_evidence(run: Run, zoo_command: Zoo, tmp_path: P
     assert all(texts[memory["id"]] == memory["text"] for memory in memories)
     gone = memories[0]["id"]
     run_lines(zoo_command, "remove", folder, f"--ids={gone}")
-    result = zoo_command("search", texts[gone], f"--memory={folder / 'memory'}", "--k=40")
+    result = zoo_command("search", texts[gone], f"--memory={folder / 'model' / 'memory'}", "--k=40")
     assert result.out
     assert f"  {gone}  [" not in result.out
     assert re.search(r"  row \d+  \[", result.out)
@@ -211,7 +215,7 @@ def test_a_correction_by_add_is_a_relabel(run: Run, zoo_command: Zoo, tmp_path: 
     assert shown[-1].split() == [*f"{text}: 4 {old}, 2:0 {new}".split()]
     lines = run_lines(zoo_command, "add", folder, more, "--relabel=true")
     assert lines == [
-        f"{folder / 'memory'}: version 3, 41 memories, 0 new (1 duplicates skipped, 1 old ones relabelled)"
+        f"{folder / 'model' / 'memory'}: version 3, 41 memories, 0 new (1 duplicates skipped, 1 old ones relabelled)"
     ]
     assert not any(line.startswith("conflicts") for line in run_lines(zoo_command, "show", folder))
     more = write_table(tmp_path / "more.csv", [(text, new), (text, old)])
@@ -228,5 +232,5 @@ def test_weights_follow_an_addition_in_one_command(run: Run, zoo_command: Zoo, t
     )
     assert zoo.load(folder).model.describe_weights() != before
     assert zoo.load(folder, memory_version=1).model.describe_weights() == before
-    plain = FolderMemory(folder / "memory", EmbeddedRetriever()).copy_to(tmp_path / "plain").folder
+    plain = FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).copy_to(tmp_path / "plain").folder
     assert "has no weights; name the model" in refusal(zoo_command, "add", plain, more, "--tune=true")

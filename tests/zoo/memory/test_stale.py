@@ -16,20 +16,15 @@ import torch
 
 import zoo
 from datamodules.core.errors import InputError
-from datamodules.retrieval.memories.versions import read_pointer, write_pointer
-from tests.zoo.conftest import Result, pair_rows, refusal, sentences, write_pairs, write_table
-from zoo.saving.saved_model import SavedModel
+from tests.zoo.conftest import Result, refusal, sentences, write_table
+from zoo.model_folder.folder import ModelFolder
 
 Fit = Callable[..., Path]
 Zoo = Callable[..., Result]
 
 
-def best(run: Path) -> Path:
-    return run / "checkpoints" / "best.ckpt"
-
-
 def weights(run: Path) -> dict[str, Any]:
-    return SavedModel.open(run / "checkpoints" / "last.ckpt").checkpoint.weights
+    return ModelFolder.open(run).weights()
 
 
 def differ(one: Path, other: Path) -> bool:
@@ -80,7 +75,7 @@ def test_other_rows_of_the_same_name_are_read(
 
 
 def test_the_current_rows_of_a_table_are_tested(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    checkpoint = best(fit("run", "--trainer.max_epochs=3"))
+    checkpoint = fit("run", "--trainer.max_epochs=3")
     pairs = sentences(60, seed=5)
     # Labels are exchanged: the size of the file is the same.
     following = {"fruit": "metal", "metal": "fruit", "weather": "weather"}
@@ -106,15 +101,15 @@ def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, t
     ]  # fmt: skip
     runs = [fit(name, *options) for name in ("a", "b")]
     texts = [text for text, _ in sentences(9, seed=12)]
-    before = zoo.load(best(runs[1])).predict(texts)
+    before = zoo.load(runs[1]).predict(texts)
     more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
-    assert zoo_command("memory", "add", best(runs[0]), more).code == 0
-    assert zoo.load(best(runs[1])).predict(texts) == before
+    assert zoo_command("memory", "add", runs[0], more).code == 0
+    assert zoo.load(runs[1]).predict(texts) == before
     third = fit("c", *options)
-    assert zoo.load(best(third)).memory.version == 1
+    assert zoo.load(third).memory.version == 1
     assert not differ(third, runs[1])
     # All commands use the memory of the run itself.
-    grown = zoo.load(best(runs[0]))
+    grown = zoo.load(runs[0])
     assert grown.memory.version == 2
     assert {memory.text for prediction in grown.predict(texts) for memory in prediction.memories} >= set(
         texts
@@ -122,7 +117,7 @@ def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, t
     scores = {}
     for command in ("validate", "test"):
         given = ["--data.validation_file" if command == "validate" else "--data.test_file", dev]
-        done = zoo_command(command, "--ckpt_path", best(runs[0]), *given, f"--output={command}.json")
+        done = zoo_command(command, "--ckpt_path", runs[0], *given, f"--output={command}.json")
         assert done.code == 0, done.err
         scores[command] = json.loads(Path(f"{command}.json").read_text())["loss"]
     assert scores["validate"] == pytest.approx(scores["test"], abs=1e-6)
@@ -133,45 +128,31 @@ def grown(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> Path:
     """A run whose memory has grown."""
     run = fit("run", "--model.features=M5")
     more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
-    assert zoo_command("memory", "add", best(run), more).code == 0
+    assert zoo_command("memory", "add", run, more).code == 0
     return run
 
 
-def test_a_grown_memory_belongs_to_the_run(grown: Path, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_a_grown_memory_belongs_to_the_run(grown: Path, tmp_path: Path) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
     expected, trained = zoo.load(grown).predict(texts), zoo.load(grown, memory_version=1).predict(texts)
     assert expected != trained
     # It moves with the run.
     copy = shutil.copytree(grown, tmp_path / "whole")
-    shutil.rmtree(grown / "memory")
+    shutil.rmtree(grown)
     assert zoo.load(copy).predict(texts) == expected
-    assert zoo.load(copy).memory.folder == copy / "memory"
-    # A checkpoint alone is the model as it was trained; it may have a memory of its own.
-    lone = Path(shutil.copy(best(copy), tmp_path / "lone.ckpt"))
-    assert zoo.load(lone).predict(texts) == trained
-    more = write_table(tmp_path / "again.csv", sentences(30, seed=12))
-    assert zoo_command("memory", "add", lone, more).code == 0
-    assert zoo.load(lone).predict(texts) == expected
-    assert zoo.load(lone).memory.folder == tmp_path / "lone.memory"
+    assert zoo.load(copy).memory.folder == copy / "model" / "memory"
 
 
-def test_a_named_memory_that_is_missing_or_older_is_refused(
-    fit: Fit, zoo_command: Zoo, tmp_path: Path
-) -> None:
+def test_a_named_memory_grows_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     table = write_table(tmp_path / "memory.csv", sentences(80, seed=11))
     assert zoo_command("index", "--file", table, "--memory", "named").code == 0
+    run = fit("run", "--model.features=M5", "--data.memory=named")
     more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
     assert zoo_command("memory", "add", "named", more).code == 0
-    run = fit("run", "--model.features=M5", "--data.memory=named")
-    pointer = read_pointer(Path("named"))
-    write_pointer(Path("named"), {**pointer, "version": 1})
-    with pytest.raises(InputError, match="is at version 1, but the model last used version 2"):
-        zoo.load(run)
-    write_pointer(Path("named"), pointer)
-    moved = Path("named").rename("moved")
-    with pytest.raises(InputError, match="named: the memory that the model last used is not there"):
-        zoo.load(run)
-    assert zoo.load(run, memory=moved).memory.version == 2  # as the message advises
+    assert zoo.load(run).memory.version == 1
+    shutil.move("named", "moved")
+    assert len(zoo.load(run).memory) == 80
+    assert zoo.load(run, memory="moved").memory.version == 2
 
 
 # --- resumed runs ---
@@ -189,68 +170,30 @@ def test_a_run_is_not_resumed_on_other_data(fit: Fit, zoo_command: Zoo, train_cs
 # --- damage ---
 
 
-def test_no_damaged_checkpoint_is_used(fit: Fit, tmp_path: Path) -> None:
-    whole = best(fit("run", "--model.features=M1")).read_bytes()
-    texts = [text for text, _ in sentences(5, seed=3)]
-    (tmp_path / "whole.ckpt").write_bytes(whole)
-    expected = zoo.load(tmp_path / "whole.ckpt").predict(texts)
-    damaged, refused = tmp_path / "damaged.ckpt", 0
-    for number in range(60):
-        contents = bytearray(whole)
-        contents[random.Random(number).randrange(len(whole))] ^= 1 << (number % 8)
-        damaged.write_bytes(contents)
-        try:
-            predictor = zoo.load(damaged)
-        except InputError:
-            refused += 1
-        else:  # padding, or a time
-            assert predictor.predict(texts) == expected
-    assert refused > 30
+def test_no_damaged_model_is_used(trained_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(trained_run / "model", folder)
+    for name in ("model.json", "vocabulary.json", "model.safetensors", "state.json"):
+        whole = (folder / name).read_bytes()
+        for number in range(8):
+            contents = bytearray(whole)
+            contents[random.Random(number).randrange(len(whole))] ^= 1 << (number % 8)
+            (folder / name).write_bytes(contents)
+            with pytest.raises(InputError, match=f"{name}: damaged"):
+                zoo.load(folder)
+        (folder / name).write_bytes(whole)
+    assert zoo.load(folder).predict(["old iron"])
 
 
 def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
-    before = zoo.load(best(grown), memory_version=1).predict(texts)
-    rows = grown / "memory" / "version-2" / "rows-2-0.arrow"
+    before = zoo.load(grown, memory_version=1).predict(texts)
+    rows = grown / "model" / "memory" / "version-2" / "rows-2-0.arrow"
     contents = bytearray(rows.read_bytes())
     contents[len(contents) // 2] ^= 1
     rows.write_bytes(contents)
     with pytest.raises(
         InputError, match=r"version-2/rows-2-0.arrow: damaged .*an earlier version \(--memory_version 1\)"
     ):
-        zoo.load(best(grown))
-    assert zoo.load(best(grown), memory_version=1).predict(texts) == before  # as the message says
-
-
-# --- what the cache has lost ---
-
-
-def test_a_memory_that_was_never_searched_is_built_of_its_table_again(
-    zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A matching model's memory is built for the first question without candidates."""
-    table = write_pairs(tmp_path / "pairs.tsv", pair_rows(20, seed=1))
-    done = zoo_command(
-        "fit", "--model=ANMM", "--model.word_size=8", "--data=MatchingDataModule", f"--data.train_file={table}",
-        "--data.validation_split=0.2", "--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--run_dir=run",
-        "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    question = pair_rows(20, seed=1)[0][0]
-    shutil.rmtree(tmp_path / "cache")
-    (candidates,) = zoo.load(best(Path("run"))).answer(question)
-    assert candidates
-    shutil.rmtree(tmp_path / "cache")
-    kept = table.read_text()
-    table.write_text(kept.replace("old", "new"))
-    with pytest.raises(
-        InputError, match=r"not in the cache .*, and their table has other rows now; build a memory"
-    ):
-        zoo.load(best(Path("run"))).answer(question)
-    table.unlink()
-    with pytest.raises(InputError, match=r"and their table cannot be read .*no such file.*; build a memory"):
-        zoo.load(best(Path("run"))).answer(question)
-    # As the message says.
-    other = write_table(tmp_path / "other.csv", [("where is the plum",), ("a fig",)], ("text",))
-    assert zoo_command("index", "--file", other, "--label_column=null", "--memory=other").code == 0
-    assert zoo.load(best(Path("run")), memory="other").answer("where is plum 1")[0]
+        zoo.load(grown)
+    assert zoo.load(grown, memory_version=1).predict(texts) == before  # as the message says

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import zoo
 from datamodules.core.errors import InputError
@@ -19,6 +20,7 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import text_encoder
 from tests.zoo.conftest import Result, sentences
 from zoo.knn_bilstm import KNNNetwork
+from zoo.model_folder.folder import ModelFolder
 
 Fit = Callable[..., Path]
 
@@ -26,7 +28,7 @@ TEXTS = [text for text, _ in sentences(40, seed=5)]
 
 
 def encoder_of(fit: Fit, *options: object) -> str:
-    return str(fit("m1", "--model.features=M1", "--data.num_memories=0", *options) / "checkpoints/best.ckpt")
+    return str(fit("m1", "--model.features=M1", "--data.num_memories=0", *options))
 
 
 def vectors_one_by_one(checkpoint: str, texts: list[str]) -> np.ndarray:
@@ -79,11 +81,11 @@ def test_the_ranking_knows_the_contents_of_the_checkpoint(fit: Fit, tmp_path: Pa
     checkpoint = encoder_of(fit)
     described = DenseRetriever(checkpoint).ranking.describe()
     assert set(described) == {"similarity", "encoder"}
-    moved = shutil.copy(checkpoint, tmp_path / "moved.ckpt")
+    moved = Path(shutil.copytree(checkpoint, tmp_path / "moved"))
     assert DenseRetriever(str(moved)).ranking.describe() == described
-    contents = torch.load(checkpoint, weights_only=True)
-    contents["state_dict"]["network.encoder.words.table"][3, 0] += 0.5
-    torch.save(contents, moved)
+    weights = load_file(moved / "model" / "model.safetensors")
+    weights["network.encoder.words.table"][3, 0] += 0.5
+    save_file(weights, moved / "model" / "model.safetensors")
     assert DenseRetriever(str(moved)).ranking.describe() != described
 
 
@@ -92,7 +94,7 @@ def test_training_predicting_and_growing(
 ) -> None:
     m1 = encoder_of(fit)
     options = ("--data.retriever=DenseRetriever", f"--data.retriever.encoder={m1}", "--seed_everything=3")
-    first = fit("m7", *options) / "checkpoints" / "best.ckpt"
+    first = fit("m7", *options)
     predictor = zoo.load(first)
     predictions = predictor.predict(TEXTS)
     assert all(len(prediction.memories) == 3 for prediction in predictions)
@@ -105,8 +107,8 @@ def test_training_predicting_and_growing(
     assert result.code == 0, result.err
     assert "version 2" in result.out
     # Whether the neighbours were cached does not change what is learned.
-    again = torch.load(fit("again", *options) / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
-    for name, weight in torch.load(first, weights_only=True)["state_dict"].items():
+    again = ModelFolder.open(fit("again", *options)).weights()
+    for name, weight in ModelFolder.open(first).weights().items():
         assert torch.equal(weight, again[name]), name
 
 
@@ -134,12 +136,9 @@ def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.Monkey
                 use()
             assert "\n" not in str(caught.value)
 
-    with pytest.raises(InputError, match="no such checkpoint"):
-        DenseRetriever("nowhere/best.ckpt").ranking.describe()
-    (tmp_path / "broken.ckpt").write_bytes(b"no checkpoint")
-    fails("broken.ckpt", r"broken\.ckpt")
-    (tmp_path / "encoder.pt").write_bytes(b"weights")
-    fails("encoder.pt", r"'encoder\.pt': not a file of a known kind; use a checkpoint \(\.ckpt\) or a folder")
+    (tmp_path / "best.ckpt").write_bytes(b"weights")
+    for name in ("nowhere/best.ckpt", "best.ckpt"):
+        fails(name, "not a folder; name a run folder, a model folder, or a transformers encoder")
     checkpoint = encoder_of(fit)
-    monkeypatch.setattr(text_encoder, "FILE_ENCODERS", "none")
-    fails(checkpoint, r"not a file of a known kind; use a folder")
+    monkeypatch.setattr(text_encoder, "MODEL_ENCODERS", "none")
+    fails(checkpoint, "a trained model, which needs the package zoo")

@@ -13,8 +13,8 @@ import torch
 from datamodules.core.errors import InputError
 from tests.faults import disks
 from tests.zoo.conftest import Zoo, fill_disk, refusal
-from zoo.saving.checkpoint import write_contents
-from zoo.saving.fitted_weights import Entry, add_entry
+from zoo.model_folder.state import write_values
+from zoo.training.checkpoints import write_contents
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
@@ -29,14 +29,12 @@ def test_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
     assert list(path.parent.iterdir()) == []
 
 
-def test_fitted_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "weights.json"
-    add_entry(file, Entry("own", 1, "trained", {}))
-    before = file.read_bytes()
-    fill_disk(monkeypatch, file.name)
-    with pytest.raises(InputError, match=r"weights\.json: the disk is full"):
-        add_entry(file, Entry("own", 2, "trained", {}))
-    assert file.read_bytes() == before
+def test_fitted_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", lambda path, contents: write(Path("/dev/full"), contents))
+    with pytest.raises(InputError, match=r"weights-.*\.safetensors: the disk is full"):
+        write_values(tmp_path / "fitted", "weights", {"a": 1})
+    assert list((tmp_path / "fitted").iterdir()) == []
 
 
 def test_predictions(
@@ -68,4 +66,4 @@ def test_an_export_to_a_small_file_system(trained_run: Path, tmp_path: Path) -> 
     )
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
-    assert "exported: the disk is full" in line
+    assert "the disk is full" in line

@@ -17,7 +17,7 @@ from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.files import binary_lines
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
-from zoo.saving.export import export
+from zoo.model_folder.export import export
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_deep_json(exported: Path) -> None:
 
 @pytest.mark.parametrize("version", [10**9, 1e9, -1, "1", None])
 def test_a_version_that_no_memory_has(exported: Path, version: object) -> None:
-    file = exported / "memory" / "memory.json"
+    file = exported / "state.json"
     state = {**json.loads(file.read_text())["memory"], "version": version}
     file.write_text(json.dumps(storage.with_checksum({"memory": state})))
     with pytest.raises(InputError, match=r"^[^\n]*memory[^\n]*$"):
@@ -105,7 +105,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         read_table(file)
 
 
-def test_too_many_labels(zoo_command: Zoo, tmp_path: Path) -> None:
-    table = write_table(tmp_path / "ids.csv", [(f"text {i}", f"label {i}") for i in range(60)])
-    result = zoo_command(*fit_options(table, "--data.max_labels=50"))
-    refusal(result, "60 labels, more than data.max_labels=50", "data.label_column")
+def test_too_many_labels(zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datamodules.classification.datamodule.MANY_LABELS", 50)
+    table = write_table(tmp_path / "ids.csv", [(f"text {i}", f"label {i}") for i in range(80)])
+    refusal(zoo_command(*fit_options(table)), "80 labels of 80 rows", "data.label_column")

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from elasticsearch import Elasticsearch
 from torch.nn import functional
 
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, FolderMemory
 from datamodules.retrieval.base import Collection
-from tests.zoo.conftest import Zoo, best, refusal, sentences
+from tests.zoo.conftest import Zoo, refusal, sentences
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.layers import encoders
 from zoo.saving.encoder import SavedEncoder
@@ -30,7 +29,7 @@ QUERIES = [text for text, _ in sentences(40, seed=6)]
 
 @pytest.fixture
 def tune(zoo_command: Zoo, train_csv: Path, tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> Tune:
-    """Fits an ensemble whose encoder is tuned in some steps, and returns its best checkpoint."""
+    """Fits an ensemble whose encoder is tuned in some steps, and returns its run folder."""
 
     def run(name: str, steps: int) -> Path:
         result = zoo_command(
@@ -45,15 +44,20 @@ def tune(zoo_command: Zoo, train_csv: Path, tiny_bert: Path, caplog: pytest.LogC
         assert result.code == 0, result.err
         assert f"the encoder's metric is learned, {steps} steps" in caplog.text
         assert "classifies held-out rows better as it is" not in caplog.text
-        return best(Path(name))
+        return Path(name)
 
     return run
 
 
 @pytest.fixture
 def encoder(tune: Tune, tmp_path: Path) -> Path:
-    """The file of an encoder, which tests replace."""
-    return Path(shutil.copy(tune("tuned", 5), tmp_path / "encoder.ckpt"))
+    """The folder of an encoder, which tests replace."""
+    return Path(shutil.copytree(tune("tuned", 5), tmp_path / "encoder"))
+
+
+def replace(encoder: Path, other: Path) -> None:
+    shutil.rmtree(encoder)
+    shutil.copytree(other, encoder)
 
 
 @pytest.fixture
@@ -116,7 +120,9 @@ def test_a_server_has_the_neighbors_of_the_embedded_index(
     elasticsearch_url: str,
     index_prefix: str,
     test_csv: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("ELASTICSEARCH_URL", elasticsearch_url)
     local = fit_members("local", embedded(encoder))
     remote = fit_members("remote", on_server(encoder, elasticsearch_url, index_prefix))
     check_same_neighbors(local, remote)
@@ -124,7 +130,7 @@ def test_a_server_has_the_neighbors_of_the_embedded_index(
         probabilities = []
         for run in (local, remote):
             output = run / f"{step}.jsonl"
-            done = zoo_command("predict", "--ckpt_path", best(run), "--input", test_csv, "--output", output)
+            done = zoo_command("predict", "--ckpt_path", run, "--input", test_csv, "--output", output)
             assert done.code == 0, done.err
             records = [json.loads(line) for line in output.read_text().splitlines()]
             probabilities.append([list(record["probabilities"].values()) for record in records])
@@ -138,86 +144,29 @@ def test_a_server_has_the_neighbors_of_the_embedded_index(
     assert memories_of(remote).version == 2
 
 
-def check_that_the_old_index_is_kept(
-    tune: Tune,
-    encoder: Path,
-    fit_members: FitMember,
-    zoo_command: Zoo,
-    retriever: Sequence[str],
-    test_csv: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> Path:
-    """Tune the encoder again, after a fit with the old one; return the run with the old one."""
-    old = fit_members("old", retriever)
+def test_an_encoder_that_is_tuned_again_changes_no_earlier_model(
+    tune: Tune, encoder: Path, fit_members: FitMember
+) -> None:
+    old = fit_members("old", embedded(encoder))
     expected = memories_of(old).search(QUERIES, 5)
-    kept = Path(shutil.copy(encoder, encoder.with_name("kept.ckpt")))
-    shutil.copy(tune("again", 30), encoder)
-    # The old memory is not searched by the new encoder.
-    for command in (
-        ["predict", "--ckpt_path", best(old), "--input", test_csv],
-        ["memory", "add", old, test_csv],
-    ):
-        refusal(zoo_command(*command), "its index has vectors of another encoder: sha256:")
-    new = fit_members("new", retriever)
-    (line,) = [line for line in caplog.messages if "another encoder" in line]
-    folder = memories_of(new).folder
-    assert "the new one is built next to it, in " + str(folder) in line
+    replace(encoder, tune("again", 30))
+    np.testing.assert_array_equal(memories_of(old).search(QUERIES, 5).scores, expected.scores)
+    new = fit_members("new", embedded(encoder))
     scores = memories_of(new).search(QUERIES, 5).scores
     assert np.abs(scores - expected.scores).max() > 1e-4
-    # With the old file, the old memory is what it was.
-    shutil.copy(kept, encoder)
-    again = memories_of(old)
-    assert again.folder != folder
-    np.testing.assert_array_equal(again.search(QUERIES, 5).scores, expected.scores)
-    return old
 
 
-def test_an_encoder_that_is_tuned_again_gets_an_index_of_its_own(
-    tune: Tune,
-    encoder: Path,
-    fit_members: FitMember,
-    zoo_command: Zoo,
-    test_csv: Path,
-    caplog: pytest.LogCaptureFixture,
+def test_a_memory_is_not_searched_by_an_encoder_that_is_tuned_later(
+    tune: Tune, encoder: Path, zoo_command: Zoo, train_csv: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    retriever = embedded(encoder)
-    old = check_that_the_old_index_is_kept(
-        tune, encoder, fit_members, zoo_command, retriever, test_csv, caplog
-    )
-    # Without its folder, the memory of the old run is not built by the new encoder either.
-    shutil.rmtree(memories_of(old).folder)
-    shutil.copy(best(Path("again")), encoder)
-    refusal(
-        zoo_command("predict", "--ckpt_path", best(old), "--input", test_csv),
-        "its index has vectors of another encoder: sha256:",
-    )
-
-
-@pytest.mark.server
-def test_an_encoder_that_is_tuned_again_gets_an_index_of_its_own_on_a_server(
-    tune: Tune,
-    encoder: Path,
-    fit_members: FitMember,
-    zoo_command: Zoo,
-    elasticsearch_url: str,
-    index_prefix: str,
-    train_csv: Path,
-    test_csv: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    retriever = on_server(encoder, elasticsearch_url, index_prefix)
-    check_that_the_old_index_is_kept(tune, encoder, fit_members, zoo_command, retriever, test_csv, caplog)
     index = ["index", "--file", train_csv, "--memory=named"]
-    index += [option.replace("--data.", "--") for option in retriever]
-    with Elasticsearch(elasticsearch_url) as client:
-        assert zoo_command(*index).code == 0
-        before = set(client.indices.get(index=f"{index_prefix}-*"))
-        shutil.copy(best(Path("again")), encoder)
-        refusal(zoo_command("search", "iron", "--memory=named"), "its index has vectors of another encoder")
-        done = zoo_command(*index)
-        assert done.code == 0, done.err
-        assert "named: its index has vectors of another encoder" in caplog.text
-        assert set(client.indices.get(index=f"{index_prefix}-*")) > before
+    index += [option.replace("--data.", "--") for option in embedded(encoder)]
+    assert zoo_command(*index).code == 0
+    replace(encoder, tune("again", 30))
+    refusal(zoo_command("search", "iron", "--memory=named"), "its index has vectors of another encoder")
+    done = zoo_command(*index)
+    assert done.code == 0, done.err
+    assert "named: its index has vectors of another encoder" in caplog.text
     assert zoo_command("search", "iron", "--memory=named").code == 0
 
 
@@ -230,8 +179,8 @@ def test_an_open_index_is_not_searched_by_an_encoder_that_is_tuned_later(
     retriever.close()  # the encoder is loaded again when it is needed
     retriever.ranking.describe()
     retriever.open(tmp_path / "index", "fingerprint")
-    shutil.copy(tune("again", 30), encoder)
-    with pytest.raises(InputError, match=r"encoder\.ckpt: its files have changed since"):
+    replace(encoder, tune("again", 30))
+    with pytest.raises(InputError, match=r"encoder: its files have changed since"):
         retriever.search(["some other iron"], 1)
 
 

@@ -163,7 +163,7 @@ def test_an_index_takes_them_and_encodes_queries_alone(
 
 
 def test_a_classifiers_memory_with_labels(zoo_command: Command, fit: Callable[..., Path]) -> None:
-    checkpoint = fit("m1", "--model.features=M1", "--data.num_memories=0") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("m1", "--model.features=M1", "--data.num_memories=0")
     write_table(Path("rows.csv"), sentences(30, seed=7))
     options = ["--input=rows.csv", "--label_column=label", "--output=out"]
     assert zoo_command("encode", "--ckpt_path", checkpoint, *options).code == 0

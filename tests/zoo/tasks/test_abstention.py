@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
-from zoo.saving.held_out import HeldOutScores
 from zoo.tasks.classification.abstention import (
     answer_threshold,
     certified_threshold,
@@ -17,6 +16,7 @@ from zoo.tasks.classification.abstention import (
     set_threshold,
 )
 from zoo.tasks.classification.calibration import Calibration
+from zoo.tasks.classification.held_out import HeldOutScores
 
 CONFIDENCE = 0.95
 

@@ -13,7 +13,7 @@ import torch
 
 import zoo
 from tests.zoo.conftest import SMALL, Result, sentences, write_table
-from zoo.saving.export import export
+from zoo.model_folder.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 Zoo = Callable[..., Result]
@@ -42,7 +42,7 @@ def fit(zoo_command: Zoo, train_csv: Path, encoded: list[str]) -> Callable[..., 
         arguments = [*SMALL, "--trainer.max_epochs=1", f"--data.train_file={train_csv}", f"--run_dir={name}"]
         result = zoo_command("fit", *arguments, *options)
         assert result.code == 0, result.err
-        return Path(name, "checkpoints", "best.ckpt").absolute()
+        return Path(name).absolute()
 
     return train
 
@@ -156,7 +156,7 @@ def test_an_exported_model_has_its_own_encodings(fit: Callable[..., Path], encod
     expected = one.predict(TEXTS)
     other.predict(TEXTS)
     encoded.clear()
-    exported = export("one/checkpoints/best.ckpt", "exported")
+    exported = export("one", "exported")
     assert len(list((exported / "memory").glob("vectors-*"))) == 1
     assert zoo.load(exported).predict(TEXTS) == expected
     assert encoded == []
@@ -174,12 +174,12 @@ def test_encodings_are_read_from_a_read_only_folder(
 
     monkeypatch.setattr("datamodules.core.storage.lock", refuse)
     monkeypatch.setattr("datamodules.core.storage.new_folder", refuse)
-    assert zoo.load(Path("run/checkpoints/best.ckpt")).predict(TEXTS) == expected
+    assert zoo.load(Path("run")).predict(TEXTS) == expected
     # Without stored encodings, each batch encodes its memories.
     for folder in predictor.memory.folder.glob("vectors-*"):
         shutil.rmtree(folder)
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    predictions = zoo.load(Path("run/checkpoints/best.ckpt")).predict(TEXTS)
+    predictions = zoo.load(Path("run")).predict(TEXTS)
     assert [each.label for each in predictions] == [each.label for each in expected]
 
 

@@ -333,10 +333,10 @@ class ToyData(pl.LightningDataModule):
 
     spec_type = MatchingSpec
 
-    def __init__(self, batches: list[MatchingBatch], goal: str = "ranking", keep: bool = False) -> None:
+    def __init__(self, batches: list[MatchingBatch], goal: str = "ranking") -> None:
         super().__init__()
         self.batches = batches
-        self.options = MatchingOptions(goal=goal, keep_questions_without_positive=keep)
+        self.options = MatchingOptions(goal=goal)
         self.spec = MatchingSpec(300, 0, goal, first_length=1, second_length=1)
         self.words = AttributeDict(vectors=lambda: None)
 
@@ -385,15 +385,12 @@ def test_a_task_learns(goal: str, loss: str, shown: str, tmp_path: Path) -> None
     assert (task.probability(torch.zeros(1)) is not None) == (loss == "cross_entropy")
 
 
-def test_an_option_of_the_data_keeps_questions_without_a_positive(tmp_path: Path) -> None:
+def test_questions_without_a_positive_are_counted(tmp_path: Path) -> None:
     lists: Lists = [([2.0, 1.0], [1.0, 0.0]), ([2.0, 1.0], [0.0, 0.0])]
     task = ToyTask()
     trainer(tmp_path, fast_dev_run=1).fit(task, datamodule=ToyData([batch_of(lists)]))
-    for keep, questions in ((False, 1), (True, 2)):
-        run = trainer(tmp_path)
-        scores = run.test(task, datamodule=ToyData([batch_of(lists)], keep=keep), verbose=False)[0]
-        assert scores["test/questions"] == questions
-        assert scores["test/questions_without_positive"] == 1
+    scores = trainer(tmp_path).test(task, datamodule=ToyData([batch_of(lists)]), verbose=False)[0]
+    assert (scores["test/questions"], scores["test/questions_without_positive"]) == (1, 1)
 
 
 def test_a_batch_without_anything_to_compare_trains_nothing(tmp_path: Path) -> None:

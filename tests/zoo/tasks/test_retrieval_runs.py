@@ -24,9 +24,9 @@ from tests.clicks import Collection, write_collection
 from tests.zoo.conftest import Result, best, last
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
+from zoo.model_folder.export import export
 from zoo.reproduce.command import run_table
 from zoo.reproduce.report import randomization_test
-from zoo.saving.export import export
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 from zoo.tasks.retrieval.task import MIXTURES
 from zoo.training.nesterov import ScheduledNesterov

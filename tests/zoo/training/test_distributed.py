@@ -19,7 +19,7 @@ def test_two_processes_print_the_digits_of_one(
     fit: Callable[..., Path], zoo_command: Callable[..., Result], test_csv: Path
 ) -> None:
     """31 rows in batches of 5: seven batches, so that one is repeated, and must not be counted."""
-    checkpoint = fit("run", "--trainer.max_epochs=2") / "checkpoints" / "best.ckpt"
+    checkpoint = fit("run", "--trainer.max_epochs=2")
     options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_csv, "--data.eval_batch_size=5"]
     assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
     zoo_process(*options, "--output=two.json", *DDP)
@@ -92,7 +92,7 @@ def test_an_ensemble_in_two_processes(
     )  # fmt: skip
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
     assert json.loads(Path("run/answer.json").read_text())["rows"][-1]["texts"] == 18
-    options = ["test", "--ckpt_path=run/checkpoints/best.ckpt", "--data.test_file", test_csv]
+    options = ["test", "--ckpt_path=run", "--data.test_file", test_csv]
     options += ["--data.eval_batch_size=5"]
     assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
     zoo_process(*options, "--output=two.json", *DDP)

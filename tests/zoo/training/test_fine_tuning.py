@@ -20,14 +20,13 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
+from zoo.model_folder.export import export
 from zoo.registry import model_class
 from zoo.reproduce.table import load_table
-from zoo.saving.checkpoint import Checkpoint
-from zoo.saving.export import export
-from zoo.saving.saved_model import SavedModel
 from zoo.tasks import encoders
 from zoo.tasks.base import Task
 from zoo.tasks.predictor import evaluating
+from zoo.training.checkpoints import Start
 from zoo.training.trained_parts import parameter_groups
 
 OLD, NEW = ("metal", "fruit"), LABELS
@@ -64,9 +63,9 @@ def train(model: Task, data: Any, **options: Any) -> Task:
     return model
 
 
-def keep(model: Task, name: str = "old.ckpt") -> Checkpoint:
+def keep(model: Task, name: str = "old.ckpt") -> Start:
     model.trainer.save_checkpoint(name)
-    return SavedModel.open(name).checkpoint
+    return Start.open(name)
 
 
 def weights(model: Task) -> dict[str, torch.Tensor]:
@@ -176,14 +175,14 @@ def test_a_start_from_which_no_weight_fits_is_refused(tiny_bert: Path) -> None:
 def test_words_of_the_start_are_kept_although_the_new_rows_lack_them(
     fit: Callable[..., Path], tmp_path: Path
 ) -> None:
-    start = SavedModel.open(last(fit("start", "--model.features=M1"))).checkpoint
+    start = Start.open(str(last(fit("start", "--model.features=M1"))))
     few = write_table(tmp_path / "few.csv", sentences(9, seed=3))
     run = fit(
         "few", "--model.features=M1", "--model.init_from=start/checkpoints/last.ckpt", f"--data.train_file={few}",
         "--data.validation_split=1", "--model.optimizer=torch.optim.SGD", "--model.optimizer.lr=0.0",
     )  # fmt: skip
-    after = SavedModel.open(last(run)).checkpoint
-    before, words = (each.data.vocabulary["words"] for each in (start, after))
+    after = Start.open(str(last(run)))
+    before, words = (each.meta.data.vocabulary["words"] for each in (start, after))
     table = "network.encoder.words.table"
     assert len(before) > 30 > len({word for text, _ in sentences(9, seed=3) for word in text.split()})
     for word in before:

@@ -12,7 +12,7 @@ import torch
 
 import zoo
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, resume, sentences
-from zoo.saving.saved_model import SavedModel
+from zoo.training.checkpoints import Start
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def frozen(fit: Fit, start: Path, *options: str, run_dir: str = "frozen") -> Pat
 
 def test_a_frozen_encoder_keeps_the_weights_that_it_started_from(fit: Fit, start: Path) -> None:
     run = frozen(fit, start, "--trainer.max_epochs=2")
-    before, after = (SavedModel.open(folder).checkpoint for folder in (start, run))
-    old_words, new_words = (checkpoint.data.vocabulary["words"] for checkpoint in (before, after))
+    before, after = (Start.open(str(folder)) for folder in (start, run))
+    old_words, new_words = (each.meta.data.vocabulary["words"] for each in (before, after))
     for name, value in after.tensors.items():
         if name == "network.encoder.words.table":
             for word in set(old_words) & set(new_words):
@@ -70,11 +70,13 @@ def test_cached_encodings_give_the_scores_of_the_whole_network(
     fit: Fit, start: Path, zoo_command: Zoo
 ) -> None:
     run = frozen(fit, start, "--trainer.max_epochs=2", "--model.dropout=0.3")
-    result = zoo_command("validate", f"--ckpt_path={run}/checkpoints/best.ckpt", "--output=scores.json")
+    result = zoo_command(
+        "validate", f"--ckpt_path={run}", f"--config={run}/config.yaml", "--output=scores.json"
+    )
     assert result.code == 0, result.err
     with (run / "metrics.csv").open() as file:
         losses = [float(row["val/loss"]) for row in csv.DictReader(file) if row["val/loss"]]
-    epoch = SavedModel.open(run).checkpoint.training["epoch"]
+    epoch = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["epoch"]
     assert json.loads(Path("scores.json").read_text())["loss"] == pytest.approx(losses[epoch], rel=1e-5)
 
 
@@ -88,9 +90,7 @@ def test_a_resumed_run_does_not_need_its_start(fit: Fit, start: Path, zoo_comman
     half = frozen(fit, start, "--trainer.max_epochs=1", run_dir="half")
     start.rename(start.with_name("gone"))
     resume(zoo_command, half, max_epochs=2)
-    resumed, expected = (
-        SavedModel.open(run / "checkpoints" / "last.ckpt").checkpoint.tensors for run in (half, whole)
-    )
+    resumed, expected = (Start.open(str(run / "checkpoints" / "last.ckpt")).tensors for run in (half, whole))
     assert all(torch.equal(resumed[name], expected[name]) for name in expected)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from zoo.saving.held_out import HeldOutScores
+from zoo.tasks.classification.held_out import HeldOutScores
 
 #: The sequence of tests starts where at least one of this number of held-out rows is answered.
 _LEAST_ANSWERED = 4

@@ -26,8 +26,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Ranking
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.saving.fitted_weights import FitsWeights
-from zoo.saving.held_out import HeldOutRows, HeldOutScores, contents_of
 from zoo.tasks.classification.abstention import (
     TUNE_ADVICE,
     answer_threshold,
@@ -35,7 +33,9 @@ from zoo.tasks.classification.abstention import (
     set_threshold,
 )
 from zoo.tasks.classification.drift import drift, likeness
+from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of
 from zoo.tasks.classification.outputs import ClassificationOutput
+from zoo.tasks.fits_weights import FitsWeights
 from zoo.tasks.predictor import (
     Counted,
     Predictor,

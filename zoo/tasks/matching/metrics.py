@@ -87,13 +87,12 @@ class MatchingScores(RowMeansWithLoss):
 
 
 class RankingScores(MatchingScores):
-    """MAP, MRR, NDCG@k, P@1; the means exclude questions without a relevant candidate, or keep them as zeros."""
+    """MAP, MRR, NDCG@k, P@1; the means exclude questions without a relevant candidate."""
 
     questions_without_positive: Tensor
 
-    def __init__(self, keep_questions_without_positive: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__(NAMES, PARTS)
-        self.keep = keep_questions_without_positive
         self.add_counts(questions_without_positive=())
 
     def measure(self, score: Tensor, target: Tensor, query: Tensor, is_duplicate: Tensor | None) -> None:
@@ -105,8 +104,7 @@ class RankingScores(MatchingScores):
         duplicates = None
         if is_duplicate is not None:
             duplicates = torch.zeros_like(has_positive).index_put((query,), is_duplicate)
-        counted = torch.ones_like(has_positive) if self.keep else has_positive
-        self.add_rows(measure_lists(score, target, query), counted, duplicates)
+        self.add_rows(measure_lists(score, target, query), has_positive, duplicates)
         self.questions_without_positive += (~has_positive).sum()
 
     def compute(self) -> dict[str, Tensor]:

@@ -10,7 +10,6 @@ from typing_extensions import override
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
-from datamodules.matching.options import MatchingOptions
 from zoo.tasks.base import Task, check_choice, check_positive
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
@@ -86,8 +85,7 @@ class MatchingTask(Task[MatchingDataModule]):
         assert self.spec is not None
         if self.spec.goal == "classification":
             return PairScores()
-        options = None if self.data is None else self.data.options
-        return RankingScores(isinstance(options, MatchingOptions) and options.keep_questions_without_positive)
+        return RankingScores()
 
     @override
     def count(self, scores: MatchingScores, batch: MatchingBatch) -> None:

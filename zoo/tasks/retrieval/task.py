@@ -17,7 +17,6 @@ from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, 
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
-from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.ranking_measures import Judged
@@ -220,12 +219,6 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         terms = torch.logaddexp(others[query], own) - own
         sums = terms.new_zeros(len(logits)).index_add(0, query, terms)
         return sums / torch.bincount(query, minlength=len(logits)).clamp(min=1)
-
-    @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Each query's NDCG@10 in the validation of this epoch: models are compared query by query.
-        super().on_save_checkpoint(checkpoint)
-        checkpoint[CHECKPOINT_KEY]["by_query"] = self.evaluation.query_scores
 
     @override
     def shown_predictions(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError
-from zoo.saving import artifacts, hub
-from zoo.saving.export import export
-from zoo.saving.saved_model import SavedModel
+from zoo.model_folder import artifacts, hub
+from zoo.model_folder.export import export
+from zoo.model_folder.folder import ModelFolder
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -42,7 +42,7 @@ def share(model: str, name: str) -> str:
 def upload(folder: Path, name: str, private: bool = False) -> str:
     """Upload an exported model, and return its new address."""
     if artifacts.is_artifact_name(name):
-        return artifacts.push(folder, name, SavedModel.open(folder).checkpoint.data.files)
+        return artifacts.push(folder, name, ModelFolder.open(folder).meta.data.files)
     return hub.push(folder, name, private)
 
 
@@ -50,6 +50,6 @@ def log_run(run: Run, run_dir: Path, name: str) -> None:
     """Log the best model of a training as an artifact of its W&B run."""
     with tempfile.TemporaryDirectory() as parent:
         folder = export(run_dir, Path(parent) / "model")
-        files = SavedModel.open(folder).checkpoint.data.files
+        files = ModelFolder.open(folder).meta.data.files
         with artifacts.named_errors("--trainer.logger.log_model"):
             artifacts.log_artifact(run, folder, name, files, ["latest", "best"])

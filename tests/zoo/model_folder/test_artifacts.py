@@ -18,11 +18,11 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.storage import checksum_of
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
-from zoo.cli.run_dir import setting_of
-from zoo.saving import artifacts, sharing
-from zoo.saving.export import export
-from zoo.saving.model_folder import CONFIG
-from zoo.saving.saved_model import SavedModel
+from zoo.model_folder import artifacts, sharing
+from zoo.model_folder.export import export
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.names import MODEL
+from zoo.runs.run_dir import setting_of
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 NAME = "wandb:me/texts/topics"
@@ -128,6 +128,7 @@ def test_the_model_folder_is_an_artifact_of_the_run(
     run_id = (run / "wandb_id").read_text()
     assert (artifact.name, artifact.type) == (f"model-{run_id}", "model")
     assert options["aliases"] == ["latest", "best"]
+    wandb.teardown()  # its process writes the last lines after the end of the run
     # `wandb sync` uploads the copies of the files that the file of the run names: the whole model with its memory.
     (recorded,) = run.glob("wandb/offline-run-*/*.wandb")
     uploaded = tmp_path / "uploaded"
@@ -177,9 +178,7 @@ def test_a_model_of_wandb_is_opened_by_its_name(published: Any, zoo_command: Zoo
         assert zoo.load(name).predict(TEXTS) == expected
     result = zoo_command("test", "--ckpt_path", NAME, "--data.test_file", test_csv)
     assert result.code == 0, result.err
-    saved = SavedModel.open(NAME)
-    assert not saved.is_own  # like any model that somebody may have written
-    assert saved.path.parent == Path("cache").absolute()
+    assert ModelFolder.open(NAME).path.parent == Path("cache").absolute()
     result = zoo_command("fit", *fit_options(test_csv, f"--model.init_from={NAME}", "--run_dir=next")[1:])
     assert result.code == 0, result.err
 
@@ -215,7 +214,7 @@ def test_a_download_that_stops_halfway_is_repeated(published: Any) -> None:
 
     def stop(root: str, skip_cache: bool) -> None:
         Path(root).mkdir()
-        (Path(root) / CONFIG).write_text("half")
+        (Path(root) / MODEL).write_text("half")
         raise OSError("connection lost")
 
     published.download = stop
@@ -306,7 +305,7 @@ def test_seeds_of_one_setting_share_a_group(
 
 def test_a_setting_is_without_seeds() -> None:
     def config(seed: int | None = None, **trainer: Any) -> dict[str, Any]:
-        data = {"class_path": "ClassificationDataModule", "init_args": {"seed": seed}}
+        data = {"class_path": "ClassificationDataModule", "init_args": {}}
         return {"seed_everything": seed, "model": {"class_path": "A"}, "data": data, "trainer": trainer}
 
     setting = setting_of(config())

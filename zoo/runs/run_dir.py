@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,8 @@ from filelock import Timeout
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, lock_file, named_disk_errors
 from datamodules.core.types import PlainDict
+
+log = logging.getLogger("zoo")
 
 _LOCK = ".lock"
 #: Files of a run that was killed before it started.
@@ -40,15 +42,14 @@ def check_run_dir(folder: Path, resumes: bool) -> None:
 
 
 def setting_of(config: PlainDict) -> str:
-    """Return the fingerprint of what a run's configuration says of model, data and training; equal for all seeds."""
+    """Return the fingerprint of the model, the data and the trainer of a configuration; equal for all seeds."""
     setting = {name: config[name] for name in ("model", "data", "trainer")}
-    data = {**setting["data"], "init_args": {**setting["data"]["init_args"], "seed": None}}
     trainer = {name: value for name, value in setting["trainer"].items() if name != "logger"}
-    return fingerprint_of({**setting, "data": data, "trainer": trainer})
+    return fingerprint_of({**setting, "trainer": trainer})
 
 
 @contextmanager
-def run_dir(folder: Path, resumes: bool) -> Iterator[None]:
+def locked_run_dir(folder: Path, resumes: bool) -> Iterator[None]:
     """Lock the folder during a run; an earlier run is moved aside, but back if this one is refused before it starts."""
     check_run_dir(folder, resumes)
     was_there = folder.is_dir()
@@ -70,7 +71,7 @@ def run_dir(folder: Path, resumes: bool) -> Iterator[None]:
             if not resumes and not (folder / "config.yaml").exists():
                 _undo(folder, was_there, earlier)
             elif earlier is not None:
-                print(f"{folder} held an earlier run; it is now {earlier}", file=sys.stderr)
+                log.info("%s held an earlier run; it is now %s", folder, earlier)
 
 
 @contextmanager

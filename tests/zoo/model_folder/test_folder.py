@@ -1,0 +1,222 @@
+"""The contents of a model folder, its copies for others, and folders that somebody has altered."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.core.storage import MANIFEST, finish_folder, load_json, with_checksum
+from tests.zoo.conftest import Fit, Zoo, refusal, sentences, write_table
+from zoo.model_folder.export import export
+from zoo.model_folder.names import KIND
+from zoo.model_folder.state import Fitted
+
+TEXTS = [text for text, _ in sentences(12, seed=8)]
+
+
+@pytest.fixture
+def exported(trained_run: Path, tmp_path: Path) -> Path:
+    return export(trained_run, tmp_path / "exported")
+
+
+def files_in(folder: Path) -> set[str]:
+    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".lock"))
+    return {str(file.relative_to(folder)) for file in files}
+
+
+def test_what_is_in_it(trained_run: Path, exported: Path) -> None:
+    """No pickle, a checksum for every file that stays as it is, a card for others."""
+    fixed = {"model.safetensors", "model.json", "vocabulary.json"}
+    for folder, more in ((trained_run / "model", set[str]()), (exported, {"README.md"})):
+        files = files_in(folder)
+        assert not [name for name in files if name.endswith((".ckpt", ".pt", ".bin", ".pkl"))]
+        assert {name for name in files if "/" not in name} == {*fixed, *more, MANIFEST, "state.json"}
+        assert load_json(folder / MANIFEST)["files"].keys() == fixed
+        assert "network.classifier.weight" in load_file(folder / "model.safetensors")
+        assert {(folder / name).stat().st_mode & 0o444 for name in files} == {0o444}
+    _, front, card = (exported / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(front)["pipeline_tag"] == "text-classification"
+    assert "| accuracy | " in card
+    assert "a memory of 72 texts (version 1)" in card
+
+
+def test_the_card_has_the_scores_of_the_models_epoch(fit: Fit, tmp_path: Path) -> None:
+    run = fit("run", "--trainer.max_epochs=4", "--model.optimizer.lr=0.2")
+    with (run / "metrics.csv").open() as file:
+        epochs = [row for row in csv.DictReader(file) if row["val/accuracy"]]
+    best = max(epochs, key=lambda row: float(row["val/accuracy"]))  # the first of equals
+    card = (export(run, tmp_path / "best") / "README.md").read_text()
+    assert f"## Scores on the validation rows, epoch {int(best['epoch']) + 1}" in card
+    for metric in ("accuracy", "loss"):
+        assert f"| {metric} | {float(best[f'val/{metric}']):.4g} |" in card
+    # The scores of an ensemble are its answer: weights of the other epochs' metrics are fitted on the same rows.
+    (run / "answer.md").write_text("the table of the run")
+    card = (export(run, tmp_path / "ensemble") / "README.md").read_text()
+    assert "## Scores\n\nthe table of the run" in card
+    assert "| accuracy |" not in card
+    with pytest.raises(InputError, match="exists; name a new folder"):
+        export(run, tmp_path)
+
+
+def test_an_export_has_the_current_version_alone(trained_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    more = write_table(tmp_path / "more.csv", [("a secretsecret of iron", "metal"), *sentences(20, seed=5)])
+    assert zoo_command("memory", "add", run, more).code == 0
+    assert zoo_command("memory", "remove", run, "--ids=[2:0]").code == 0
+    folder = export(run, tmp_path / "exported")
+    assert zoo.load(folder).predict(TEXTS) == zoo.load(run).predict(TEXTS)
+    assert not any(b"secretsecret" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    with pytest.raises(InputError, match="version 1"):
+        zoo.load(folder, memory_version=1)
+    # It grows by itself.
+    count = len(zoo.load(run).memory)
+    assert zoo_command("memory", "add", folder, write_table(more, sentences(20, seed=6))).code == 0
+    assert len(zoo.load(folder).memory) > count == len(zoo.load(run).memory)
+
+
+def test_a_model_of_frozen_parts_loads_without_its_start(fit: Fit) -> None:
+    start = fit("start", "--model.features=M1")
+    run = fit("run", "--model.features=M1", f"--model.init_from={start}", "--model.freeze_encoder=true")
+    shutil.rmtree(start)
+    assert zoo.load(run).predict(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json", "vocabulary.json", "state.json"])
+def test_a_file_is_altered_or_missing(name: str, exported: Path) -> None:
+    contents = bytearray((exported / name).read_bytes())
+    contents[len(contents) // 2] ^= 1
+    (exported / name).write_bytes(contents)
+    with pytest.raises(InputError, match=rf"{name}: damaged.*copy or download"):
+        zoo.load(exported)
+    (exported / name).unlink()
+    with pytest.raises(InputError, match=name):
+        zoo.load(exported)
+
+
+def test_its_memory_is_missing(exported: Path) -> None:
+    shutil.rmtree(exported / "memory")
+    with pytest.raises(InputError, match=r"exported/memory"):
+        zoo.load(exported)
+
+
+# --- folders of others ---
+
+
+def altered(folder: Path, change: Callable[[Any], None], name: str = "model.json") -> Path:
+    """Copy a folder with other values and the right checksums, which anybody can write."""
+    partial = Path(shutil.copytree(folder, folder.with_name("partial")))
+    values = load_json(partial / name)
+    values.pop("checksum", None)
+    change(values)
+    text = json.dumps(values if name == "model.json" else with_checksum(values))
+    (partial / name).write_text(text)
+    (partial / MANIFEST).unlink()
+    finish_folder(partial, folder.with_name("altered"), KIND)
+    return folder.with_name("altered")
+
+
+def put(*keys: str, value: object) -> Callable[[Any], None]:
+    def change(values: Any) -> None:
+        for key in keys[:-1]:
+            values = values[key]
+        values[keys[-1]] = value
+
+    return change
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A folder of the user's that no model may read."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["PRIVATE", "../private", "a/../../private", "~/private"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("options", "transformer"),
+        ("options", "init_from"),
+        ("data", "options", "tokenizer"),
+        ("data", "options", "train_file"),
+        ("data", "options", "memory"),
+        ("data", "options", "cache_dir"),
+        ("data", "retriever", "init_args", "encoder"),
+    ],
+)
+def test_names_of_files_elsewhere_are_refused(
+    keys: tuple[str, ...], name: str, exported: Path, private: Path
+) -> None:
+    folder = altered(exported, put(*keys, value=name.replace("PRIVATE", str(private))))
+    with pytest.raises(InputError, match=r"^[^\n]*altered[^\n]*$"):
+        zoo.load(folder)
+    assert list(private.iterdir()) == []
+
+
+def test_a_server_that_a_model_names_is_not_used(exported: Path) -> None:
+    retriever = {
+        "class_path": "ElasticsearchRetriever",
+        "init_args": {"url": "http://evil.example:9200", "client_args": {"verify_certs": False}},
+    }
+    model = zoo.ModelFolder.open(altered(exported, put("data", "retriever", value=retriever)))
+    with pytest.raises(InputError, match="has the option client_args, which files must not set"):
+        model.retriever()
+
+
+def test_nothing_is_imported_by_a_name_in_a_folder(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.py").write_text("open('executed', 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for keys in (("model",), ("data", "kind"), ("data", "retriever", "class_path")):
+        with pytest.raises(InputError, match="evil"):
+            zoo.load(altered(exported, put(*keys, value="evil.Model")))
+        shutil.rmtree(tmp_path / "altered")
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("spec",), [], "'spec' is a list"),
+        (("data", "facts"), None, "'facts' is a NoneType"),
+        (("more",), 1, "unknown value 'more'"),
+        (
+            ("options", "optimizer"),
+            {"class_path": "os.system"},
+            "options that this version does not have: opt",
+        ),
+        (("options", "hidden_size"), 7, "weights do not fit the model, which was trained with other"),
+    ],
+)
+def test_a_wrong_value_is_named(keys: tuple[str, ...], value: object, message: str, exported: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        zoo.load(altered(exported, put(*keys, value=value)))
+
+
+@pytest.mark.parametrize("value", [{"1": {}}, {"x": {}}, [], {"1": dict.fromkeys(Fitted._fields, "/a")}])
+def test_a_wrong_state_is_named(value: object, exported: Path) -> None:
+    with pytest.raises(InputError, match=r"state\.json"):
+        zoo.load(altered(exported, put("fitted", value=value), "state.json"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "memory/link", "tokenizer", "fitted"])
+def test_links_are_refused(name: str, exported: Path, private: Path, zoo_command: Zoo) -> None:
+    path = exported / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(private)
+    for command in (("memory", "show", exported), ("export", exported, "copy")):
+        refusal(zoo_command(*command), "is a link to")
+    os.unlink(path)

@@ -1,0 +1,86 @@
+"""Models on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+import zoo
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import Zoo, sentences
+from zoo.model_folder.export import export
+
+TEXTS = [text for text, _ in sentences(12, seed=8)]
+
+
+@pytest.fixture
+def exported(trained_run: Path, tmp_path: Path) -> Path:
+    return export(trained_run, tmp_path / "exported")
+
+
+def test_a_name_of_the_hub(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, expected = exported, zoo.load(exported).predict(TEXTS)
+    asked = []
+
+    def download(name: str) -> str:
+        asked.append(name)
+        return {"me/model": str(folder)}[name]
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert zoo.load("me/model").predict(TEXTS) == expected
+    assert zoo.load("me/model").predict(TEXTS) == expected
+    assert asked == ["me/model"]
+
+
+def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> str:
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(InputError, match=r"me/away: .*cannot be reached \(no connection\).*HF_HUB_OFFLINE=1"):
+        zoo.load("me/away")
+    with pytest.raises(InputError, match="no such run folder or model folder"):
+        zoo.load("me/model.ckpt")
+
+
+def test_no_upload_without_a_connection(
+    exported: Path, monkeypatch: pytest.MonkeyPatch, zoo_command: Zoo, tmp_path: Path
+) -> None:
+    class Unreachable(Exception):
+        """An error of the HTTP library, whose class the zoo does not import."""
+
+    class Api:
+        def create_repo(self, name: str, **options: Any) -> str:
+            raise Unreachable("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    again = tmp_path / "again"
+    result = zoo_command("export", exported, again, "--push=me/model")
+    assert result.code == 2
+    assert f"cannot be reached (Name or service not known); the model is in {again}" in result.err
+    assert (again / "model.safetensors").is_file()
+
+
+def test_upload(exported: Path, monkeypatch: pytest.MonkeyPatch, zoo_command: Zoo, tmp_path: Path) -> None:
+    uploaded: dict[str, Any] = {}
+
+    class Api:
+        def create_repo(self, name: str, **options: Any) -> str:
+            uploaded.update(name=name, **options)
+            return f"https://hub.example/{name}"
+
+        def upload_folder(self, **options: Any) -> None:
+            uploaded.update(options)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    folder = exported
+    again = tmp_path / "again"
+    result = zoo_command("export", folder, again, "--push=me/model", "--private=true")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[1] == "https://hub.example/me/model"
+    assert uploaded["folder_path"] == str(again)
+    assert uploaded["private"] is True

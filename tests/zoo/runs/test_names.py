@@ -1,0 +1,51 @@
+"""Names of options that are read from source files are those of the imported classes."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import pytest
+from pytorch_lightning import Trainer
+
+import datamodules
+from datamodules.core.errors import InputError
+from zoo import loading
+from zoo.registry import MODELS, model_class
+from zoo.runs.names import check_names, option_names
+
+
+def test_the_names_are_those_of_the_classes() -> None:
+    for name, entry in MODELS.items():
+        assert option_names(entry.module, name) == {*loading.option_names(model_class(name))} - {"options"}
+    for name, module in datamodules.MODULES.items():
+        own = {field.name for field in fields(datamodules.find(name).options_type)}
+        assert own | {"retriever"} == option_names(module, name) - {"options"}
+    trainer = inspect.signature(Trainer.__init__).parameters.keys() - {"self"}
+    assert option_names("pytorch_lightning.trainer.trainer", "Trainer") == trainer
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("--data.train_fil", "--data.train_fil: no option of ClassificationDataModule.*--data.train_file"),
+        ("--data.init_args.train_fil", "--data.train_file"),
+        ("data.num_memorys", r"^data.num_memorys: .* did you mean data.num_memories\?"),
+        ("--model.hiden_size", "--model.hiden_size: no option of KNNBiLSTM.*--model.hidden_size"),
+        ("--trainer.max_epoch", "--trainer.max_epochs"),
+        ("--optimizer.lr", "did you mean --model.optimizer"),
+        ("--learning_rate", "--model.learning_rates"),
+        ("--run_di", "--run_dir"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_a_similar_one(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_names([name], "KNNBiLSTM", "ClassificationDataModule")
+
+
+def test_other_names_are_left_to_the_parser() -> None:
+    names = ["--model", "--model.optimizer.lr", "--data.retriever.k1", "--trainer.callbacks+", "--model.help"]
+    check_names(
+        [*names, "--config", "--print_config", "--data.class_path"], "KNNBiLSTM", "ClassificationDataModule"
+    )
+    check_names(["--model.anything", "--data.anything"], "MyModel", "MyData")

@@ -1,0 +1,171 @@
+"""`train` and `evaluate` take values, return values, and leave the process as it was."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from datamodules import ClassificationDataModule
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import fit_options, write_table
+from zoo.runs.evaluation import evaluate
+from zoo.runs.training import Trained, TrainerOptions, train
+
+LOGGERS = ("", "zoo", "datamodules", "pytorch_lightning", "lightning_fabric")
+
+
+def trained(table: Path, folder: Path, **arguments: Any) -> tuple[Trained, Any, Any]:
+    model = zoo.KNNBiLSTM(hidden_size=6, word_size=8, char_hidden_size=5, num_perspectives=2, dropout=0.3)
+    data = ClassificationDataModule(
+        train_file=str(table), test_file=str(table), num_memories=3, batch_size=16, validation_split=0.2
+    )
+    arguments = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, **arguments}
+    result = train(model, data, TrainerOptions(arguments, seed=3), folder, {"seed_everything": 3})
+    assert result is not None
+    return result, model, data
+
+
+def state_of_the_process() -> dict[str, Any]:
+    return {
+        "environment": dict(os.environ),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "logs": [(logging.getLogger(name).level, [*logging.getLogger(name).handlers]) for name in LOGGERS],
+        "folder": Path.cwd(),
+        "warnings": [*warnings.filters],
+        "python": random.getstate(),
+        "numpy": str(np.random.get_state()),  # noqa: NPY002
+        "torch": torch.get_rng_state().tolist(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def test_two_threads_train_and_leave_the_process_as_it_was(
+    train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trained(train_csv, tmp_path / "first")  # imports change filters of warnings, once
+    for name in LOGGERS[1:]:
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.ERROR)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "41")
+    handlers = [signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            random.seed(5)
+            np.random.seed(6)  # noqa: NPY002
+            torch.manual_seed(7)
+            before = state_of_the_process()
+            capfd.readouterr()
+            folders = [tmp_path / name for name in ("one", "other")]
+            threads = [threading.Thread(target=trained, args=(train_csv, folder)) for folder in folders]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert state_of_the_process() == before
+            assert capfd.readouterr().out == ""
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+            signal.signal(number, handler)
+    weights = [
+        torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for name in ("first", "one", "other")
+    ]
+    for name, weight in weights[0].items():
+        assert all(torch.equal(weight, others[name]) for others in weights[1:])
+
+
+def test_an_interrupt_is_one_for_the_caller(
+    train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zoo.KNNBiLSTM, "training_step", interrupt)
+    before = state_of_the_process()
+    with pytest.raises(KeyboardInterrupt):
+        trained(train_csv, tmp_path / "run")
+    assert state_of_the_process() == before
+
+
+def test_results_are_values(train_csv: Path, tmp_path: Path) -> None:
+    result, model, data = trained(train_csv, tmp_path / "run", max_epochs=2)
+    assert result.run_dir == tmp_path / "run"
+    assert result.best is not None
+    assert result.best[0] == "val/accuracy"
+    assert result.as_text().splitlines()[-1] == f"run folder: {tmp_path / 'run'}"
+    scores = evaluate(model, data, "test", TrainerOptions({"accelerator": "cpu"}), lists_errors=True)
+    assert scores is not None
+    assert scores.scores["rows"] == 90
+    assert set(scores.classes) >= {"f1/fruit", "recall/metal"}
+    wrong = scores.scores["rows"] * (1 - scores.scores["accuracy"])
+    assert len(scores.errors["lines"] if scores.errors else []) == pytest.approx(wrong)
+
+
+def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:
+    for arguments in ({"accelerator": "abacus"}, {"val_check_interval": 1000}, {"devices": 0}):
+        with pytest.raises(InputError, match=r"^--trainer: "):
+            trained(train_csv, tmp_path / "run", **arguments)
+
+
+# --- errors of ours ---
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("zoo.knn_bilstm.KNNBiLSTM.training_step", "fit"),
+        ("zoo.knn_bilstm.KNNBiLSTM.build_network", "fit"),
+        ("zoo.knn_bilstm.KNNBiLSTM.check_data", "fit"),
+        ("datamodules.retrieval.EmbeddedRetriever.describe", "fit"),
+        ("datamodules.retrieval.EmbeddedRetriever.search", "predict"),
+        ("datamodules.retrieval.EmbeddedRetriever.search", "test"),
+        ("zoo.knn_bilstm.KNNBiLSTM.build_network", "test"),
+        ("zoo.tasks.classification.predictor.ClassificationPredictor.records", "predict"),
+        ("zoo.tasks.classification.predictor.ClassificationPredictor.__init__", "predict"),
+    ],
+)
+def test_an_error_of_ours_is_a_traceback(
+    place: str,
+    command: str,
+    trained_run: Path,
+    train_csv: Path,
+    zoo_command: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise TypeError("planted")
+
+    monkeypatch.setattr(place, fail)
+    options = {
+        "fit": fit_options(train_csv)[1:],
+        "predict": ["--ckpt_path", trained_run, "--input", train_csv],
+        "test": ["--ckpt_path", trained_run, "--data.test_file", train_csv],
+    }[command]
+    result = zoo_command(command, *options)
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert "TypeError: planted" in result.err
+    assert "zoo: error" not in result.err
+
+
+def test_debugging_shows_tracebacks_of_all_errors(zoo_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = write_table(Path("one.csv"), [("a text", "label")])
+    options = ("fit", f"--data.train_file={table}", "--data.text_column=words")
+    result = zoo_command(*options)
+    assert "Traceback" not in result.err
+    monkeypatch.setenv("ZOO_DEBUG", "1")
+    result = zoo_command(*options)
+    assert result.code == 2
+    assert "Traceback" in result.err
+    assert result.err.splitlines()[-1].startswith("zoo: error: one.csv")

@@ -1,0 +1,196 @@
+"""Trained models for prediction: `zoo.load`, and the parts of it that commands call one by one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Collection
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import datamodules
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.types import PlainDict
+from datamodules.retrieval import FolderMemory, Retriever
+from datamodules.text.tokenization import OWN_TOKENIZERS
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.names import FITTED, MEMORY, TOKENIZER
+from zoo.model_folder.state import Fitted, read_values
+from zoo.registry import model_class
+from zoo.tasks.classification.held_out import HeldOutRows
+from zoo.tasks.fits_weights import FitsWeights
+
+if TYPE_CHECKING:
+    import torch
+
+    from datamodules.base import DataModule
+    from zoo.tasks.base import Task
+
+
+def load(
+    source: str | Path,
+    memory: str | Path | None = None,
+    retriever: Retriever | None = None,
+    device: str | torch.device = "cpu",
+    memory_version: int | None = None,
+) -> Any:
+    """Load a trained model for prediction; only its folder is needed.
+
+    Args:
+        source: a run folder (`runs/NAME`), a model folder, or a name: `user/name` on the Hub,
+            `wandb:entity/project/name:v3` in W&B.
+        memory: a memory folder to use instead of the model's.
+        retriever: back end and ranking to use instead (another server).
+        device: where to run the network.
+        memory_version: of a memory that has grown: 1 is from before all additions; None uses the current version.
+
+    Returns:
+        A `Predictor` of the model's kind: a `ClassificationPredictor`, a `MatchingPredictor`, ... Any number of threads
+        may use it, one computes at a time. A forked process computes in one thread; a pickled predictor loads the model
+        again, with the same version of the memory.
+
+    Raises:
+        InputError: the model or its memory cannot be read, or the memory has no such version.
+
+    Example:
+        >>> zoo.load("runs/mine").predict(["a text"])[0].label  # doctest: +SKIP
+    """
+    return open_predictor(ModelFolder.open(source), memory, retriever, device, memory_version)
+
+
+def open_predictor(
+    folder: ModelFolder,
+    memory: str | Path | None = None,
+    retriever: Retriever | None = None,
+    device: str | torch.device = "cpu",
+    memory_version: int | None = None,
+) -> Any:
+    """Make the predictor of a model folder; see `load`."""
+    data, model = make_data(folder, retriever), make_model(folder)
+    move(model, device)
+    location = None if memory is None else str(memory)
+    predictor = model.predictor_type.open(model, data, location, memory_version, retriever)
+    version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else None
+    fitted = use_fitted(folder, model, version if memory is None else None)
+    predictor.source = _absolute(folder.source)
+    predictor.answer_file = folder.path.parent / "answer.json"
+    predictor.held_out = held_out_rows(folder, fitted)
+    # Another process opens the same version of the memory, although the memory may have grown.
+    place = None if memory is None else _absolute(str(memory))
+    predictor.reopen = partial(load, predictor.source, place, retriever, device, version)
+    return predictor
+
+
+def class_of(folder: ModelFolder) -> type[Task]:
+    """Return the class of a model."""
+    return model_class(folder.meta.model)
+
+
+def make_model(folder: ModelFolder) -> Task:
+    """Make a model with the weights of its training, in evaluation mode."""
+    kind, meta = class_of(folder), folder.meta
+    check_options(meta.options, option_names(kind), folder)
+    model = kind(**meta.options)
+    model.restore(meta, folder.weights())
+    return model.eval()
+
+
+def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataModule[Any, Any, Any]:
+    """Make the data module of a model with its memory, ready for new rows, with its retriever or another one."""
+    kind, options = options_of_data(folder)
+    data: DataModule[Any, Any, Any] = kind(retriever=retriever or folder.retriever(), **options)
+    data.use_state(folder.data_state)
+    # The network was made for these sizes: other words would be read outside of its tables.
+    if json.loads(json.dumps(data.spec._asdict())) != folder.meta.spec:
+        raise InputError(
+            f"{folder.path}: its network was made for another vocabulary or other labels; copy it again"
+        )
+    use_memory(folder, data)
+    return data
+
+
+def options_of_data(folder: ModelFolder) -> tuple[type[DataModule[Any, Any, Any]], PlainDict]:
+    """Return the class of a model's data, and its options, which name no file outside of the folder."""
+    options = dict(folder.meta.data.options)
+    kind = datamodules.find(folder.meta.data.kind)
+    check_options(options, [field.name for field in fields(kind.options_type)], folder)
+    named = [name for name in (*kind.options_type.files, "cache_dir") if isinstance(options.get(name), str)]
+    if options["tokenizer"] == TOKENIZER:
+        options["tokenizer"] = str(folder.path / TOKENIZER)
+    elif options["tokenizer"] not in OWN_TOKENIZERS:
+        named.append("tokenizer")
+    if named:
+        raise InputError(f"{folder.path}: its {named[0]} names a file elsewhere; a model names none")
+    return kind, options
+
+
+def use_memory(folder: ModelFolder, data: DataModule[Any, Any, Any]) -> None:
+    """Give a data module the memory of a model, if there is one in its folder."""
+    if data.memory is not None and folder.has_memory:
+        data.memory.use(folder.path / MEMORY, folder.state_file)
+
+
+def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> Fitted:
+    """Replace weights and members by those that were fitted up to a version of the memory, if any; return them.
+
+    `version` None: for another memory, or none, the model keeps the values of its training.
+    """
+    if not isinstance(model, FitsWeights):
+        return Fitted()
+    fitted = folder.state.fitted_to(version)
+    values = folder.path / FITTED
+    if fitted.weights is not None:
+        model.use_weights(read_values(values, fitted.weights))
+    if fitted.members is not None:
+        model.use_members(read_values(values, fitted.members))
+    return fitted
+
+
+def held_out_rows(folder: ModelFolder, fitted: Fitted) -> HeldOutRows | None:
+    """Return the held-out rows of fitted values."""
+    return (
+        None
+        if fitted.held_out is None
+        else HeldOutRows.of(read_values(folder.path / FITTED, fitted.held_out))
+    )
+
+
+def check_options(options: PlainDict, names: Collection[str], folder: ModelFolder) -> None:
+    """Refuse options that no folder has: the parser would import a class that `optimizer.class_path` names."""
+    if unknown := sorted(options.keys() - ({*names} - {"optimizer", "lr_scheduler"})):
+        raise InputError(
+            f"{folder.source}: has options that this version does not have: {excerpt(', '.join(unknown))}"
+        )
+
+
+def move(model: torch.nn.Module, device: str | torch.device) -> None:
+    """Move a model to a device, or raise an `InputError` if there is no such device."""
+    import torch
+
+    try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
+        model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {device}: {reason}; use cpu or an available device") from error
+
+
+def option_names(kind: type[Any]) -> list[str]:
+    """Return the names of all options of a class whose constructors pass on those of their bases."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [
+        name
+        for base in inspect.getmro(kind)
+        if "__init__" in vars(base)
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if parameter.kind in named and name != "self"
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _absolute(name: str) -> str:
+    """Return an existing path as an absolute one, and any other name as it is."""
+    return str(Path(name).absolute()) if Path(name).exists() else name

@@ -1,0 +1,103 @@
+"""`zoo export`: a copy of a model folder for others, with a card, and nothing older than its current version."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from datamodules.core.errors import InputError, visible
+from datamodules.core.storage import MANIFEST, check_inside, lock, named_disk_errors, new_folder, set_key
+from datamodules.retrieval import FolderMemory
+from zoo.markdown import code_span
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.names import FITTED, KIND, MEMORY, STATE
+from zoo.model_folder.state import Fitted, State, read_values, whole_file
+from zoo.registry import model_class, paper_of
+from zoo.run_folder import read_run
+
+_USE = """\
+## Use
+
+```python
+import zoo
+
+model = zoo.load("this-folder-or-its-name-on-the-hub")
+print({example})
+```
+"""
+
+
+def export(source: str | Path, folder: str | Path) -> Path:
+    """Copy a model folder with the current version of its memory, and a model card; return the new folder."""
+    folder = Path(folder)
+    if folder.exists():
+        raise InputError(f"{folder}: exists; name a new folder")
+    model = ModelFolder.open(source)
+    model.weights()  # of damaged ones, no copy is made
+    check_inside(model.path)
+    memory = model.open_memory() if model.has_memory else None
+    fitted = model.state.fitted_to(model.state.version or 0)
+    card = model_card(model, memory if isinstance(memory, FolderMemory) else None, fitted)
+    with named_disk_errors(folder, "folder"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock(folder), new_folder(folder, KIND) as partial, named_disk_errors(folder, "folder"):
+        others = shutil.ignore_patterns(MEMORY, STATE, FITTED, MANIFEST, ".*", "README.md")
+        shutil.copytree(model.path, partial, ignore=others, dirs_exist_ok=True)
+        version = 0
+        if isinstance(memory, FolderMemory):
+            version = memory.version
+            # Vectors of removed texts are deleted, too.
+            memory.copy_to(partial / MEMORY, partial / STATE, only_current=True).compact()
+        for name in fitted.names:
+            (partial / FITTED).mkdir(exist_ok=True)
+            shutil.copyfile(whole_file(model.path / FITTED, name), partial / FITTED / name)
+        state = State(version, {version: fitted} if fitted != Fitted() else {})
+        set_key(partial / STATE, "fitted", state.describe_fitted())
+        (partial / "README.md").write_text(card, encoding="utf-8")
+        for lock_file in partial.glob(".*.lock"):
+            lock_file.unlink()
+    return folder
+
+
+def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted) -> str:
+    """Return the README of a model: task, labels, memory, scores and use."""
+    kind, meta = model_class(model.meta.model), model.meta
+    lines = ["---", "library_name: memory-zoo"]
+    if kind.pipeline_tag:
+        lines.append(f"pipeline_tag: {kind.pipeline_tag}")
+    lines += ["tags:", "- memory-zoo", f"- {kind.task}", "---", ""]
+    lines += [f"# {meta.model} for {kind.task}", ""]
+    if paper := paper_of(kind):
+        lines += [f"Paper: {paper}", ""]
+    lines += ["Trained with Memory Zoo (`pip install memory-zoo`).", ""]
+    if labels := meta.spec.get("labels"):
+        shown = ", ".join(map(code_span, labels[:30]))
+        lines += [f"Labels: {shown}{' and more' if len(labels) > 30 else ''}.", ""]
+    if memory is not None:
+        lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
+    elif (index := meta.data.retriever["init_args"].get("index")) is not None:
+        lines += [f"It needs access to an index that is not part of it: {code_span(str(index))}.", ""]
+    held_out = {} if fitted.held_out is None else read_values(model.path / FITTED, fitted.held_out)
+    if texts := held_out.get("texts"):
+        lines += [f"`{FITTED}` has {len(texts):,} held-out texts with labels, for `max_error`.", ""]
+    return "\n".join([*lines, *_scores(model), _USE.format(example=kind.predictor_type.example)])
+
+
+def _scores(model: ModelFolder) -> list[str]:
+    """Return the table of the run that the folder is in, or else the scores of its best epoch."""
+    run_dir = model.path.parent
+    answer, metrics = run_dir / "answer.md", run_dir / "metrics.csv"
+    if answer.is_file():
+        return ["## Scores", "", answer.read_text(encoding="utf-8")]
+    if not metrics.is_file():
+        return []
+    epoch, figures = read_run(run_dir).best()
+    scores = {
+        name.removeprefix("val/"): value
+        for name, value in figures.items()
+        if name.startswith("val/") and name.count("/") == 1
+    }
+    if not scores:
+        return []
+    lines = [f"## Scores on the validation rows, epoch {epoch}", "", "| metric | value |", "|---|---|"]
+    return [*lines, *(f"| {visible(name)} | {value:.4g} |" for name, value in scores.items()), ""]

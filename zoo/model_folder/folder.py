@@ -1,0 +1,196 @@
+"""The folder of a trained model: `runs/NAME/model`, or a copy of it anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.sharing import cached_property
+from datamodules.core.storage import (
+    check_contents,
+    check_folder,
+    load_json,
+    read_checked,
+    set_key,
+)
+from datamodules.core.types import PlainDict
+from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
+from datamodules.state import DataState
+from zoo.model_folder import artifacts, hub
+from zoo.model_folder.meta import Meta
+from zoo.model_folder.names import FITTED, IN_RUN, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
+from zoo.model_folder.state import State
+from zoo.model_folder.trees import with_tensors
+
+if TYPE_CHECKING:
+    from datamodules.base import DataModule
+    from zoo.model_folder.writing import TrainedModel
+
+_ADVICE = "copy or download the folder again"
+
+
+class ModelFolder:
+    """A trained model on the disk, with everything that it names: vocabulary, weights, tokenizer, memory.
+
+    `zoo fit` writes it, whole or not at all; edits of the memory and `zoo memory tune` switch its state. Every command
+    opens it, reads only what it needs, and nothing outside of the folder, whoever made it.
+    """
+
+    def __init__(self, source: str | Path, path: Path, meta: Meta) -> None:
+        #: the name that the user gave.
+        self.source = str(source)
+        self.path = path
+        #: the vocabulary is not read: see `data_state`.
+        self.meta = meta
+
+    @classmethod
+    def open(cls, source: str | Path) -> ModelFolder:
+        """Open a run folder, a model folder, or the name of a model on the Hub or in W&B, without its weights."""
+        path = local_path(source)
+        manifest = check_folder(path, KIND, advice=_ADVICE)
+        check_contents(path, manifest, [MODEL], _ADVICE)
+        place = f"{path / MODEL}"
+        values = _object(path / MODEL)
+        data = {**_object_in(values, "data", place), "vocabulary": {}, "seen": None}
+        meta = Meta.parse(
+            {**{name: values[name] for name in values if name != "values"}, "data": data}, place
+        )
+        meta.check_inside(place)
+        return cls(source, path, meta)
+
+    @classmethod
+    def write(cls, folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) -> ModelFolder:
+        """Write a trained model with the memory of its training, whole or not at all; replace an earlier folder."""
+        from zoo.model_folder.writing import write  # which imports PyTorch
+
+        write(folder, model, data)
+        return cls.open(folder)
+
+    @property
+    def is_download(self) -> bool:
+        """True for files in a cache of downloads."""
+        return not Path(self.source).exists()
+
+    @property
+    def state_file(self) -> Path:
+        """The file of the state."""
+        return self.path / STATE
+
+    @property
+    def state(self) -> State:
+        """The state as it is now; another process may switch it."""
+        if not self.state_file.exists():
+            raise DamagedError(f"{self.state_file}: missing; {_ADVICE}")
+        values = read_checked(self.state_file, _ADVICE)
+        return State.parse(values, str(self.state_file))
+
+    @cached_property
+    def data_state(self) -> DataState:
+        """The state of the model's data, with the vocabulary."""
+        check_contents(self.path, check_folder(self.path, KIND, advice=_ADVICE), [VOCABULARY], _ADVICE)
+        values = _object(self.path / VOCABULARY)
+        return replace(self.meta.data, vocabulary=values["vocabulary"], seen=values["seen"])
+
+    def meta_with_vocabulary(self) -> Meta:
+        """Return the description of the model with the vocabulary."""
+        return replace(self.meta, data=self.data_state)
+
+    def weights(self) -> dict[str, Any]:
+        """Read the weights by name: tensors, and plain values with tensors."""
+        from safetensors.torch import load_file
+
+        manifest = check_folder(self.path, KIND, advice=_ADVICE)
+        check_contents(self.path, manifest, [WEIGHTS, MODEL], _ADVICE)
+        tensors = load_file(self.path / WEIGHTS)
+        values = with_tensors(_object(self.path / MODEL)["values"], tensors)
+        of_values = {name for name in tensors if name.partition("/")[0] in values}
+        return {**{name: tensor for name, tensor in tensors.items() if name not in of_values}, **values}
+
+    def retriever(self) -> Retriever:
+        """Make the retriever of the training."""
+        return make_retriever(self.meta.data.retriever, self.path)
+
+    @property
+    def has_memory(self) -> bool:
+        """True if the memory is in the folder."""
+        return self.state.version is not None
+
+    def open_memory(self, retriever: Retriever | None = None, version: int | None = None) -> Memory:
+        """Open the memory with the retriever of the training or another one; `version` None = the current one."""
+        retriever = retriever or self.retriever()
+        if self.has_memory:
+            return open_memory(str(self.path / MEMORY), retriever, version, self.state_file)
+        if (index := retriever.existing_index) is not None:
+            return open_memory(f"index:{index}", retriever, version)
+        raise InputError(f"{self.source}: this model reads no memory; train one with --data.num_memories")
+
+    def check_changeable(self) -> None:
+        """Raise an `InputError` for a download, whose files the next one would replace."""
+        if self.is_download:
+            raise InputError(
+                f"{self.source}: a model is not changed in its download; copy it with"
+                f" `zoo export {self.source} FOLDER`, and change that"
+            )
+
+    def switch(self, state: State) -> None:
+        """Switch to other fitted values in one step; the version of the memory stays as it is."""
+        set_key(self.state_file, "fitted", state.describe_fitted())
+
+    def delete_unused_values(self) -> None:
+        """Delete the files of fitted values that the state does not name."""
+        used = self.state.files
+        for file in (self.path / FITTED).glob("*.safetensors"):
+            if file.name not in used:
+                file.unlink(missing_ok=True)
+
+
+def _object(file: Path) -> PlainDict:
+    try:
+        values: PlainDict = load_json(file)
+    except ValueError as error:
+        raise InputError(f"{file}: is not JSON ({error}); {_ADVICE}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{file}: is not an object of names and values; {_ADVICE}")
+    return values
+
+
+def _object_in(values: PlainDict, name: str, place: str) -> PlainDict:
+    if not isinstance(value := values.get(name), dict):
+        raise InputError(f"{place}: has no object {name!r}; {_ADVICE}")
+    return value
+
+
+def local_path(source: str | Path) -> Path:
+    """Return the model folder that a path or a name stands for; a run folder has it as `model`."""
+    path = Path(source)
+    for folder in (path, path / IN_RUN):
+        if (folder / MODEL).is_file():
+            return folder
+    if path.is_dir():
+        unfinished = path / "checkpoints" / "last.ckpt"
+        hint = (
+            f"its training is not finished: zoo fit --ckpt_path {unfinished}"
+            if unfinished.is_file()
+            else "give a run folder, or a model folder"
+        )
+        raise InputError(f"{path}: a folder without {IN_RUN}/{MODEL} or {MODEL}; {hint}")
+    if path.exists():
+        run = path.parent.parent if path.parent.name == "checkpoints" else "runs/NAME"
+        raise InputError(
+            f"{path}: a checkpoint only resumes a training (zoo fit --ckpt_path); name the folder of the run, {run}"
+        )
+    if isinstance(source, Path):
+        raise InputError(f"{path}: no such model folder")
+    if artifacts.is_artifact_name(source):
+        return artifacts.download(source)
+    if hub.is_hub_name(source):
+        return hub.download(source)
+    raise InputError(f"{path}: no such run folder or model folder")
+
+
+def is_model(path: str | Path) -> bool:
+    """Return True unless a path is a folder without a model, such as a memory folder."""
+    path = Path(path)
+    return not path.is_dir() or any((folder / MODEL).is_file() for folder in (path, path / IN_RUN))

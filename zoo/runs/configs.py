@@ -1,0 +1,72 @@
+"""The configurations of the zoo: `--config hmn/hmn4qa` names one from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+import yaml
+
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.types import PlainDict
+from zoo.registry import MODELS, model_class
+
+FOLDER = Path(__file__).parents[1] / "configs"
+#: Task -> the configuration whose data its models read, unless the user names another.
+RECIPES = {
+    "classification": "your_own_data/classification",
+    "matching": "amv_lstm/wikiqa",
+    "dialogue": "hmn/hmn4qa",
+    "retrieval": "lstm_rnn/nfcorpus",
+}
+_DEFAULT_MODEL = "MemoryEnsemble"
+
+
+def names() -> list[str]:
+    """Return the names of all configurations."""
+    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
+
+
+def find(name: str) -> Path:
+    """Return a file of the user's, or the configuration with this name; raise an `InputError` if there is none."""
+    if "\0" not in name and Path(name).is_file():
+        return Path(name)
+    known = names()
+    if (wanted := name.removesuffix(".yaml")) in known:
+        return FOLDER / f"{wanted}.yaml"
+    near = get_close_matches(wanted, known, n=3, cutoff=0.4)
+    advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    raise InputError(f"--config {excerpt(name)}: no such file, and no configuration of the zoo; {advice}")
+
+
+def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> PlainDict:
+    """Return the configuration of a run where neither its options nor their files name a model or a kind of data.
+
+    A model alone has the data of its recipe and, unless it is the recipe's model, its own defaults.
+    """
+    if names_data or any("model" in each for each in files):
+        return {}
+    name = (model or _DEFAULT_MODEL).rpartition(".")[2]
+    if (task := task_of(name)) not in RECIPES:
+        return {}
+    values: PlainDict = yaml.safe_load(find(RECIPES[task]).read_text(encoding="utf-8"))
+    if values["model"]["class_path"] != name:
+        # By their own defaults, a model and its data agree on characters.
+        values["data"]["init_args"].pop("characters", None)
+        values = {"model": {"class_path": name}, "data": values["data"]}
+    return values
+
+
+def task_of(model: str) -> str:
+    """Return the task of a model, which is imported only if it is not the zoo's."""
+    return MODELS[model].task if model in MODELS else model_class(model).task
+
+
+def contents(file: str) -> PlainDict:
+    """Return the contents of a file; empty if it is no configuration, which the parser reports."""
+    try:
+        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, OSError):
+        return {}
+    return values if isinstance(values, dict) else {}

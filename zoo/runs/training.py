@@ -1,0 +1,242 @@
+"""`train`: from a model, data and options of the trainer to a run folder."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
+from pytorch_lightning.loggers import Logger, WandbLogger
+from pytorch_lightning.plugins import CheckpointIO
+
+from callbacks import PredictionTable, RunFolder, Throughput
+from callbacks.csv_metrics import CSVMetrics
+from callbacks.pictures import write_picture
+from datamodules.base import DataModule
+from datamodules.core.errors import InputError
+from datamodules.core.storage import write_text
+from datamodules.core.types import PlainDict
+from datamodules.state import check_split
+from datamodules.text_rows import TextRowsDataModule
+from zoo.ensemble.answer import Answer
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.names import IN_RUN
+from zoo.model_folder.sharing import log_run
+from zoo.run_folder import draw_training, read_run
+from zoo.runs.finishing import fit, restore
+from zoo.runs.quiet import quiet
+from zoo.runs.refusals import running
+from zoo.runs.run_dir import locked_run_dir
+from zoo.runs.seeds import seeded
+from zoo.tasks.base import Task
+from zoo.training.checkpoint_io import WholeCheckpoints
+from zoo.training.checkpoints import meta_of_start
+
+log = logging.getLogger("zoo")
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """How a model is trained, or evaluated: made by `zoo.runs.options` or by hand, and read by `train`."""
+
+    #: arguments of Lightning's Trainer; loggers, callbacks and plugins are objects.
+    arguments: PlainDict = field(default_factory=dict)
+    #: of all random numbers.
+    seed: int = 0
+    #: the checkpoint from which the training is resumed.
+    resume: Path | None = None
+    #: the name of the artifact that the model becomes in W&B.
+    artifact: str | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The results of a training."""
+
+    run_dir: Path
+    #: name and value of the best epoch's score; None where no score chooses an epoch.
+    best: tuple[str, float] | None
+    #: the table in which a model compares itself with others.
+    answer: Answer | None
+    #: False without checkpoints.
+    has_model: bool
+
+    def as_text(self) -> str:
+        """Return the answer, the score of the best epoch and the run folder, as a command prints them."""
+        parts = [] if self.answer is None else [f"\n{self.answer.as_markdown()}"]
+        if self.best is not None:
+            parts.append(f"best {self.best[0]} {self.best[1]:.4f}")
+        if self.has_model:
+            parts.append(f"run folder: {self.run_dir}")
+        return "\n".join(parts)
+
+
+def train(
+    model: Task,
+    data: DataModule,
+    trainer: TrainerOptions,
+    run_dir: Path,
+    config: PlainDict,
+    files: Mapping[str, str] | None = None,
+) -> Trained | None:
+    """Train a model and write its run folder; nothing is printed, and the state of the process stays as it was.
+
+    The result is None in all processes of a run but the first.
+
+    Args:
+        model: without a network yet; it has one afterwards.
+        data: of the model's kind.
+        trainer: how it is trained.
+        run_dir: folder of the run; an earlier run there is moved aside, unless it is resumed.
+        config: the options with which `zoo fit` repeats the run, for `config.yaml`.
+        files: texts of files for the run folder, by name.
+
+    Raises:
+        InputError: an option, a file or a row cannot be used.
+    """
+    is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    with seeded(trainer.seed), quiet(), running():
+        model.run_seed = data.seed = trainer.seed
+        check_fit(model, data)
+        lightning = _make_trainer(model, data, trainer, run_dir, config)
+        with locked_run_dir(run_dir, trainer.resume is not None) if is_first else nullcontext():
+            for name, text in (files or {}).items() if is_first else ():
+                write_text(run_dir / name, text, "--run_dir")
+            if is_first:
+                _write_wandb_id(lightning, run_dir)
+            _fit(lightning, model, data, trainer.resume)
+            return _finish(lightning, model, data, trainer, run_dir)
+
+
+def check_fit(model: Task, data: DataModule) -> None:
+    """Refuse data that the model cannot read, and take the model into account from which it starts."""
+    model.check_data(data)
+    skip_unread_memory(model, data)
+    if model.init_from is None:
+        return
+    # The rows that the other model was trained on count as seen, and its words are kept.
+    state = meta_of_start(model.init_from).data
+    check_split(data, state, "validation", f"model.init_from={model.init_from}")
+    data.duplicates.remember(state.seen)
+    data.words.keep(state.vocabulary)
+
+
+def skip_unread_memory(model: Task, data: DataModule) -> None:
+    """Let the data retrieve nothing for a model that reads no memories."""
+    if isinstance(data, TextRowsDataModule) and data.has_memory and not model.uses_memory:
+        log.info("this model reads no memories: none are retrieved")
+        data.disable_memory()
+
+
+def _make_trainer(
+    model: Task, data: DataModule, trainer: TrainerOptions, run_dir: Path, config: PlainDict
+) -> pl.Trainer:
+    """Make Lightning's Trainer, with the loggers and callbacks of a run folder besides the user's."""
+    arguments = without_output(trainer.arguments)
+    for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
+        if (value := arguments.get(name)) is not None and value < 1:
+            raise InputError(f"--trainer.{name} {value}: must be 1 or more")
+    loggers = [each for each in as_list(arguments.get("logger")) if isinstance(each, Logger)]
+    callbacks: list[Callback] = as_list(arguments.get("callbacks"))
+    if any(isinstance(each, WandbLogger) for each in loggers) and not any(
+        isinstance(each, PredictionTable) for each in callbacks
+    ):
+        callbacks.append(PredictionTable())
+    callbacks += [RunFolder(run_dir, config), Throughput()]
+    if arguments.get("enable_checkpointing") is not False:
+        folder = run_dir / "checkpoints"
+        monitor = model.monitor or data.monitor
+        callbacks += [
+            ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
+            ModelCheckpoint(folder, "last", enable_version_counter=False),
+        ]
+    plugins = as_list(arguments.get("plugins"))
+    if not any(isinstance(each, CheckpointIO) for each in plugins):
+        plugins.append(WholeCheckpoints())
+    if arguments.get("logger") is not False and not arguments.get("fast_dev_run"):
+        arguments["logger"] = [CSVMetrics(run_dir), *loggers]
+    return pl.Trainer(
+        **{**arguments, "callbacks": callbacks, "plugins": plugins, "default_root_dir": run_dir}
+    )
+
+
+def without_output(arguments: Mapping[str, Any]) -> PlainDict:
+    """Return arguments of Lightning's Trainer that print nothing, unless a progress bar or a summary is among them."""
+    has_bar = any(isinstance(each, ProgressBar) for each in as_list(arguments.get("callbacks")))
+    silent = {"enable_model_summary": False, **({} if has_bar else {"enable_progress_bar": False})}
+    return {**silent, **{name: value for name, value in arguments.items() if value is not None}}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return an argument of Lightning's that may be a list, one value, or None."""
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
+def _write_wandb_id(lightning: pl.Trainer, run_dir: Path) -> None:
+    """Keep the id of the run in W&B, which a resumed run continues."""
+    for logger in lightning.loggers:
+        if isinstance(logger, WandbLogger) and logger.version is not None:
+            write_text(run_dir / "wandb_id", str(logger.version), "--run_dir")
+
+
+def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | None) -> None:
+    interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        fit(lightning, model, data, resume)
+    except SystemExit as end:
+        # Lightning turns an interrupt into an exit, and ignores further ones.
+        if not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        raise KeyboardInterrupt from end
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)
+
+
+def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
+    """Write the model folder from the best checkpoint, if there is one."""
+    best = run_dir / "checkpoints" / "best.ckpt"
+    if not best.is_file():
+        return
+    if data.memory is not None and data.has_memory and data.memory.location is None:
+        data.prepare_data()  # the processes of the training were forks of this one
+        data.setup("fit")
+    restore(model, best)
+    ModelFolder.write(run_dir / IN_RUN, model, data)
+
+
+def _finish(
+    lightning: pl.Trainer, model: Task, data: DataModule, trainer: TrainerOptions, run_dir: Path
+) -> Trained | None:
+    """Write what is made of a whole training, and return its results."""
+    if not lightning.is_global_zero:
+        return None
+    _write_model(model, data, run_dir)
+    best: Any = lightning.checkpoint_callback
+    score = getattr(best, "best_model_score", None)
+    for logger in lightning.loggers:
+        if isinstance(logger, WandbLogger):
+            if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
+                logger.experiment.summary[best.monitor] = float(score)
+            if trainer.artifact is not None:
+                log_run(logger.experiment, run_dir, trainer.artifact)
+            logger.experiment.finish()  # the next run of this process is another one
+    # One epoch is no curve, and a run without a logger has no figures.
+    if lightning.current_epoch > 1 and (run_dir / "metrics.csv").exists():
+        metrics = [f"val/{name}" for name in model.shown]
+        write_picture(run_dir / "training.png", lambda: draw_training(read_run(run_dir), metrics))
+    answer = run_dir / "answer.json"
+    return Trained(
+        run_dir,
+        None if score is None else (best.monitor, float(score)),
+        Answer.read(answer) if answer.exists() else None,
+        best is not None,
+    )

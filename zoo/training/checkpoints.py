@@ -1,0 +1,114 @@
+"""Checkpoints of Lightning, from which a training resumes: reading and writing, and the model's part in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from datamodules.core.errors import InputError, reason
+from datamodules.core.storage import named_disk_errors, new_file
+from zoo.model_folder.folder import ModelFolder
+from zoo.model_folder.meta import Meta
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: Key of our part of a checkpoint.
+CHECKPOINT_KEY = "memory_zoo"
+
+
+@dataclass(frozen=True)
+class Start:
+    """A trained model that another one starts from: its description and its weights.
+
+    `open` reads it from a model folder, or from the checkpoint of a run that is not finished.
+    """
+
+    meta: Meta
+    weights: dict[str, Any]
+
+    @classmethod
+    def open(cls, source: str) -> Start:
+        """Read a model with its weights."""
+        if Path(source).is_file():
+            contents = read_contents(Path(source))
+            return cls(meta_of(contents, source), contents["state_dict"])
+        folder = ModelFolder.open(source)
+        return cls(folder.meta_with_vocabulary(), folder.weights())
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights that are tensors."""
+        return {name: value for name, value in self.weights.items() if isinstance(value, Tensor)}
+
+
+def meta_of_start(source: str) -> Meta:
+    """Return the description of a model that another one starts from, without its weights where it is a folder."""
+    if Path(source).is_file():
+        return meta_of(read_contents(Path(source)), source)
+    return ModelFolder.open(source).meta_with_vocabulary()
+
+
+def meta_of(contents: Mapping[str, Any], source: str | Path) -> Meta:
+    """Return the model's part of a checkpoint; raise an `InputError` if it is missing or damaged."""
+    if CHECKPOINT_KEY not in contents:
+        raise InputError(f"{source}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
+    return Meta.parse(contents[CHECKPOINT_KEY]["model"], str(source))
+
+
+def read_contents(path: Path) -> dict[str, Any]:
+    """Read a checkpoint file, tensors on the CPU; raises an `InputError` if it is missing or damaged."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such checkpoint")
+    try:
+        with zipfile.ZipFile(path) as archive:  # PyTorch does not compare its checksums
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {damaged} has changed")
+        contents = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a file that is no checkpoint fails in many ways
+        raise InputError(
+            f"{path}: truncated, damaged or no checkpoint; use another one of the run ({reason(error)[:80]})"
+        ) from error
+    if not isinstance(contents, dict) or not isinstance(contents.get("state_dict"), dict):
+        raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
+    return contents
+
+
+def write_contents(contents: Mapping[str, Any], path: Path) -> None:
+    """Write a checkpoint file in one step: a killed process leaves the old file or the new one."""
+    with named_disk_errors(path, "--run_dir"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path, "--run_dir") as partial, _Output(partial.open("wb", buffering=0)) as file:
+        try:
+            torch.save(dict(contents), file)
+        except RuntimeError as error:
+            if file.error is None:
+                raise
+            raise file.error from error
+
+
+def plain(value: object) -> Any:
+    """Replace everything that `torch.load(weights_only=True)` refuses by a string."""
+    return json.loads(json.dumps(value, default=str))
+
+
+class _Output(io.BufferedWriter):
+    """A file that keeps the error of a write: PyTorch's writer reports a position in place of a full disk."""
+
+    error: OSError | None = None
+
+    def write(self, data: Buffer) -> int:
+        """See `io.BufferedWriter.write`."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
