@@ -124,7 +124,7 @@ def test_results_are_those_of_the_last_fit(
     assert (zoo.load(model, memory_version=1).held_out_scores().probability == before.probability).all()
     # An exported folder has the results of all versions.
     assert zoo_command("export", model, "shared").code == 0
-    assert "120 held-out texts" in Path("shared/README.md").read_text()
+    assert "80 held-out texts" in Path("shared/README.md").read_text()
     assert (zoo.load("shared").held_out_scores().probability == tuned.probability).all()
     first = zoo.load("shared", memory_version=1)
     assert (first.held_out_scores().probability == before.probability).all()
