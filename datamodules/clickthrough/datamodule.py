@@ -71,6 +71,12 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def documents(self) -> Rows:
         """The documents, as they are read."""
         if self._documents is None:
+            if (
+                self.options.corpus_file is None
+                and self.memory is not None
+                and self.memory.pointer is not None
+            ):
+                return self.collection()  # of a trained model
             if self.options.corpus_file is None:
                 raise InputError("data.corpus_file: name the documents that are to be ranked")
             self._documents = read_identified(self.options.corpus_file, self.options.document_column)

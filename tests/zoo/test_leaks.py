@@ -143,7 +143,7 @@ def test_a_validation_file_inside_the_memory_is_counted(
     (line,) = warned()
     assert "validation: 40 of 80 rows have a duplicate (40 in the memory, 0 among the training rows)" in line
 
-    again = scored(zoo_command, "validate")
+    again = scored(zoo_command, "validate", "--config=run/config.yaml")
     for name in ("accuracy", "accuracy_without_duplicates", "rows_in_memory", "rows_in_training"):
         assert again[name] == metrics[f"val/{name}"]
     assert len(warned()) == 1
@@ -212,7 +212,7 @@ def test_a_split_that_contradicts_the_run_is_refused(zoo_command: Zoo, tmp_path:
         assert "has seen rows that would now be split off" in line
         # Other rows are accepted.
         scored(zoo_command, "validate", f"--data.{option}", "--data.validation_file", train)
-    scored(zoo_command, "validate", "--data.split_seed=0")
+    scored(zoo_command, "validate", "--data.train_file", train, "--data.split_seed=0")
 
 
 def test_rows_that_the_first_model_was_trained_on(zoo_command: Zoo, warned: Warned, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_rows_that_the_first_model_was_trained_on(zoo_command: Zoo, warned: Warn
     metrics = fit(zoo_command, *other, "--data.train_file", copy, run="second")
     assert 0 < metrics["val/rows_in_training"] <= metrics["val/rows"]
     assert len(warned()) == 1
-    scores = scored(zoo_command, "validate", run="second")
+    scores = scored(zoo_command, "validate", "--config=second/config.yaml", run="second")
     assert scores["rows_in_training"] == metrics["val/rows_in_training"]
     assert (
         fit(zoo_command, *options, start, "--data.train_file", train, run="third")["val/rows_in_training"]

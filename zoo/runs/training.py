@@ -24,7 +24,7 @@ from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
 from datamodules.core.types import PlainDict
-from datamodules.state import check_split
+from datamodules.state import DataState, check_split
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer
 from zoo.model_folder.folder import ModelFolder
@@ -105,7 +105,7 @@ def train(
     is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     with seeded(trainer.seed), quiet(), running():
         model.run_seed = data.seed = trainer.seed
-        check_fit(model, data)
+        check_fit(model, data, trainer.resume)
         lightning = _make_trainer(model, data, trainer, run_dir, config)
         with locked_run_dir(run_dir, trainer.resume is not None) if is_first else nullcontext():
             for name, text in (files or {}).items() if is_first else ():
@@ -116,17 +116,27 @@ def train(
             return _finish(lightning, model, data, trainer, run_dir)
 
 
-def check_fit(model: Task, data: DataModule) -> None:
+def check_fit(model: Task, data: DataModule, resume: Path | None = None) -> None:
     """Refuse data that the model cannot read, and take the model into account from which it starts."""
     model.check_data(data)
     skip_unread_memory(model, data)
     if model.init_from is None:
         return
     # The rows that the other model was trained on count as seen, and its words are kept.
-    state = meta_of_start(model.init_from).data
+    state = _state_of_start(model.init_from, resume)
     check_split(data, state, "validation", f"model.init_from={model.init_from}")
     data.duplicates.remember(state.seen)
     data.words.keep(state.vocabulary)
+
+
+def _state_of_start(start: str, resume: Path | None) -> DataState:
+    try:
+        return meta_of_start(start).data
+    except InputError:
+        if resume is None or Path(start).exists():
+            raise
+        # The checkpoint has this state, even if the other model has been deleted.
+        return meta_of_start(str(resume)).data
 
 
 def skip_unread_memory(model: Task, data: DataModule) -> None:

@@ -13,6 +13,7 @@ from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, che
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.text.pooling import Pooling
+from zoo.model_folder.folder import ModelFolder
 
 #: Number of texts that are sorted by length, encoded and written together; only their vectors are in memory.
 BLOCK = 1 << 14
@@ -76,7 +77,7 @@ def encode(
     if (ckpt_path is None) == (encoder is None):
         raise InputError("zoo encode: name a model with --ckpt_path, or a sentence encoder with --encoder")
     if ckpt_path is not None:
-        encoder, options = ckpt_path, {}
+        encoder, options = str(ModelFolder.open(ckpt_path).path), {}
     assert encoder is not None
     encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
     ranking = DenseRanking(encoder, **options)

@@ -299,7 +299,7 @@ IN_CLASSES = "line 2: label {!r} is not a number from 1 to 2"
 REFUSED = [
     *((name, CSV, {}, ".jsonl") for name in ("t.txt", "t", "t.xlsx", "t.gz", "t.parquet.gz", "t.csv.bz2")),
     *((name, "", {}, "empty file") for name in ("t.csv", "t.tsv", "t.jsonl", "t.parquet")),
-    ("t.csv.gz", gzip.compress(b""), {}, "empty file"),
+    ("t.csv.gz", gzip.compress(b"", mtime=0), {}, "empty file"),
     ("t.csv", "\n\n", {}, "no rows"),
     ("t.csv", "text,label\n", {}, "a header and no rows"),
     ("t.csv", "text,label\na,x\nonly text\nb,y\n", {}, "line 3: 1 fields, but line 1 has 2"),

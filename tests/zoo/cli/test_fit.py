@@ -162,7 +162,7 @@ def test_m1_retrieves_nothing(fit: Fit, zoo_command: Zoo, test_csv: Path, tmp_pa
 def test_retriever_options(fit: Fit) -> None:
     run = fit("run", "--data.retriever=EmbeddedRetriever", "--data.retriever.similarity=LMDirichlet")
     checkpoint = torch.load(best(run), weights_only=True)
-    assert checkpoint["memory_zoo"]["data"]["retriever"]["init_args"]["similarity"] == "LMDirichlet"
+    assert checkpoint["memory_zoo"]["model"]["data"]["retriever"]["init_args"]["similarity"] == "LMDirichlet"
     (prediction,) = zoo.load(run).predict(["plum and zinc"])
     assert prediction.memories
 

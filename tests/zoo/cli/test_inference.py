@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,9 +32,9 @@ def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
 
 
 def test_lightnings_own_way_loads_a_checkpoint(trained_run: Path) -> None:
-    checkpoint = trained_run
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     by_lightning = KNNBiLSTM.load_from_checkpoint(checkpoint, weights_only=True).network.state_dict()
-    weights = zoo.load(checkpoint).model.network.state_dict()
+    weights = zoo.load(trained_run).model.network.state_dict()
     assert by_lightning.keys() == weights.keys()
     assert all(torch.equal(by_lightning[name], weight) for name, weight in weights.items())
 
@@ -89,20 +88,3 @@ def test_transformer(pooling: str, tiny_bert: Path, fit: Fit) -> None:
         (tiny_bert / name).unlink()
     assert zoo.load(checkpoint).predict(texts) == before
     assert sum(p.label == label for p, (_, label) in zip(before, sentences(9, seed=6), strict=True)) >= 5
-
-
-def test_missing_tokenizer_is_named(tiny_bert: Path, fit: Fit, zoo_command: Callable[..., Result]) -> None:
-    """Texts are cut by the tokenizer's own rules, which lie in its folder."""
-    from datamodules.text import tokenization
-
-    run = fit(
-        "run", f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false"
-    )
-    shutil.rmtree(tiny_bert)
-    tokenization._load.cache_clear()
-    Path("in.txt").write_text("a plum\n")
-    result = zoo_command("predict", "--ckpt_path", run, "--input", "in.txt")
-    assert result.code == 2
-    (line,) = result.err.splitlines()
-    assert str(tiny_bert) in line
-    assert "tokenizer" in line

@@ -169,8 +169,7 @@ def test_vectors_in_archives(zoo_command: Command, fit: Callable[..., Path], tra
 def test_inputs_of_predict(
     trained_run: Path, zoo_command: Command, test_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = trained_run / "checkpoints" / "last.ckpt"
-    command = ["predict", "--ckpt_path", checkpoint]
+    command = ["predict", "--ckpt_path", trained_run]
     os.mkfifo("pipe.txt")
     Path("folder.txt").mkdir()
     refused(zoo_command(*command, "--input=pipe.txt"), "is a pipe")
@@ -195,9 +194,8 @@ def test_numbers_and_texts_in_python(trained_run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(trained_run: Path, test_csv: Path) -> None:
-    checkpoint = trained_run / "checkpoints" / "last.ckpt"
     rows = write_table(Path("many.csv"), sentences(3000, seed=3))
-    command = [sys.executable, "-m", "zoo", "predict", "--ckpt_path", str(checkpoint), "--input", str(rows)]
+    command = [sys.executable, "-m", "zoo", "predict", "--ckpt_path", str(trained_run), "--input", str(rows)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

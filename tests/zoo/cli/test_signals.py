@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import load_file, save_file
 
 from datamodules.core.errors import InputError
+from datamodules.core.storage import finish_folder
 from tests.zoo.conftest import SMALL, Result, fill_disk, resume
+from zoo.model_folder.names import KIND
 from zoo.training.checkpoints import write_contents
 
 ROOT = str(Path(__file__).parents[3])
@@ -202,18 +206,19 @@ def test_a_training_that_diverges_is_one_line(
 def test_a_model_of_no_finite_weights_predicts_nothing(
     trained_run: Path, zoo_command: Callable[..., Result], test_csv: Path
 ) -> None:
-    checkpoint = trained_run / "checkpoints" / "best.ckpt"
-    contents = torch.load(checkpoint, weights_only=True)
-    for weight in contents["state_dict"].values():
-        weight.fill_(float("nan"))
-    torch.save(contents, "nan.ckpt")
-    result = zoo_command("predict", "--ckpt_path=nan.ckpt", "--input", test_csv)
-    assert result.code == 2
-    assert "nan.ckpt: its scores are not finite" in result.err
-    # Its scores are JSON that every reader takes.
-    assert (
-        zoo_command("test", "--ckpt_path=nan.ckpt", "--data.test_file", test_csv, "--output=m.json").code == 0
+    shutil.copytree(trained_run / "model", "partial")
+    weights = load_file("partial/model.safetensors")
+    save_file(
+        {name: torch.full_like(value, torch.nan) for name, value in weights.items()},
+        "partial/model.safetensors",
     )
+    Path("partial/manifest.json").unlink()
+    finish_folder(Path("partial"), Path("nan"), KIND)
+    result = zoo_command("predict", "--ckpt_path=nan", "--input", test_csv)
+    assert result.code == 2
+    assert "nan: its scores are not finite" in result.err
+    # Its scores are JSON that every reader takes.
+    assert zoo_command("test", "--ckpt_path=nan", "--data.test_file", test_csv, "--output=m.json").code == 0
     scores = json.loads(Path("m.json").read_text(), parse_constant=pytest.fail)
     assert scores["loss"] is None
     assert scores["rows"] == 31
@@ -223,7 +228,7 @@ def test_a_model_of_no_finite_weights_predicts_nothing(
 def test_an_output_replaces_nothing_but_a_file(
     command: str, trained_run: Path, zoo_command: Callable[..., Result], test_csv: Path
 ) -> None:
-    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    checkpoint = trained_run / "model" / "model.json"
     source = {"predict": "--input", "test": "--data.test_file"}[command]
     Path("folder").mkdir()
     os.mkfifo("pipe")

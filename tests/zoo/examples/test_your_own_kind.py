@@ -74,7 +74,7 @@ def test_fit_validate_test_and_predict_with_a_memory(
 ) -> None:
     run(zoo_command, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=8", "--run_dir=run")
     best = Path("run")
-    run(zoo_command, "validate", "--ckpt_path", best, "--output=validation.json")
+    run(zoo_command, "validate", "--ckpt_path", best, "--config=run/config.yaml", "--output=validation.json")
     summary = json.loads(Path("run/summary.json").read_text())
     validated = json.loads(Path("validation.json").read_text())
     assert validated["r2"] == pytest.approx(summary["best_score"])

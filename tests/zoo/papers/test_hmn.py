@@ -371,7 +371,7 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
     test = write_published(tmp_path / "test.txt", made_up(7, seed=9))
     for command, file in (("validate", None), ("test", test)):
         output = tmp_path / f"{command}.json"
-        more = [] if file is None else ["--data.test_file", file]
+        more = [f"--config={checkpoint}/config.yaml"] if file is None else ["--data.test_file", file]
         result = zoo_command(command, "--ckpt_path", checkpoint, "--output", output, *more)
         assert result.code == 0, result.err
         scores = json.loads(output.read_text())

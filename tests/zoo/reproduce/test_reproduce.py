@@ -287,7 +287,7 @@ def test_a_real_memory_grows_without_training(data_dir: Path, test_csv: Path) ->
         predicted = predictor.predict(table.texts[:])
         right = [p.label == label for p, label in zip(predicted, table.labels or [], strict=True)]
         assert figures["grown"][f"{split}/accuracy"]["mean"] == pytest.approx(sum(right) / len(table))
-    trained = zoo.load("out/ensemble/seed-1/checkpoints/best.ckpt").memory
+    trained = zoo.load("out/ensemble/seed-1").memory
     assert isinstance(trained, FolderMemory)
     assert (trained.version, len(trained)) == (1, 24)
 

@@ -202,7 +202,7 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     for place in ("clicks", "clicks/corpus.jsonl", str(tmp_path)):
         assert "contains no embeddings" in refused(zoo_command, *again, f"--output={place}")
     assert (CORPUS / "corpus.jsonl").exists()
-    assert "no such checkpoint" in refused(
+    assert "no such run folder" in refused(
         zoo_command, "encode", "--ckpt_path=gone.ckpt", "--output=new", *TABLE
     )
     lexical = trained(zoo_command, CORPUS, "bm25", "--data.num_hits=4", model="RetrievalBM25")

@@ -76,7 +76,7 @@ def test_results_are_those_of_encoding_in_each_batch(
         options += ["--model.transformer", str(tiny_bert), "--data.tokenizer", str(tiny_bert)]
     checkpoint = fit("run", *options)
     assert encoded == []  # an encoder in training changes in each step
-    commands = [("test", f"--data.test_file={test_csv}"), ("validate",)]
+    commands = [("test", f"--data.test_file={test_csv}"), ("validate", f"--config={checkpoint}/config.yaml")]
     measured = [scores(zoo_command, command, checkpoint, *more) for command, *more in commands]
     predictor = zoo.load(checkpoint)
     predictions = predictor.predict(TEXTS)
@@ -150,11 +150,11 @@ def test_two_models_on_the_same_data_read_their_own(fit: Callable[..., Path]) ->
 
 
 def test_an_exported_model_has_its_own_encodings(fit: Callable[..., Path], encoded: list[str]) -> None:
-    """Both read one memory."""
-    one, other = zoo.load(fit("one")), zoo.load(fit("other", "--seed_everything=2"))
-    assert one.memory.folder == other.memory.folder
+    one, other = (
+        zoo.load(fit(name, f"--seed_everything={seed}")) for seed, name in enumerate(("one", "other"))
+    )
     expected = one.predict(TEXTS)
-    other.predict(TEXTS)
+    other.with_memory(one.memory).predict(TEXTS)  # both read one memory
     encoded.clear()
     exported = export("one", "exported")
     assert len(list((exported / "memory").glob("vectors-*"))) == 1

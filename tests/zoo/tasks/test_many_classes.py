@@ -21,8 +21,7 @@ def test_scores_of_single_classes(
     table = write_table(Path("many.csv"), rows)
     run = fit("run", "--data.train_file", table)
     assert ("val/f1/class 7" in (run / "metrics.csv").read_text()) == bool(most)
-    checkpoint = run / "checkpoints" / "last.ckpt"
-    result = zoo_command("test", "--ckpt_path", checkpoint, "--data.test_file", table, "--output=scores.json")
+    result = zoo_command("test", "--ckpt_path", run, "--data.test_file", table, "--output=scores.json")
     assert result.code == 0, result.err
     scores = json.loads(Path("scores.json").read_text())
     recalls = [scores[f"recall/class {i}"] for i in range(30)]

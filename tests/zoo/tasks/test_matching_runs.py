@@ -219,7 +219,7 @@ def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train
     assert one.probability is not None
     assert 0 < one.probability < 1
     # The test pairs are split off the training file again.
-    result = zoo_command("test", "--ckpt_path", run, "--output=split.json", "--trainer.accelerator=cpu")
+    result = zoo_command("test", "--ckpt_path", run, f"--config={run}/config.yaml", "--output=split.json")
     assert result.code == 0, result.err
     split = json.loads(Path("split.json").read_text())
     assert {"accuracy", "auc", "loss", "pairs", "rows_in_training"} == split.keys()

@@ -21,6 +21,7 @@ from datamodules.corpora.table import read_table
 from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.model_folder.export import export
+from zoo.model_folder.folder import ModelFolder
 from zoo.registry import model_class
 from zoo.reproduce.table import load_table
 from zoo.tasks import encoders
@@ -65,6 +66,7 @@ def train(model: Task, data: Any, **options: Any) -> Task:
 
 def keep(model: Task, name: str = "old.ckpt") -> Start:
     model.trainer.save_checkpoint(name)
+    ModelFolder.write(Path(name).with_suffix(""), model, model.trainer.datamodule)  # type: ignore[attr-defined]
     return Start.open(name)
 
 
@@ -81,7 +83,7 @@ def test_old_classes_keep_their_rows_and_new_ones_get_their_own(
 ) -> None:
     options, kind = SMALL[name], model_class(name)
     start = keep(train(kind(**options), table("old", OLD, **DATA.get(name, {}))))
-    words = start.data.vocabulary["words"]
+    words = start.meta.data.vocabulary["words"]
     model = kind(
         **options, init_from="old.ckpt", optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)
     )
@@ -89,7 +91,7 @@ def test_old_classes_keep_their_rows_and_new_ones_get_their_own(
     train(model, table("new", NEW, **DATA.get(name, {})))
     state, data = model.state_dict(), model.data_state
     assert data is not None
-    labels, old_labels = data.facts["labels"], start.data.facts["labels"]
+    labels, old_labels = data.facts["labels"], start.meta.data.facts["labels"]
     assert labels != old_labels
     for weight in [name for name in state if name.startswith("network.classifier.")]:
         for label in OLD:
@@ -356,9 +358,9 @@ def test_only_adapters_are_trained(tiny_bert: Path, caplog: pytest.LogCaptureFix
 
 def test_a_checkpoint_with_adapters_loads_alone(tiny_bert: Path) -> None:
     train_adapters(tiny_bert)
-    expected = probabilities("lora.ckpt")
+    expected = probabilities("lora")
     tiny_bert.rename(tiny_bert.with_name("gone"))
-    assert torch.equal(probabilities("lora.ckpt"), expected)
+    assert torch.equal(probabilities("lora"), expected)
 
 
 @pytest.mark.usefixtures("float32")
@@ -366,8 +368,8 @@ def test_a_model_trained_by_adapters_is_used_without_peft(
     tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_adapters(tiny_bert)
-    expected = probabilities("lora.ckpt")
-    folder = export(tmp_path / "lora.ckpt", tmp_path / "model")
+    expected = probabilities("lora")
+    folder = export(tmp_path / "lora", tmp_path / "model")
     plain = zoo.KNNBiLSTM(
         transformer=str(tiny_bert),
         features="M1",
@@ -377,10 +379,8 @@ def test_a_model_trained_by_adapters_is_used_without_peft(
     train(plain, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(plain, "plain.ckpt")
     monkeypatch.setitem(sys.modules, "peft", None)
-    for source in (folder, "plain.ckpt"):
+    for source in (folder, "plain", "lora"):
         torch.testing.assert_close(probabilities(source), expected, rtol=1e-4, atol=1e-6)
-    with pytest.raises(InputError, match=r'needs the package peft: pip install "memory-zoo\[lora\]"'):
-        zoo.load("lora.ckpt")
 
 
 def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
@@ -396,7 +396,7 @@ def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
     )
     train(model, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(model, "lora.ckpt")
-    torch.testing.assert_close(probabilities("lora.ckpt"), probabilities("old.ckpt"))
+    torch.testing.assert_close(probabilities("lora"), probabilities("old"))
 
 
 def test_frozen_adapters_are_refused(tiny_bert: Path) -> None:
