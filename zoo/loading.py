@@ -19,7 +19,7 @@ from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import FITTED, MEMORY, TOKENIZER
 from zoo.model_folder.state import Fitted, read_values
 from zoo.registry import model_class
-from zoo.tasks.classification.held_out import HeldOutRows, KeptHeldOut
+from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.fits_weights import FitsWeights
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def open_predictor(
     fitted = use_fitted(folder, model, version if memory is None else None)
     predictor.source = _absolute(folder.source)
     predictor.answer_file = folder.path.parent / "answer.json"
-    predictor.held_out = KeptHeldOut(held_out_rows(folder, fitted), fitted.members)
+    predictor.held_out = held_out_rows(folder, fitted)
     # Another process opens the same version of the memory, although the memory may have grown.
     place = None if memory is None else _absolute(str(memory))
     predictor.reopen = partial(load, predictor.source, place, retriever, device, version)

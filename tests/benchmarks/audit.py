@@ -33,9 +33,9 @@ from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.audit.audit import share_of_errors
-from zoo.audit.judging import add_vectors, judge, read_texts
+from zoo.audit.judging import add_vectors, cross_judge, read_texts
 from zoo.ensemble.member import Readings
-from zoo.ensemble.network import EnsembleNetwork
+from zoo.ensemble.members import Members
 
 _PEER = """
 import sys, numpy as np
@@ -89,13 +89,13 @@ def plant(
 def accuracy(train: Sample, labels: NDArray[np.int64], test: Sample, sizes: Any) -> float:
     """Of the lexical member and, with vectors, the sum of its scores and those of the kernel machine."""
     names = ["lexical"] if train.vectors is None else ["lexical", "encoder"]
-    network = EnsembleNetwork(names, sizes._replace(c=1.0))
+    members = Members(names, sizes._replace(c=1.0))
     readings, queries = (
         Readings(each.texts, vectors=None if each.vectors is None else torch.from_numpy(each.vectors))
         for each in (train, test)
     )
-    network.fit(names, readings, labels)
-    outputs = network.classify(queries, names)
+    members.fit(readings, labels)
+    outputs = members.classify(queries)
     scores = sum(output.log_probabilities((2.0, 0.0)) for output in outputs.values())
     return float((scores.argmax(dim=1).numpy() == test.target).mean())
 
@@ -133,15 +133,15 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows.from_lists(train.texts, [labels[each] for each in train.target], source="clean")
         clean = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "clean", progress=False)
-        votes = read_texts(clean, clean.labels()).votes["lexical_vote"]
-        assert votes.rows is not None
+        votes = read_texts(clean, clean.labels()).rows.readings.neighbors
+        assert votes is not None and votes.rows is not None  # noqa: PT018
         noisy = plant(train, share, options.noise, seed, votes.rows)
         rows = Rows.from_lists(train.texts, [labels[each] for each in noisy], source="noisy")
         memory = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "noisy", progress=False)
         inputs = read_texts(memory, labels)
         if train.vectors is not None:
             inputs = add_vectors(inputs, EncodedMemory(memory, train.vectors, lambda texts: train.vectors))
-        probabilities = judge(inputs).double().exp().numpy()
+        probabilities = np.exp(cross_judge(inputs, inputs.rows).logs)
     is_wrong = noisy != train.target
     suspicion = 1 - probabilities[np.arange(len(noisy)), noisy]
     corrected = noisy.copy()

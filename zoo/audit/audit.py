@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.changes import conflicting_rows
-from zoo.audit.judging import Inputs, judge, read_inputs
+from zoo.audit.judging import Judgement, judge
 from zoo.tasks.predictor import Predictor
 
 #: Rows that are listed as contradicting a row.
@@ -83,16 +85,14 @@ def audit(source: Predictor[Any, Any] | Memory) -> Audit:
     if len(labels) < 2:
         named = f"has only the label {labels[0]!r}" if labels else "has no labels"
         raise InputError(f"{memory.location()}: {named}; an audit needs rows with two labels or more")
-    inputs = read_inputs(memory, labels, predictor)
-    if len(np.unique(inputs.groups)) < 2:
+    if len(np.unique(duplicate_codes(memory.rows.texts[:]))) < 2:
         raise InputError(f"{memory.location()}: a single text, so that no other can judge it; add rows")
-    logs = judge(inputs).double()
-    return _ranked(memory, labels, inputs, logs.numpy())
+    return _ranked(memory, labels, judge(memory, labels, predictor))
 
 
-def _ranked(memory: FolderMemory, labels: list[str], inputs: Inputs, logs: NDArray[np.float64]) -> Audit:
-    """Rank the rows by log probabilities [n, C]."""
-    target = inputs.target
+def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement) -> Audit:
+    """Rank the rows of a memory by the probability of their labels."""
+    target, logs = label_numbers(memory.rows, labels), judgement.logs
     # From logarithms, so that rows differ whose label is nearly certain, or nearly impossible.
     own = logs[np.arange(len(logs)), target]
     suggested = logs.argmax(axis=1)
@@ -107,7 +107,7 @@ def _ranked(memory: FolderMemory, labels: list[str], inputs: Inputs, logs: NDArr
     def contradictions(row: int) -> list[Contradiction]:
         chosen = conflicts.get(row, [])
         if suggested[row] != target[row]:
-            chosen = [*chosen, *_neighbors_of_class(inputs, row, suggested[row])]
+            chosen = [*chosen, *_neighbors_of_class(judgement, row, suggested[row])]
         return [
             Contradiction(ids[each], texts[each], labels[target[each]]) for each in chosen[:_CONTRADICTIONS]
         ]
@@ -128,11 +128,11 @@ def _ranked(memory: FolderMemory, labels: list[str], inputs: Inputs, logs: NDArr
     return Audit(audited, wrong, standard_error, len(conflicts))
 
 
-def _neighbors_of_class(inputs: Inputs, row: int, wanted: int) -> list[int]:
+def _neighbors_of_class(judgement: Judgement, row: int, wanted: int) -> list[int]:
     """The neighbors of a row with a class, the nearest of each search first."""
     by_search = [
         np.where(vote.mask[row] & (vote.classes[row] == wanted), torch.from_numpy(vote.rows[row]), -1)
-        for vote in inputs.votes.values()
+        for vote in judgement.votes.values()
         if vote.rows is not None
     ]
     nearest = np.stack(by_search, axis=1).reshape(-1)

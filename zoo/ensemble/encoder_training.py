@@ -3,64 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional
-from torch.optim import Optimizer
 
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from datamodules.sampling import LengthBucketSampler
 from datamodules.text_rows import TextRowsDataModule
+from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.tasks.predictor import on_device
 from zoo.training.trained_parts import freeze_parts, parameter_groups
 
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
-
-    from zoo.ensemble.model import MemoryEnsemble
-
-
-class EpochOptions(NamedTuple):
-    """Options of one epoch of a training: what a schedule has set, and a callback."""
-
-    #: number of batches of a step.
-    accumulated: int
-    #: options of each group of the optimizer, such as its learning rate.
-    groups: list[PlainDict]
-
-    @classmethod
-    def of(cls, trainer: pl.Trainer) -> EpochOptions:
-        """The options of the epoch that begins."""
-        (optimizer,) = trainer.optimizers
-        groups = [_plain_options(group) for group in optimizer.param_groups]
-        return cls(int(trainer.accumulate_grad_batches), groups)
-
-    def apply(self, optimizer: Optimizer) -> None:
-        """Give an optimizer of the same groups these options."""
-        for group, options in zip(optimizer.param_groups, self.groups, strict=True):
-            group.update(options)
-
-
-def _plain_options(group: PlainDict) -> PlainDict:
-    plain = {name: value for name, value in group.items() if name != "params"}
-    return {name: float(value) if isinstance(value, Tensor) else value for name, value in plain.items()}
-
 
 def train_encoder(
-    model: MemoryEnsemble, data: TextRowsDataModule[Any], rows: NDArray[np.int64]
+    model: EnsembleModel, data: TextRowsDataModule[Any], rows: NDArray[np.int64]
 ) -> EnsembleNetwork:
     """Train the encoder of a fresh network on some training rows, in the epochs of the model's encoder.
 
     Each process trains the same network, on the batches of all processes.
     """
-    network = model.fresh_network()
+    network = model.fresh_network(data)
     freeze_parts(network, model.freeze_patterns)
     optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
     contents = BatchContents(memory_texts=False)
@@ -92,7 +59,7 @@ def train_encoder(
 
 
 def _steps(
-    model: MemoryEnsemble, data: TextRowsDataModule[Any], lengths: NDArray[np.integer], epoch: int
+    model: EnsembleModel, data: TextRowsDataModule[Any], lengths: NDArray[np.integer], epoch: int
 ) -> Iterator[tuple[list[int], ...]]:
     """The batches of each step of an epoch, one for each process."""
     trainer, options = model.trainer, data.options

@@ -8,10 +8,10 @@ itself nor its duplicates.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,23 +21,22 @@ from torch import Tensor
 from datamodules.batch import BatchContents
 from datamodules.classification.dataset import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
+from zoo.ensemble.base import EnsembleModel
+from zoo.ensemble.cross_fitting import FOLDS, Reader, ReadRows, classify, cross_fit, pools_by_fold
 from zoo.ensemble.encoder_training import train_encoder
-from zoo.ensemble.held_out import FOLDS, rows_of_fit, scores_of_rows
+from zoo.ensemble.held_out import rows_to_keep
 from zoo.ensemble.member import Input, Readings
-from zoo.ensemble.members import MEMBERS
-from zoo.ensemble.metric import EncoderMetric, TunedFold
+from zoo.ensemble.members import MEMBERS, Members
+from zoo.ensemble.metric import EncoderMetric, TunedReader
 from zoo.ensemble.network import EnsembleNetwork, scores_of
-from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
-from zoo.ensemble.tables import classify_table, read_table
-from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores
+from zoo.ensemble.tables import read_table
+from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.predictor import on_device
-
-if TYPE_CHECKING:
-    from zoo.ensemble.model import MemoryEnsemble
 
 log = logging.getLogger("zoo")
 
@@ -55,7 +54,7 @@ _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and
 class EnsembleFit:
     """Fits everything but the encoder; each process does it by itself, with the same result."""
 
-    def __init__(self, model: MemoryEnsemble, data: TextRowsDataModule[Any]) -> None:
+    def __init__(self, model: EnsembleModel, data: TextRowsDataModule[Any]) -> None:
         """Read the labels; the model has its best encoder, and the data is set up for the fit."""
         self.model, self.data = model, data
         self.network: EnsembleNetwork = model.network
@@ -85,7 +84,7 @@ class EnsembleFit:
         network.pool = None
         self._learn_metric()
         show("stage 2 of 4: the memory is encoded")
-        memory = self.data.memory if self.data.has_memory and "memory" in self._inputs else None
+        memory = self.data.memory if self.data.has_memory and "memory" in network.members.reads else None
         self.model.search_memory(self.data, None if memory is None else memory.opened)
         show("stage 3 of 4: members are fitted")
         readings = self._fit_members()
@@ -104,22 +103,28 @@ class EnsembleFit:
         lines, conditions = self._measure(held_out, crossed, references)
         return Answer(split, lines, self._notes(fitted_on, split, lines, conditions), self.left_out)
 
-    @property
-    def _inputs(self) -> set[Input]:
-        return self.network.inputs_of(self.network.members)
-
     def _learn_metric(self) -> None:
         """Tune a frozen encoder, where that makes held-out rows more likely."""
         plan = self.model.metric_plan(len(self.target))
         if plan is None:
             return
         self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
-        metric = EncoderMetric(self.model, self.data, self.target, self.groups, plan)
+        encoder: Any = self.network.encoder
+        data, model = self.data, self.model
+        texts = self.training.rows.texts[:]
+        tune = partial(model.tune_encoder, data, self.training, self.target, plan)
+        encode = partial(model.encode, data)
+        metric = EncoderMetric(
+            encoder, tune, encode, plan.layers, self.network.sizes, texts, self.target, self.groups
+        )
         is_known = self.validation_target < self.network.num_classes
-        texts = self.validation.rows.texts.take(self.validation_rows[is_known])
-        is_better = metric.learn(None if self.crosses else (texts, self.validation_target[is_known]))
+        held_out = self.validation.rows.texts.take(self.validation_rows[is_known])
+        is_better = metric.learn(None if self.crosses else (held_out, self.validation_target[is_known]))
         self.metric = metric if is_better else None
-        self.network.has_learned_metric = is_better
+        # Half precision is enough to tune it again on parts of a memory, for an audit.
+        before = {name: value.half() for name, value in metric.original.items()}
+        self.network.encoder_before = before if is_better else None
+        model.forget_digests()
         if not is_better:
             log.info("the encoder classifies held-out rows better as it is: its metric is not learned")
 
@@ -128,7 +133,7 @@ class EnsembleFit:
         inputs: set[Input] = set()
         if self.crosses:
             # An encoder that is trained by gradients is trained again for each fold, and reads its vectors then.
-            inputs = self._inputs - ({"vectors"} if self.network.learns_by_gradients else set())
+            inputs = self.network.members.reads - ({"vectors"} if self.network.learns_by_gradients else set())
         has_vector = self.data.words.has_vector()
         return fit_members(self.model, self.data, self.training, self.target, inputs, has_vector)
 
@@ -136,19 +141,17 @@ class EnsembleFit:
         """Outputs of the members for the validation rows, and scores [n, C] of the references."""
         network = self.network
         network.excludes_duplicates = self.data.excludes_duplicates("validation")
-        names = [*network.members, *network.references]
-        readings = read_table(
-            self.model, self.validation, network.inputs_of(names), rows=self.validation_rows
-        )
+        inputs = network.members.reads | network.references.reads
+        readings = read_table(self.model, self.data, self.validation, inputs, rows=self.validation_rows)
         if network.excludes_duplicates:
             readings = readings._replace(excluded=network.excluded_rows(readings.texts))
-        outputs = classify_table(network, readings, names, self.model.device)
+        device = self.model.device
         held_out = HeldOut(
-            {name: outputs.pop(name) for name in network.members},
+            classify(network.members, readings, device),
             torch.from_numpy(self.validation_target),
             self.data.duplicate_keys(self.validation.rows)[self.validation_rows],
         )
-        return held_out, scores_of(outputs)
+        return held_out, scores_of(classify(network.references, readings, device))
 
     def _cross_fit(self, readings: Readings) -> tuple[HeldOut | None, dict[str, Tensor]]:
         """Outputs for training rows by members fitted without their fold, and scores [n, C] of the references.
@@ -156,24 +159,31 @@ class EnsembleFit:
         None if `init_from` was trained on all; references are classified only where they are to be measured.
         """
         ids = self.data.own_ids("train", self.training.rows)
-        readings = readings._replace(excluded=self.network.excluded_rows(readings.texts, ids))
-        tuned = [] if self.metric is None else self.metric.folds
-        folds = folds_of(self.target, len(tuned) or self.model.folds, self.groups)
-
-        def classify(fold: int, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Outputs]:
-            self.model.show_stage(f"weights: held-out predictions, fold {fold + 1} of {folds.max() + 1}")
-            return self._classify_fold(readings, rows, others, tuned[fold] if tuned else None)
-
-        crossed = cross_fit(self.target, self.groups, folds, classify).select(self._usable_training_rows())
+        network = self.network
+        rows = ReadRows(
+            readings._replace(excluded=network.excluded_rows(readings.texts, ids)),
+            (network.memory, network.memory_target),
+        )
+        folds = folds_of(self.target, self.model.folds, self.groups)
+        reader: Reader = rows
+        if self.metric is not None:
+            reader, folds = TunedReader(rows, self.metric), self.metric.fold_of_row()
+        elif network.learns_by_gradients:
+            reader = _TrainedReader(self.model, self.data, self.training, rows)
+        self.model.show_stage(f"weights: held-out predictions, {folds.max() + 1} folds")
+        names = [*network.members, *([] if len(self.validation_target) else network.references)]
+        members = partial(Members, names, network.sizes)
+        crossed = cross_fit(reader, members, self.target, self.groups, folds).select(
+            self._usable_training_rows()
+        )
         if len(crossed.target) == 0:
             return None, {}
-        references = {name: each for name, each in crossed.outputs.items() if name in self.network.references}
-        members = {name: crossed.outputs[name] for name in self.network.members}
-        return crossed._replace(outputs=members), scores_of(references)
+        references = {name: crossed.outputs.pop(name) for name in names if name in network.references}
+        return crossed, scores_of(references)
 
     def _usable_training_rows(self) -> NDArray[np.int64]:
         """The rows that `init_from` was not trained on, without near-duplicates unless all have some."""
-        is_unseen = self.model.is_unseen(self.training)
+        is_unseen = self.model.is_unseen(self.data, self.training)
         near = np.zeros(len(is_unseen), bool)
         if self.training.neighbors is not None:
             near = have_near_duplicates(self.training.rows.texts, self.training.neighbors)
@@ -184,60 +194,23 @@ class EnsembleFit:
             self.left_out = LeftOut(near=int((is_unseen & near).sum()))
         return rows
 
-    def _classify_fold(
-        self,
-        readings: Readings,
-        rows: NDArray[np.int64],
-        others: NDArray[np.int64],
-        tuned: TunedFold | None = None,
-    ) -> dict[str, Outputs]:
-        """Outputs for some rows by members that are fitted to the others; `tuned` has an encoder that is, too."""
-        if tuned is not None:
-            readings = readings._replace(vectors=torch.from_numpy(tuned.vectors))
-        seen, held_out = readings.select(others), readings.select(rows)
-        memory, target = self.network.memory, self.network.memory_target
-        if not self.network.learns_by_gradients:
-            fold = EnsembleNetwork(list(self.network.members), self.network.sizes)
-            if tuned is not None and memory is not None and self.metric is not None:
-                memory = memory.encoded_by(partial(self.metric.encode_by, tuned))
-        else:
-            fold = train_encoder(self.model, self.data, others)
-            with self.model.using(fold):
-                memory = None if memory is None else memory.encoded_by(self.model.encode)
-                if "vectors" in fold.fitted_on(fold.members):
-                    seen = self._with_vectors(seen, fold, others)
-                held_out = self._with_vectors(held_out, fold, rows)
-        fold.search(memory, target)
-        names = [*fold.members, *([] if len(self.validation_target) else fold.references)]
-        fold.fit(names, seen, self.target[others])
-        device = self.model.device if self.network.learns_by_gradients else torch.device("cpu")
-        return classify_table(fold, held_out, names, device)
-
-    def _with_vectors(self, readings: Readings, fold: EnsembleNetwork, rows: NDArray[np.int64]) -> Readings:
-        read = read_table(self.model, self.training, {"vectors"}, fold, rows)
-        return readings._replace(vectors=read.vectors, logits=read.logits)
-
     def _measure(
         self, held_out: HeldOut, crossed: HeldOut | None, references: dict[str, Tensor]
     ) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
         pool, num_classes = self.network.pool, self.network.num_classes
         assert pool is not None
-        target = held_out.target.numpy()
-        folds, scores = folds_of(target, FOLDS, held_out.groups), None
-        pools, probabilities = list[Pool](), torch.zeros(len(folds), num_classes)
-        groups = number_groups(held_out.groups, np.arange(len(folds)))
-        condition = _FOLD_CONDITION if folds.max() + 1 == FOLDS else _ROW_CONDITION
-        for fold in range(folds.max() + 1):
-            rows = np.flatnonzero(folds == fold)
-            others = held_out.select(np.flatnonzero(folds != fold)).known(num_classes)
-            fitted_on = [part for part in (others, crossed) if part is not None and len(part.target)]
-            if not fitted_on:
+        scores: AnswerScores | None = None
+        probabilities = torch.zeros(len(held_out.target), num_classes)
+        groups = number_groups(held_out.groups, np.arange(len(held_out.target)))
+        pools = list(pools_by_fold(held_out, [] if crossed is None else [crossed], num_classes))
+        condition = _FOLD_CONDITION if len(pools) == FOLDS else _ROW_CONDITION
+        for rows, without in pools:
+            if without is None:
                 condition = _NO_CONDITION
-            fitted = _fit_pool(fitted_on) if fitted_on else pool
+            fitted = without or pool
             logs = fitted.calibrate(held_out.select(rows).outputs)
             probabilities[rows] = fitted.combine(logs).softmax(dim=1)
-            pools.append(fitted)
             table = fitted.table_rows(logs, {name: each[rows] for name, each in references.items()})
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
@@ -246,23 +219,22 @@ class EnsembleFit:
         if not len(held_out.known(num_classes).target):
             condition = _UNKNOWN_CONDITION
         if condition in (_FOLD_CONDITION, _ROW_CONDITION):
-            results = scores_of_rows(probabilities, target)
-            self.held_out = self._rows_to_keep(held_out, folds, [*pools, pool], results)
+            self.held_out = self._rows_to_keep(held_out, probabilities)
         lines = scores.lines(pool.weights["all"])
         return [replace(line, is_flattered=self._is_flattered(line.name, pool)) for line in lines], condition
 
-    def _rows_to_keep(
-        self, held_out: HeldOut, folds: NDArray[np.int64], pools: Sequence[Pool], scores: HeldOutScores
-    ) -> HeldOutRows:
+    def _rows_to_keep(self, held_out: HeldOut, probabilities: Tensor) -> HeldOutRows:
         """The rows of the table that stay with the model; texts of training rows do not."""
+        data, labels = self.data, self.data.spec.labels
+        memory = data.memory.opened if data.memory is not None and data.has_memory else None
         if len(self.validation_target):
             rows = self.validation.rows.select(self.validation_rows)
-            texts, labels = rows.texts, rows.labels
+            texts, names = rows.texts, rows.labels or []
         else:
-            texts, labels = None, [self.data.spec.labels[number] for number in held_out.target]
-        assert labels is not None
-        memory = self.data.memory.opened if self.data.memory is not None and self.data.has_memory else None
-        return rows_of_fit(texts, labels, held_out, folds, pools, scores, memory, self.data.seed)
+            texts, names = None, [labels[number] for number in held_out.target]
+        return rows_to_keep(
+            texts, names, held_out.groups, labels, probabilities, len(labels), memory, data.seed
+        )
 
     def _is_flattered(self, row: str, pool: Pool) -> bool:
         """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""
@@ -307,8 +279,46 @@ class EnsembleFit:
         return notes
 
 
+@dataclass(frozen=True)
+class _TrainedReader:
+    """A `Reader` of the training rows whose encoder is trained by gradients: again, for each fold."""
+
+    model: EnsembleModel
+    data: TextRowsDataModule[Any]
+    training: TextSplit
+    #: the rows but for the encoder's vectors.
+    rows: ReadRows
+
+    def without(self, rows: NDArray[np.int64]) -> _FoldReader:
+        """A reader by an encoder that was trained on the other rows."""
+        others = np.setdiff1d(np.arange(len(self.training.rows)), rows)
+        network = train_encoder(self.model, self.data, others)
+        memory, target = self.rows.memory
+        if memory is not None:
+            with self.model.using(network):
+                memory = memory.encoded_by(partial(self.model.encode, self.data))
+        return _FoldReader(self, network, (memory, target))
+
+
+class _FoldReader(NamedTuple):
+    """A `FoldReader` by a network with an encoder of its own."""
+
+    table: _TrainedReader
+    network: EnsembleNetwork
+    memory: tuple[EncodedMemory | None, Tensor | None]
+
+    def read(self, rows: NDArray[np.int64], inputs: set[Input]) -> Readings:
+        """The inputs of some rows."""
+        table = self.table
+        readings = table.rows.read(rows, inputs)
+        if "vectors" not in inputs:
+            return readings
+        read = read_table(table.model, table.data, table.training, {"vectors"}, self.network, rows)
+        return readings._replace(vectors=read.vectors, logits=read.logits)
+
+
 def fit_members(
-    model: MemoryEnsemble,
+    model: EnsembleModel,
     data: TextRowsDataModule[Any],
     split: TextSplit,
     target: NDArray[np.int64],
@@ -330,25 +340,11 @@ def fit_members(
         assert has_vector is not None  # bags are made of pre-trained vectors only
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
-    names = [*network.members, *network.references]
-    readings = read_table(model, split, network.fitted_on(names) | inputs)
-    network.fit(names, readings, target)
+    fitted_on = network.members.fitted_on | network.references.fitted_on
+    readings = read_table(model, data, split, fitted_on | inputs)
+    network.members.fit(readings, target)
+    network.references.fit(readings, target)
     return readings
-
-
-def cross_fit(
-    target: NDArray[np.int64],
-    groups: NDArray[np.integer],
-    folds: NDArray[np.int64],
-    classify: Callable[[int, NDArray[np.int64], NDArray[np.int64]], dict[str, Outputs]],
-) -> HeldOut:
-    """Outputs for n rows, which `classify(fold, rows, others)` returns for the rows of a fold, fitted to the others."""
-    parts, order = [], []
-    for fold in range(folds.max() + 1):
-        rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        parts.append(HeldOut(classify(fold, rows, others), torch.from_numpy(target[rows]), groups[rows]))
-        order.append(rows)
-    return HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
 
 
 def _fit_pool(held_out: Sequence[HeldOut]) -> Pool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.member import Input, Member, Readings, Sizes
-from zoo.ensemble.outputs import Scores, Votes
+from zoo.ensemble.outputs import Outputs, Scores, Votes
 from zoo.layers.kernel_machine import KernelMachine
 from zoo.layers.tfidf import TfidfLinear, planes_of
 
@@ -226,6 +227,45 @@ MEMBERS: dict[str, type[Member]] = {
 REFERENCES: dict[str, type[Member]] = {
     member.name: member for member in (Majority, SupportVectors, Regression)
 }
+
+
+class Members(nn.ModuleDict):
+    """Members or references by name, which are fitted, and classify, together."""
+
+    def __init__(self, names: Iterable[str], sizes: Sizes) -> None:
+        kinds = REFERENCES | MEMBERS
+        super().__init__({name: kinds[name](sizes) for name in names})
+
+    @property
+    def by_name(self) -> dict[str, Member]:
+        """Name -> member."""
+        return cast("dict[str, Member]", dict(self.items()))
+
+    @property
+    def reads(self) -> set[Input]:
+        """The inputs that they read."""
+        return {each for member in self.by_name.values() for each in member.reads}
+
+    @property
+    def fitted_on(self) -> set[Input]:
+        """The inputs that they are fitted on."""
+        return {each for member in self.by_name.values() for each in member.fitted_on}
+
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        """Fit them to n training texts; see `Member.fit`."""
+        for member in self.by_name.values():
+            member.fit(readings, target)
+
+    def search(self, memory: EncodedMemory | None, target: Tensor | None) -> None:
+        """Search a memory by vectors, whose rows have these classes (negative: none; C and above: new ones)."""
+        classes = torch.zeros(0, dtype=torch.int64) if target is None else target
+        for member in self.by_name.values():
+            member.search(memory, classes)
+
+    def classify(self, readings: Readings, names: Iterable[str] | None = None) -> dict[str, Outputs]:
+        """The outputs of some of them, or all."""
+        members = self.by_name
+        return {name: members[name](readings) for name in (members if names is None else names)}
 
 
 def titles() -> dict[str, str]:

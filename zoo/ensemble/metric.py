@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,20 +16,17 @@ from torch import Tensor
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
-from datamodules.text_rows import TextRowsDataModule
-from zoo.ensemble.member import Readings
+from zoo.ensemble.cross_fitting import ReadRows
+from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Encoder
 from zoo.ensemble.pool import folds_of
 from zoo.layers.encoders import TransformerEncoder
-from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights
-
-if TYPE_CHECKING:
-    from zoo.ensemble.model import MemoryEnsemble
+from zoo.tasks.classification.metric_learning import trained_weights
 
 #: Weights of an encoder's layers, by name.
 Weights: TypeAlias = dict[str, Tensor]
 
-#: Parts of the training rows; each is classified by an encoder that was tuned on the others.
+#: Parts of the rows; each is classified by an encoder that was tuned on the others.
 FOLDS = 3
 #: Of a loss for which the encoder stays as it was.
 _STANDARD_ERRORS = 2.0
@@ -49,26 +48,30 @@ class TunedFold(NamedTuple):
     vectors: NDArray[np.float32]
 
 
+@dataclass
 class EncoderMetric:
-    """Tunes the frozen encoder of an ensemble on its training rows."""
+    """Tunes a frozen encoder on rows of known classes: all of them, or all but a fold."""
 
-    def __init__(
-        self,
-        model: MemoryEnsemble,
-        data: TextRowsDataModule[Any],
-        target: NDArray[np.int64],
-        groups: NDArray[np.integer],
-        plan: MetricPlan,
-    ) -> None:
-        """Keep the weights of the encoder as it is; the training rows have these classes and groups [n]."""
-        self.groups = groups
-        self.model, self.data, self.plan = model, data, plan
-        self.training, self.target = data.split("train"), target
-        self.texts = self.training.rows.texts[:]
-        encoder = model.network.encoder
-        assert isinstance(encoder, TransformerEncoder)
-        self.encoder = encoder
-        self.original = self._weights()
+    encoder: TransformerEncoder
+    #: tunes the encoder, in place, on rows with these numbers.
+    tune_on: Callable[[NDArray[np.int64]], None]
+    #: the vectors of texts by the encoder as it is, [m, l].
+    encode: Callable[[list[str]], NDArray[np.float32]]
+    #: number of its upper layers that are tuned; None = half of them.
+    layers: int | None
+    #: sizes of the member that reads its vectors.
+    sizes: Sizes
+    #: of n rows.
+    texts: list[str]
+    #: int64 [n], classes.
+    target: NDArray[np.int64]
+    #: [n], equal for duplicates.
+    groups: NDArray[np.integer]
+    #: the weights before any tuning; None = the present ones.
+    before: Weights | None = None
+
+    def __post_init__(self) -> None:
+        self.original: Weights = self._weights() if self.before is None else self.before
         #: encoders for cross-fitting; empty where there is none.
         self.folds: list[TunedFold] = []
 
@@ -84,8 +87,8 @@ class EncoderMetric:
             True if the encoder was tuned; otherwise it is as it was.
         """
         if validation is None:
-            before = self.model.encode(self.texts)
-            self.folds = [self._tune_fold(rows) for rows in self._parts()]
+            before = self.encode(self.texts)
+            self.tune_folds()
             gains = np.concatenate([self._gains_of_fold(fold, before) for fold in self.folds])
             weights = [fold.weights for fold in self.folds]
             self.use({name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]})
@@ -101,10 +104,22 @@ class EncoderMetric:
         return not is_worse
 
     def tune(self, rows: NDArray[np.int64]) -> Weights:
-        """Weights of the encoder, tuned on some of the training rows."""
+        """Weights of the encoder, tuned on some of the rows."""
         self.use(self.original)
-        self.model.tune_encoder(self.data, self.target, self.plan, rows)
+        self.tune_on(rows)
         return self._weights()
+
+    def tune_folds(self) -> None:
+        """Tune an encoder for each fold, which it does not see; the encoder in use is the last one then."""
+        folds = self.fold_of_row()
+        for fold in np.unique(folds):
+            rows = np.flatnonzero(folds == fold)
+            weights = self.tune(np.flatnonzero(folds != fold))
+            self.folds.append(TunedFold(rows, weights, self.encode(self.texts)))
+
+    def fold_of_row(self) -> NDArray[np.int64]:
+        """The fold of each row, int64 [n]."""
+        return folds_of(self.target, FOLDS, self.groups)
 
     def use(self, weights: Weights) -> None:
         """Give the encoder these weights."""
@@ -112,13 +127,18 @@ class EncoderMetric:
         with torch.no_grad():
             for name, value in weights.items():
                 own[name].copy_(value)
-        self.model.forget_digests()
 
     @contextmanager
     def using(self, weights: Weights) -> Iterator[None]:
         """Give the encoder other weights for a while."""
+        with self.restored():
+            self.use(weights)
+            yield
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Give the encoder its present weights again afterwards."""
         before = self._weights()
-        self.use(weights)
         try:
             yield
         finally:
@@ -128,24 +148,12 @@ class EncoderMetric:
         """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""
         rows = RowLookup.of(text_hashes(self.texts)).first_rows(text_hashes(texts)).astype(np.int64)
         with self.using(fold.weights):
-            return look_up_vectors(texts, fold.vectors, rows, self.model.encode)
+            return look_up_vectors(texts, fold.vectors, rows, self.encode)
 
     def _weights(self) -> Weights:
-        return {
-            name: value.detach().clone() for name, value in trained_weights(self.encoder, self.plan.layers)
-        }
+        return {name: value.detach().clone() for name, value in trained_weights(self.encoder, self.layers)}
 
     # --- the choice ---
-
-    def _parts(self) -> list[NDArray[np.int64]]:
-        folds = folds_of(self.target, FOLDS, self.groups)
-        return [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
-
-    def _tune_fold(self, rows: NDArray[np.int64]) -> TunedFold:
-        others = np.setdiff1d(np.arange(len(self.target)), rows)
-        weights = self.tune(others)
-        self.use(weights)
-        return TunedFold(rows, weights, self.model.encode(self.texts))
 
     def _gains_of_fold(self, fold: TunedFold, before: NDArray[np.float32]) -> NDArray[np.float32]:
         """Log-likelihoods that the held-out rows of a fold gain over the vectors [n, l] before."""
@@ -163,7 +171,7 @@ class EncoderMetric:
         seen, unseen = [self.texts[row] for row in few], [texts[row] for row in held_out]
 
         def likelihoods() -> NDArray[np.float32]:
-            vectors, others = self.model.encode(seen), self.model.encode(unseen)
+            vectors, others = self.encode(seen), self.encode(unseen)
             return self._likelihoods(vectors, self.target[few], others, target[held_out])
 
         after = likelihoods()
@@ -178,8 +186,25 @@ class EncoderMetric:
         held_out_target: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """Log-likelihoods of held-out rows by the calibrated encoder's member, fitted to the vectors of others."""
-        member, classes = Encoder(self.model.network.sizes), torch.from_numpy(held_out_target)
+        member, classes = Encoder(self.sizes), torch.from_numpy(held_out_target)
         member.fit(Readings([], vectors=torch.from_numpy(vectors)), target)
         scores = member(Readings([], vectors=torch.from_numpy(held_out)))
         logs: Tensor = scores.log_probabilities(scores.best_calibration(classes))
         return logs.gather(1, classes[:, None])[:, 0].numpy()
+
+
+@dataclass(frozen=True)
+class TunedReader:
+    """A `Reader` of the rows on which a metric was learned: each fold by the encoder that has not seen it."""
+
+    rows: ReadRows
+    metric: EncoderMetric
+
+    def without(self, rows: NDArray[np.int64]) -> ReadRows:
+        """A reader by the encoder of a fold."""
+        tuned = next(fold for fold in self.metric.folds if np.array_equal(fold.rows, rows))
+        readings = self.rows.readings._replace(vectors=torch.from_numpy(tuned.vectors))
+        memory, target = self.rows.memory
+        if memory is not None:
+            memory = memory.encoded_by(partial(self.metric.encode_by, tuned))
+        return ReadRows(readings, (memory, target))

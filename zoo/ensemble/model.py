@@ -3,331 +3,49 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import DataModule
-from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
-from datamodules.classification.dataset import label_numbers
+from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.duplicates import decode_keys
-from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval import Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from datamodules.text.pooling import POOLINGS, Pooling
-from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
-from zoo.ensemble.encoder_training import EpochOptions
-from zoo.ensemble.evidence import EnsemblePredictor, explain
+from zoo.ensemble.base import EnsembleModel, EpochOptions
+from zoo.ensemble.evidence import explain
 from zoo.ensemble.fit import EnsembleFit
-from zoo.ensemble.member import Input, Sizes
-from zoo.ensemble.members import MEMBERS
-from zoo.ensemble.network import EnsembleNetwork, EnsembleOutput
-from zoo.ensemble.new_labels import rarity_of
+from zoo.ensemble.network import EnsembleOutput
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
-from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
-from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import Prediction
-from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
 from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of_start
-from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
 
-_NO_VOTE = "there are no memories (data.num_memories), or they have other labels than the texts"
-#: Input -> the reason why no member can read it, where it does not exist.
-_REASONS: dict[Input, str] = {
-    "bags": (
-        "bags need the word vectors of a file (data.word_vectors), without model.transformer and"
-        " model.train_word_vectors"
-    ),
-    "neighbors": _NO_VOTE,
-    "memory": _NO_VOTE,
-}
 
-
-class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
+class MemoryEnsemble(EnsembleModel):
     """A log-linear pool (Genest and Zidek 1986) of independent members that read texts and neighbors.
 
     Example:
         >>> model = MemoryEnsemble(members=["lexical", "lexical_vote"])
     """
 
-    predictor_type = EnsemblePredictor
-    reads_strings = True
-    without_memory = ""
     #: of the encoder's own classifier.
     monitor: ClassVar[str | None] = "val/encoder_accuracy"
-    keeps_directions = True
     #: whether the memory may have labels that the training lacks.
     takes_new_labels: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        members: Sequence[str] = ("lexical", "encoder", "bag", "lexical_vote", "dense_vote"),
-        transformer: str | None = None,
-        train_transformer: bool = False,
-        pooling: Pooling | None = None,
-        metric_steps: int | None = None,
-        metric_layers: int | None = None,
-        word_size: int = 100,
-        characters: bool = False,
-        hidden_size: int = 100,
-        dropout: float = 0.3,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-3, fused=True),
-        max_ngram: int = 2,
-        max_letters: int = 5,
-        c: float = 1.0,
-        few_rows: int = 500,
-        folds: int = 5,
-        **shared: Any,
-    ) -> None:
-        """Choose the members. All but the encoder are fitted without gradients, after the encoder's training.
-
-        Args:
-            members: some of `lexical` (TF-IDF, linear), `encoder`, `bag` (mean of pre-trained word vectors, kernel
-                machine), `lexical_vote` (of the retriever's memories), `dense_vote` (of the nearest encodings).
-            transformer: Hub name or folder of a pre-trained transformer that replaces the BiLSTM.
-            train_transformer: train the transformer; otherwise it is frozen, and a kernel machine reads its vectors.
-            pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
-            metric_steps: steps in which a frozen `transformer` is tuned until texts of one class are neighbors, unless
-                held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
-            metric_layers: number of its upper layers that are tuned; None = half of them.
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            characters: append the last state of an LSTM over a word's characters to its vector.
-            hidden_size: state size of one direction of the BiLSTM.
-            dropout: on word vectors.
-            optimizer: makes the optimizer of the encoder.
-            max_ngram: words of the lexical member's longest n-gram of words.
-            max_letters: letters of its longest n-gram of letters; 0 = it reads whole words only.
-            c: the lexical member's weight of training errors against small weights.
-            few_rows: with fewer validation rows than this, weights are fitted on cross-fitted training rows as well.
-            folds: number of parts into which these training rows are divided.
-            **shared: options of `ReadsSpelling`, `LearnsMetric` and `Task`.
-        """
-        super().__init__(
-            transformer=transformer,
-            metric_steps=metric_steps,
-            metric_layers=metric_layers,
-            word_size=word_size,
-            characters=characters,
-            optimizer=optimizer,
-            **shared,
-        )
-        check_choice("pooling", pooling or "mean", POOLINGS)
-        if pooling is not None and transformer is None:
-            raise InputError(
-                f"model.pooling={pooling} reduces the states of model.transformer, which names none; omit it"
-            )
-        check_sizes(hidden_size=hidden_size, max_ngram=max_ngram)
-        if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
-            raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")
-        if max_letters < 0 or max_letters == 1 or not c > 0:
-            raise InputError(
-                f"model.max_letters={max_letters}, model.c={c}: use 0 or at least 2, and more than 0"
-            )
-        if folds < 2 or few_rows < 0:
-            raise InputError(f"model.folds={folds}, model.few_rows={few_rows}: use at least 2, and 0 or more")
-        if train_transformer and transformer is None:
-            raise InputError("model.train_transformer is on, but model.transformer names none")
-        if self.lora_rank is not None and not train_transformer and metric_steps == 0:
-            raise InputError(
-                "model.lora_rank trains the transformer: set --model.train_transformer true, or --model.metric_steps"
-            )
-        self.member_names, self.train_transformer, self.pooling = list(members), train_transformer, pooling
-        self.hidden_size, self.dropout = hidden_size, dropout
-        self.max_ngram, self.max_letters, self.c = max_ngram, max_letters, c
-        self.few_rows, self.folds = few_rows, folds
-        self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
-        #: the table of the last fit.
-        self.answer: Answer | None = None
-        self._answer_scores: AnswerScores | None = None
-        #: labelled rows of the last fit of the weights, by which thresholds are chosen.
-        self.held_out: HeldOutRows | None = None
-        #: options of each epoch of the encoder's training, up to the best one once it is over.
-        self.epochs: list[EpochOptions] = []
-        # The predictor's data, where there is no trainer.
-        self._data: TextRowsDataModule[Any] | None = None
-
-    @override
-    def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
-        yield from super().idle_options(data)
-        if data.options.memory_max_length is not None:
-            yield (
-                "data.memory_max_length",
-                "memories vote with their labels, and are encoded like texts (data.max_length)",
-            )
-
-    # --- the network ---
-
-    @property
-    def _wanted_inputs(self) -> set[Input]:
-        return {each for name in self.member_names for each in MEMBERS[name].reads}
-
-    @property
-    def trains_encoder(self) -> bool:
-        """Whether an encoder is trained by gradients."""
-        is_trained = self.transformer is None or self.train_transformer
-        return is_trained and "vectors" in self._wanted_inputs
-
-    @override
-    def metric_plan(self, num_rows: int) -> MetricPlan | None:
-        encoder = self.network.encoder
-        has_layers = isinstance(encoder, TransformerEncoder) and not encoder.published.is_static
-        return super().metric_plan(num_rows) if has_layers and not self.trains_encoder else None
-
-    @property
-    @override
-    def has_epochs(self) -> bool:
-        return self.trains_encoder
-
-    @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> EnsembleNetwork:
-        wanted = self._wanted_inputs
-        needs_words = self.transformer is None and bool({"vectors", "bags"} & wanted)
-        words = self.make_words(spec, word_vectors) if needs_words else None
-        missing: set[Input] = set()
-        # Trained vectors are the encoder's: a bag of them would have memorized the training rows.
-        if words is None or words.table.requires_grad:
-            missing |= {"bags"}
-        if spec.num_memories == 0 or spec.memory_labels != spec.labels:
-            missing |= {"neighbors", "memory"}
-        members = [name for name in self.member_names if not MEMBERS[name].reads & missing]
-        inputs: set[Input] = {each for name in members for each in MEMBERS[name].reads}
-        if not members:
-            raise InputError(
-                f"model.members={self.member_names}: none of them has anything to read here:"
-                f" {'; '.join(dict.fromkeys(_REASONS.values()))}"
-            )
-        if self.trains_encoder:
-            inputs.add("vectors")  # also for a vote that is not used
-        encoder: BiLSTMEncoder | TransformerEncoder | None = None
-        if "vectors" in inputs and words is not None:
-            encoder = BiLSTMEncoder(words, self.hidden_size, self.dropout)
-        elif "vectors" in inputs and self.transformer is not None:
-            encoder = TransformerEncoder(self.transformer, self.pooling, transformer_config, self.lora_rank)
-        sizes = Sizes(
-            num_classes=len(spec.labels),
-            num_memories=spec.num_memories,
-            vector_size=0 if encoder is None else encoder.size,
-            bag_size=0 if words is None else words.table.shape[1],
-            trains_encoder=self.trains_encoder,
-            max_ngram=self.max_ngram,
-            max_letters=self.max_letters,
-            c=self.c,
-        )
-        return EnsembleNetwork(members, sizes, encoder, words if "bags" in inputs else None)
-
-    @property
-    def unusable(self) -> dict[str, list[str]]:
-        """Reason -> members of the option that the network does without."""
-        by_reason: dict[str, list[str]] = {}
-        for name in self.member_names:
-            if name not in self.network.members:
-                reason = next(_REASONS[each] for each in MEMBERS[name].reads if each in _REASONS)
-                by_reason.setdefault(reason, []).append(name)
-        return by_reason
-
-    def fresh_network(self) -> EnsembleNetwork:
-        """The network as it was before the training: drawn by the run's seed, or with the weights of `init_from`."""
-        assert self.spec is not None
-        data = self.model_data
-        with torch.random.fork_rng():
-            torch.manual_seed(data.seed)
-            fresh = self.build_network(self.spec, data.words.vectors(), None).to(self.device)
-        if self.init_from is not None:
-            with self.using(fresh):
-                start_from(self, self.init_from, verbose=False)
-        return fresh
-
-    @contextmanager
-    def using(self, network: EnsembleNetwork) -> Iterator[None]:
-        """Put another network in place of the model's for a while."""
-        own, self.network = self.network, network
-        try:
-            yield
-        finally:
-            self.network = own
-
-    # --- vectors and memory ---
-
-    @property
-    def model_data(self) -> TextRowsDataModule[Any]:
-        """The data of the trainer, or the predictor's."""
-        data = self._data if self.data is None else self.data
-        assert isinstance(data, TextRowsDataModule)
-        return data
-
-    @property
-    @override
-    def vector_size(self) -> int | None:
-        return None if self.network.encoder is None else int(self.network.encoder.size)
-
-    @override
-    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
-        return vectors
-
-    def encode(self, texts: list[str]) -> NDArray[np.float32]:
-        """The texts' vectors [n, l], of length 1; 0 for a text without words."""
-        return EnsemblePredictor(self, self.model_data).encode(texts)
-
-    @override
-    def read_memory(self, data: DataModule, memory: Memory | None, num_texts: int | None = None) -> None:
-        assert isinstance(data, TextRowsDataModule)
-        network, self._data = self.network, data
-        known = [] if memory is None else memory.labels()
-        assert self.spec is not None
-        self.new_labels = tuple(label for label in known if label not in self.spec.labels)
-        rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
-        target = None if rows is None else label_numbers(rows, self.labels)
-        network.rarity = rarity_of(target, network.num_classes, len(self.new_labels))
-        if "memory" in network.inputs_of(network.active_members()):
-            self.search_memory(data, memory)
-
-    def search_memory(self, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
-        """Let members search a memory by vectors, if one does; its texts are encoded unless they were before."""
-        network = self.network
-        if "memory" not in network.inputs_of(network.members):
-            return
-        if not isinstance(memory, FolderMemory):
-            network.search(None, None)
-            return
-        encoder = self.encoder_fingerprint(data)
-        if network.memory is None or not network.memory.is_of(memory, encoder):
-            encoded = EncodedMemory.open(memory, encoder, self.encode)
-            network.search(encoded, torch.from_numpy(label_numbers(memory.rows, self.labels)))
-
-    @override
-    def batch_contents(self, split: str) -> BatchContents:
-        if self.is_evaluated(split) and self.network.pool is not None:
-            data = self.model_data
-            self.network.measures_table = split == "test"
-            self.network.excludes_duplicates = data.excludes_duplicates(split)
-            self.read_memory(data, data.memory.opened if data.memory and data.has_memory else None)
-            self._make_scores()  # for the labels that only the memory has
-            self.to(self.device)
-        contents = super().batch_contents(split)
-        return contents._replace(memory_texts=False, new_labels=self.new_labels)
-
-    # --- the stages of a fit ---
+    # --- the encoder's training, and the fit of everything else ---
 
     @override
     def setup(self, stage: str) -> None:
@@ -337,7 +55,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         trainer: Any = self.trainer
         if trainer.max_epochs is None or trainer.max_epochs < 0:
             raise InputError("trainer.max_epochs: set the number of epochs of the encoder's training")
-        data = self.model_data
+        data = self.text_data
         validation_rows = len(data.split("validation").independent_rows)
         training_rows = data.split("train").rows
         if validation_rows == 0 and len(np.unique(data.duplicate_keys(training_rows))) < 2:
@@ -354,11 +72,6 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
                 ) from error
         for reason, names in self.unusable.items():
             log.info("not used, since %s: %s", reason, ", ".join(names))
-
-    def show_stage(self, stage: str) -> None:
-        """Log the stage of the run."""
-        if self._trainer is not None and self.trainer.is_global_zero:
-            log.info("%s", stage)
 
     @override
     def on_train_start(self) -> None:
@@ -387,20 +100,25 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().on_validation_epoch_end()
 
     @override
-    def finish(self, data: DataModule) -> None:
-        assert isinstance(data, TextRowsDataModule)
+    def finish(self, data: Any) -> None:
         fit = EnsembleFit(self, data)
         self.answer, self.held_out = fit.run(), fit.held_out
         if data.memory is not None:
             data.memory.close()
 
-    def is_unseen(self, split: TextSplit) -> NDArray[np.bool_]:
-        """[n], the rows of a split that the model of `init_from` was not trained on."""
-        start, unseen = self.init_from, np.ones(len(split.rows), bool)
-        seen = None if start is None else decode_keys(meta_of_start(start).data.seen)
-        return unseen if seen is None else ~np.isin(self.model_data.duplicate_keys(split.rows), seen)
-
     # --- evaluation ---
+
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
+        if self.is_evaluated(split) and self.network.pool is not None:
+            data = self.text_data
+            self.network.measures_table = split == "test"
+            self.network.excludes_duplicates = data.excludes_duplicates(split)
+            self.read_memory(data, data.memory.opened if data.memory and data.has_memory else None)
+            self._make_scores()  # for the labels that only the memory has
+            self.to(self.device)
+        contents = super().batch_contents(split)
+        return contents._replace(memory_texts=False, new_labels=self.new_labels)
 
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
@@ -408,8 +126,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
         if output.table:
             if self._answer_scores is None:
-                split = self.model_data.split("test")
-                groups = number_groups(self.model_data.duplicate_keys(split.rows), split.independent_rows)
+                split = self.text_data.split("test")
+                groups = number_groups(self.text_data.duplicate_keys(split.rows), split.independent_rows)
                 self._answer_scores = AnswerScores(list(output.table), groups).to(batch.target.device)
             self._answer_scores.update(output.table, batch.target, batch.row, batch.weight)
 
@@ -423,7 +141,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().on_test_epoch_end()
         if self._answer_scores is not None:
             lines = self._answer_scores.lines(self.network.pool.weights["all"])
-            left_out = LeftOut.of(self.model_data.split("test").duplicates)
+            left_out = LeftOut.of(self.text_data.split("test").duplicates)
             self.evaluation.table = asdict(Answer("test", lines, [], left_out))
         self.network.measures_table = False
 
@@ -435,15 +153,14 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         rows = memory.memory.rows if memory is not None and memories else None
         return explain(predictions, output, self.labels, self.new_labels, rows)
 
-    # --- growth ---
+    # --- what is fitted again for a memory that has grown; see `fitted_weights.FitsWeights` ---
 
-    def refit(self, data: DataModule, memory: Memory | None, rows: Rows | None, members: bool = False) -> str:
-        """Fit the weights again on labelled rows, after the members; see `fitted_weights.FitsWeights`."""
-        assert isinstance(data, TextRowsDataModule)
+    def refit(self, data: Any, memory: Memory | None, rows: Rows | None, members: bool = False) -> str:
+        """Fit the weights again on labelled rows, after the members; return a report."""
         return refit(self, data, memory, rows, members)
 
     def describe_weights(self) -> PlainDict | None:
-        """Calibrations and weights as plain values; see `fitted_weights.FitsWeights`."""
+        """Calibrations and weights as plain values."""
         pool: Pool | None = self.network.pool
         return None if pool is None else pool.describe()
 
@@ -456,19 +173,13 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         return None if self.held_out is None else self.held_out.describe()
 
     def describe_members(self) -> PlainDict:
-        """Values of the fitted members; see `fitted_weights.FitsWeights`."""
+        """Values of the fitted members."""
         values: PlainDict = self.network.describe_members()
         return values
 
     def use_members(self, values: PlainDict) -> None:
         """Replace the values of the fitted members."""
         self.network.use_members(values)
-
-    def learned_by_gradients(self) -> str | None:
-        """The part that only a training can fit again; see `fitted_weights.FitsWeights`."""
-        if self.network.learns_by_gradients:
-            return "the encoder"
-        return "the encoder's metric" if self.network.has_learned_metric else None
 
     # --- checkpoints ---
 

@@ -15,9 +15,9 @@ from typing_extensions import Self, override
 from datamodules.batch import ClassificationBatch
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from zoo.ensemble.member import Input, Member, Readings, Sizes
-from zoo.ensemble.members import MEMBERS, REFERENCES
-from zoo.ensemble.new_labels import with_new_classes
+from zoo.ensemble.member import Input, Readings, Sizes
+from zoo.ensemble.members import REFERENCES, Members
+from zoo.ensemble.new_labels import combine, votes_of
 from zoo.ensemble.outputs import Outputs, Scores, Votes
 from zoo.ensemble.pool import Pool
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
@@ -77,16 +77,15 @@ class EnsembleNetwork(nn.Module):
         self.bag = None if words is None else VectorBag(len(words.table))
         has_frozen_vectors = "encoder" in members and not sizes.trains_encoder
         references = [name for name in REFERENCES if name != "regression" or has_frozen_vectors]
-        self.members = nn.ModuleDict({name: MEMBERS[name](sizes) for name in members})
-        self.references = nn.ModuleDict({name: REFERENCES[name](sizes) for name in references})
+        self.members, self.references = Members(members, sizes), Members(references, sizes)
         self.learns_by_gradients = encoder is not None and sizes.trains_encoder
         if not self.learns_by_gradients:
             self.requires_grad_(False)
             self.train()
         #: None until the members are fitted.
         self.pool: Pool | None = None
-        #: whether a frozen encoder was tuned on the training rows.
-        self.has_learned_metric = False
+        #: the weights of a frozen encoder before it was tuned on the training rows, by name; None = it was not.
+        self.encoder_before: dict[str, Tensor] | None = None
         #: version of the memory whose rows the members were fitted to; 0 = they were fitted to the training rows.
         self.fitted_version = 0
         #: of the classes that only the memory has, see `rarity_of`.
@@ -104,31 +103,15 @@ class EnsembleNetwork(nn.Module):
             self.encoder.eval()
         return self
 
-    def member(self, name: str) -> Member:
-        """A member or reference."""
-        module = self.members[name] if name in self.members else self.references[name]
-        assert isinstance(module, Member)
-        return module
-
-    def inputs_of(self, names: Iterable[str]) -> set[Input]:
-        """The inputs that members read."""
-        return {each for name in names for each in self.member(name).reads}
-
-    def fitted_on(self, names: Iterable[str]) -> set[Input]:
-        """The inputs that members are fitted on."""
-        return {each for name in names for each in self.member(name).fitted_on}
-
-    def fit(self, names: Iterable[str], readings: Readings, target: NDArray[np.int64]) -> None:
-        """Fit members to n training texts; see `Member.fit`."""
-        for name in names:
-            self.member(name).fit(readings, target)
+    @property
+    def has_learned_metric(self) -> bool:
+        """True if a frozen encoder was tuned on the training rows."""
+        return self.encoder_before is not None
 
     def search(self, memory: EncodedMemory | None, target: Tensor | None) -> None:
         """Search a memory by vectors, whose rows have these classes (negative: none; C and above: new ones)."""
         self.memory, self.memory_target = memory, target
-        classes = torch.zeros(0, dtype=torch.int64) if target is None else target
-        for name in self.members:
-            self.member(name).search(memory, classes)
+        self.members.search(memory, target)
 
     def excluded_rows(
         self, texts: Sequence[str], own_ids: Sequence[str] | None = None
@@ -141,28 +124,24 @@ class EnsembleNetwork(nn.Module):
         if self.pool is None:
             return EnsembleOutput(self.encoder_logits(batch), torch.zeros_like(batch.memory_score))
         names = self.active_members()
-        references = list(self.references) if self.measures_table else []
-        readings = self.read(batch, self.inputs_of([*names, *references]))
-        outputs = self.classify(readings, names)
-        logs = self.pool.calibrate(outputs)
-        weights = self.pool.weights["all"]
-        contributions = {
-            name: weights[name] * (log - log.mean(dim=1, keepdim=True))
-            for name, log in logs.items()
-            if weights[name]
-        }
+        references = self.references.reads if self.measures_table else set[Input]()
+        readings = self.read(batch, self.inputs_of(names) | references)
+        outputs = self.members.classify(readings, names)
         # Without any weight all classes are equal.
-        start = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
-        logits = sum(contributions.values(), start=start)
-        votes = {name: output for name, output in outputs.items() if isinstance(output, Votes)}
-        if len(self.rarity):
-            logits, contributions = with_new_classes(logits, contributions, votes, self.pool, self.rarity)
-        memory_weight, retrieved = _memory_weights(votes, self.pool, batch)
+        blank = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
+        logits, contributions = combine(outputs, self.pool, self.rarity, blank)
+        memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            table = self.pool.table_rows(logs, scores_of(self.classify(readings, references)))
+            scores = scores_of(self.references.classify(readings))
+            table = self.pool.table_rows(self.pool.calibrate(outputs), scores)
             table["all"] = logits
         return EnsembleOutput(logits, memory_weight, None, contributions, retrieved, table)
+
+    def inputs_of(self, names: Iterable[str]) -> set[Input]:
+        """The inputs that some of the members read."""
+        members = self.members.by_name
+        return {each for name in names for each in members[name].reads}
 
     def encoder_logits(self, batch: ClassificationBatch) -> Tensor:
         """Scores [B, C] of the encoder's own classifier; 0 where none is trained."""
@@ -206,25 +185,20 @@ class EnsembleNetwork(nn.Module):
         if "bags" in inputs:
             words = self.words if self.encoder is None else self.encoder.words
             assert self.bag is not None
-            assert isinstance(words, WordEncoder)
             readings = readings._replace(bags=self.bag(batch, words))
         if "memory" in inputs and self.excludes_duplicates:
             readings = readings._replace(excluded=self.excluded_rows(readings.texts))
         return readings
 
-    def classify(self, readings: Readings, names: Iterable[str]) -> dict[str, Outputs]:
-        """The outputs of members."""
-        return {name: self.member(name)(readings) for name in names}
-
     def get_extra_state(self) -> PlainDict:
-        """Pool and origin of the encoder, for the state dict."""
+        """Pool and earlier weights of the encoder, for the state dict."""
         pool = None if self.pool is None else self.pool.describe()
-        return {"pool": pool, "has_learned_metric": self.has_learned_metric}
+        return {"pool": pool, "encoder_before": self.encoder_before}
 
     def set_extra_state(self, state: PlainDict) -> None:
-        """Take pool and origin of a state dict."""
+        """Take the values of a state dict."""
         self.pool = None if state["pool"] is None else Pool.of(state["pool"])
-        self.has_learned_metric = state["has_learned_metric"]
+        self.encoder_before = state["encoder_before"]
 
     def describe_members(self) -> PlainDict:
         """The values of all that is fitted without gradients: plain values and tensors."""
@@ -243,9 +217,10 @@ class EnsembleNetwork(nn.Module):
 
 
 def _memory_weights(
-    votes: Mapping[str, Votes], pool: Pool, batch: ClassificationBatch
+    outputs: Mapping[str, Outputs], pool: Pool, batch: ClassificationBatch
 ) -> tuple[Tensor, list[RetrievedRows]]:
     """Each memory's share of its vote, times the vote's weight among all votes: of the batch, and of other searches."""
+    votes = votes_of(outputs)
     weights = {name: pool.weights["all"].get(name, 0.0) for name in votes}
     total = max(sum(weights.values()), 1e-9)
     of_batch, retrieved = torch.zeros_like(batch.memory_score), []

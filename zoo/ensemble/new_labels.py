@@ -1,4 +1,4 @@
-"""Classes that only the memory has: labels of rows that were added after the training."""
+"""The weighted sum of the members, and classes that only the memory has: labels of rows that were added later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo.ensemble.outputs import Votes
+from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
 from zoo.layers.vote import count_votes
 
@@ -32,6 +32,30 @@ def rarity_of(target: NDArray[np.int64] | None, num_classes: int, num_new: int) 
     old, new = counts[:num_classes].mean(), counts[num_classes:]
     rarity = np.sqrt(np.maximum(old, 1) / np.maximum(new, 1))
     return torch.from_numpy(np.maximum(rarity, 1.0)).float()
+
+
+def combine(
+    outputs: Mapping[str, Outputs], pool: Pool, rarity: Tensor, blank: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return logits [B, C + N] of the members with a weight, and contributions that add up to them.
+
+    `rarity` has a factor of each of the N classes that only the memory has; see `rarity_of`. `blank` is 0 [B, C].
+    """
+    weights = pool.weights["all"]
+    contributions = {
+        name: weights[name] * (log - log.mean(dim=1, keepdim=True))
+        for name, log in pool.calibrate(outputs).items()
+        if weights[name]
+    }
+    logits = sum(contributions.values(), start=blank)
+    if len(rarity) == 0:
+        return logits, contributions
+    return with_new_classes(logits, contributions, votes_of(outputs), pool, rarity)
+
+
+def votes_of(outputs: Mapping[str, Outputs]) -> dict[str, Votes]:
+    """The outputs of the members that vote."""
+    return {name: output for name, output in outputs.items() if isinstance(output, Votes)}
 
 
 def with_new_classes(

@@ -7,7 +7,8 @@ the members are fitted to the memory's rows first, these rows are cross-fitted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +20,23 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import LeftOut
-from zoo.ensemble.fit import cross_fit, fit_members
-from zoo.ensemble.held_out import rows_of_refit
+from zoo.ensemble.base import EnsembleModel
+from zoo.ensemble.cross_fitting import ReadRows, classify, cross_fit, pools_by_fold
+from zoo.ensemble.fit import fit_members
+from zoo.ensemble.held_out import rows_to_keep
+from zoo.ensemble.members import Members
 from zoo.ensemble.network import EnsembleNetwork
-from zoo.ensemble.outputs import Outputs
+from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
-from zoo.ensemble.tables import classify_table, read_table
+from zoo.ensemble.tables import read_table
 from zoo.tasks.classification.held_out import HeldOutRows
-
-if TYPE_CHECKING:
-    from zoo.ensemble.model import MemoryEnsemble
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50
 
 
 def refit(
-    model: MemoryEnsemble,
+    model: EnsembleModel,
     data: TextRowsDataModule[Any],
     memory: Memory | None,
     rows: Rows | None,
@@ -54,14 +55,14 @@ def refit(
     refitting = MemberFit(model, data, memory) if members else None
     model.search_memory(data, memory)  # also for members that have no weight yet
     held_out = None if rows is None else LabelledRows(model, data, memory, rows)
-    known = [] if held_out is None else [held_out.classify()]
+    known = [] if held_out is None else [held_out.known()]
     accuracy = [_accuracy(before, part) for part in known]
     if refitting is None:
         added, fitted = _added_rows(model, data, memory), ""
     else:
         enough = held_out is not None and held_out.count >= max(model.few_rows, 1)
         added, fitted = refitting.run(crosses=not enough), refitting.describe()
-        known = [] if held_out is None else [held_out.classify()]
+        known = [] if held_out is None else [held_out.known()]
     if not known and sum(len(part.target) for part in added) < _FEWEST_ROWS:
         return (
             f"{fitted}the weights are as they were: there are no held-out rows, and fewer than {_FEWEST_ROWS} rows of"
@@ -69,7 +70,7 @@ def refit(
         )
     after = fit_pool(HeldOut.join([*known, *added]))
     model.network.pool = after
-    model.held_out = None if held_out is None else held_out.to_keep(known[0], added)
+    model.held_out = None if held_out is None else held_out.to_keep(added)
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     counts = [f"{len(part.target)}" for part in (*known, *added)]
     if held_out is None:
@@ -89,7 +90,7 @@ class LabelledRows:
     """Rows for weights that are in neither the memory nor the training table."""
 
     def __init__(
-        self, model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None, rows: Rows
+        self, model: EnsembleModel, data: TextRowsDataModule[Any], memory: Memory | None, rows: Rows
     ) -> None:
         """Retrieve their neighbors; raises an `InputError` for labels that the model lacks, and if no row is left."""
         if rows.labels is None:
@@ -98,27 +99,41 @@ class LabelledRows:
             raise InputError(
                 f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows"
             )
-        self.model, self.data, self.split = model, data, data.split_of(rows, memory)
+        self.model, self.data, self.memory = model, data, memory
+        self.split = data.split_of(rows, memory)
         self.marks = data.marks_of(rows, self.split.neighbors, memory, data.duplicates.seen)
         self.left_out = LeftOut.of(self.marks)
-        self.count = len(_usable_rows(model, self.split, self.marks.is_independent)[0])
+        #: numbers of the rows that are used, and the classes of all.
+        self.rows, self.target = _usable_rows(model, self.split, self.marks.is_independent)
+        self.count = int((self.target[self.rows] < model.network.num_classes).sum())
         if self.count == 0:
             raise InputError(
                 "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones"
                 " included, or labels that only the memory has; tune on other rows"
             )
 
-    def classify(self) -> HeldOut:
-        """Outputs of the members as they are now."""
-        return _classify(self.model, self.data, self.split, self.marks.is_independent)
+    def known(self) -> HeldOut:
+        """Outputs of the members, as they are now, for the rows with a label of the training."""
+        return self._classify().known(self.model.network.num_classes)
 
-    def to_keep(self, held_out: HeldOut, added: Sequence[HeldOut]) -> HeldOutRows | None:
-        """The rows that stay with the weights, also those of classes that only the memory has."""
-        rows = self.split.rows.select(np.flatnonzero(self.marks.is_independent))
-        assert rows.labels is not None
-        target, groups = label_numbers(rows, self.model.labels), self.data.duplicate_keys(rows)
-        num_classes = self.model.network.num_classes
-        return rows_of_refit(rows.texts, rows.labels, target, groups, held_out, added, num_classes)
+    def _classify(self) -> HeldOut:
+        return _classify(self.model, self.data, self.split, self.rows, self.target)
+
+    def to_keep(self, added: Sequence[HeldOut]) -> HeldOutRows | None:
+        """The rows that stay with the model, with results by weights without their fold; None for a single row."""
+        network, held_out = self.model.network, self._classify()
+        probabilities = torch.zeros(len(self.rows), len(self.model.labels))
+        for rows, pool in pools_by_fold(held_out, added, network.num_classes):
+            if pool is None:
+                return None
+            blank = torch.zeros(len(rows), network.num_classes)
+            logits, _ = combine(held_out.select(rows).outputs, pool, network.rarity.cpu(), blank)
+            probabilities[rows] = logits.softmax(dim=1)
+        kept, labels = self.split.rows.select(self.rows), self.model.labels
+        return rows_to_keep(
+            kept.texts, list(kept.labels or []), held_out.groups, labels, probabilities, network.num_classes,
+            self.memory, self.data.seed,
+        )  # fmt: skip
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:
@@ -127,31 +142,31 @@ def _accuracy(pool: Pool, held_out: HeldOut) -> float:
 
 
 def _usable_rows(
-    model: MemoryEnsemble, split: TextSplit, chosen: NDArray[np.bool_]
+    model: EnsembleModel, split: TextSplit, chosen: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The chosen rows whose labels are the training's, and the classes of all rows."""
-    labels = label_numbers(split.rows, model.labels)
-    return np.flatnonzero(chosen & (labels >= 0) & (labels < model.network.num_classes)), labels
+    """The chosen rows whose labels the model knows, those that only the memory has included; and all classes."""
+    target = label_numbers(split.rows, model.labels)
+    return np.flatnonzero(chosen & (target >= 0)), target
 
 
 def _classify(
-    model: MemoryEnsemble,
+    model: EnsembleModel,
     data: TextRowsDataModule[Any],
     split: TextSplit,
-    chosen: NDArray[np.bool_],
+    rows: NDArray[np.int64],
+    target: NDArray[np.int64],
     excludes_duplicates: bool = False,
 ) -> HeldOut:
-    """Outputs for the chosen rows [n] of a split whose labels are the training's."""
-    network, (rows, labels) = model.network, _usable_rows(model, split, chosen)
-    names = list(network.members)
-    readings = read_table(model, split, network.inputs_of(names), rows=rows)
+    """Outputs for some rows of a split; `target` has the classes of all."""
+    network = model.network
+    readings = read_table(model, data, split, network.members.reads, rows=rows)
     if excludes_duplicates:
         readings = readings._replace(excluded=network.excluded_rows(readings.texts))
-    outputs = classify_table(network, readings, names, model.device) if len(rows) else {}
-    return HeldOut(outputs, torch.from_numpy(labels[rows]), data.duplicate_keys(split.rows)[rows])
+    outputs = classify(network.members, readings, model.device) if len(rows) else {}
+    return HeldOut(outputs, torch.from_numpy(target[rows]), data.duplicate_keys(split.rows)[rows])
 
 
-def _added_rows(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None) -> list[HeldOut]:
+def _added_rows(model: EnsembleModel, data: TextRowsDataModule[Any], memory: Memory | None) -> list[HeldOut]:
     """Outputs for the rows that were added to the memory after the members' fit; an empty list if there are none."""
     first = max(model.network.fitted_version, 1)
     if not isinstance(memory, FolderMemory) or memory.version <= first:
@@ -159,14 +174,16 @@ def _added_rows(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Me
     rows = memory.rows.select(memory.opened.rows_since(first))
     split = data.split_of(rows, memory, exclude_duplicates=True)
     marks = data.marks_of(rows, split.neighbors, None, data.duplicates.seen)
-    held_out = _classify(model, data, split, marks.is_independent, excludes_duplicates=True)
+    usable, target = _usable_rows(model, split, marks.is_independent)
+    usable = usable[target[usable] < model.network.num_classes]
+    held_out = _classify(model, data, split, usable, target, excludes_duplicates=True)
     return [held_out] if len(held_out.target) else []
 
 
 class MemberFit:
     """Fits the members that need no gradients to the rows of a memory, except rows of classes that training lacked."""
 
-    def __init__(self, model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
+    def __init__(self, model: EnsembleModel, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
         """Select the rows; raises an `InputError` where there is nothing to fit, or nothing to fit it on."""
         if not isinstance(memory, FolderMemory):
             raise InputError(
@@ -175,7 +192,8 @@ class MemberFit:
             )
         self.model, self.data, self.memory = model, data, memory
         self.network: EnsembleNetwork = model.network
-        self.names = [name for name in self.network.members if self.network.member(name).fitted_on]
+        members = self.network.members.by_name
+        self.names = [name for name, member in members.items() if member.fitted_on]
         if not self.names:
             raise InputError(
                 "zoo memory tune: --refit fits members that need no gradients, and this model has none; omit it"
@@ -194,7 +212,7 @@ class MemberFit:
         """Fit the members; return cross-fitted outputs for the rows that the training lacked, if there are any."""
         network, seen = self.network, self.data.duplicates.seen
         split = self.data.split_of(self.rows, self.memory if crosses else None, exclude_duplicates=True)
-        inputs = network.inputs_of(network.members) if crosses else set()
+        inputs = network.members.reads if crosses else set()
         # Words without a pre-trained vector have the weight 0 in a bag.
         has_vector = None if network.bag is None else network.bag.idf.cpu() > 0
         readings = fit_members(self.model, self.data, split, self.target, inputs, has_vector)
@@ -206,15 +224,10 @@ class MemberFit:
         if not crosses or len(usable) == 0 or len(np.unique(self.keys)) == 1:
             return []
         readings = readings._replace(excluded=network.excluded_rows(readings.texts))
-
-        def classify(_: int, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Outputs]:
-            fold = EnsembleNetwork(list(network.members), network.sizes)
-            fold.search(network.memory, network.memory_target)
-            fold.fit(fold.members, readings.select(others), self.target[others])
-            return classify_table(fold, readings.select(rows), list(fold.members), torch.device("cpu"))
-
+        reader = ReadRows(readings, (network.memory, network.memory_target))
+        members = partial(Members, list(network.members), network.sizes)
         folds = folds_of(self.target, self.model.folds, self.keys)
-        return [cross_fit(self.target, self.keys, folds, classify).select(usable)]
+        return [cross_fit(reader, members, self.target, self.keys, folds).select(usable)]
 
     def describe(self) -> str:
         """The beginning of the report."""

@@ -63,7 +63,7 @@ class _Finishing(Callback):
     """Finishes a model in each process before its validation, and saves it afterwards."""
 
     def __init__(self, callbacks: list[Callback]) -> None:
-        self.folders = [callback for callback in callbacks if isinstance(callback, RunFolder)]
+        self.callbacks = callbacks
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -74,8 +74,8 @@ class _Finishing(Callback):
             _restore_epochs(trainer, model)
         model.to(trainer.strategy.root_device)
         if not model.has_epochs:
-            for folder in self.folders:
-                folder.on_fit_start(trainer, model)
+            for callback in self.callbacks:
+                callback.on_fit_start(trainer, model)
             model.on_fit_start()
         model.finish(model.data)
 
@@ -89,8 +89,9 @@ class _Finishing(Callback):
             trainer.save_checkpoint(file)
             checkpoint.best_model_path = str(file)
             checkpoint.best_model_score = trainer.callback_metrics.get(checkpoint.monitor or "")
-        for folder in self.folders:
-            folder.write(trainer, model)
+        for callback in self.callbacks:
+            if isinstance(callback, RunFolder):
+                callback.write(trainer, model)
 
 
 def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:

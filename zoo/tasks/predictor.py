@@ -26,7 +26,7 @@ from datamodules.retrieval.dense.text_encoder import ProgressBar
 from zoo.tasks.records import plain_values
 
 if TYPE_CHECKING:
-    from zoo.tasks.classification.held_out import KeptHeldOut
+    from zoo.tasks.classification.held_out import HeldOutRows
 
 DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
@@ -86,7 +86,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     #: opens the same model again; None where the model is not on the disk.
     reopen: Callable[[], Self] | None = None
     #: of the saved model; None where the model is not on the disk.
-    held_out: KeptHeldOut | None = None
+    held_out: HeldOutRows | None = None
 
     def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
         """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""

@@ -9,16 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from datamodules.text_rows import TextSplit
 from tests.zoo.conftest import COMMON_WORDS, LABELS, QUIET_TRAINER, TOPIC_WORDS, Result, write_table
 from tests.zoo.ensemble.conftest import run as run
-from zoo.audit import audit
+from zoo.audit import audit, judging
 from zoo.audit.audit import share_of_errors
-from zoo.audit.judging import read_inputs
+from zoo.audit.judging import judge
+from zoo.ensemble.metric import EncoderMetric
+from zoo.ensemble.model import MemoryEnsemble
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -127,17 +131,58 @@ def test_vectors_of_a_frozen_encoder_are_read(run: Run, tiny_bert: Path, tmp_pat
     train = write_table(tmp_path / "noisy.csv", [*ROWS, (ROWS[0][0].upper(), "fruit")])
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", "--data.validation_split=0"]
     predictor = zoo.load(run("bert", *options, table=train))
-    inputs = read_inputs(predictor.memory, predictor.memory.labels(), predictor)
-    assert inputs.names == ["lexical", "encoder"]
-    assert inputs.readings.vectors.shape == (91, predictor.model.vector_size)
-    assert inputs.votes.keys() == {"lexical_vote", "dense_vote"}
-    for votes in inputs.votes.values():
+    judgement = judge(predictor.memory, predictor.memory.labels(), predictor)
+    assert judgement.votes.keys() == {"lexical_vote", "dense_vote"}
+    for votes in judgement.votes.values():
         for row in (0, 90):
             assert not {0, 90} & set(votes.rows[row].tolist())
     assert len(audit(predictor).rows) == 91
 
 
-def test_an_encoder_that_has_learned_the_labels_is_not_read(run: Run, tmp_path: Path) -> None:
+def test_a_learned_metric_does_not_know_the_row_that_it_judges(
+    run: Run, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random labels of four classes, and an encoder that learns them by heart: none is more probable than another."""
+    monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda self, *_: np.zeros(1))
+    random, names = np.random.default_rng(0), ["a", "b", "c", "d"]
+    label_of = {text: str(random.choice(names)) for text, _ in clean_rows(160)}
+    rows = list(label_of.items())
+    options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=1", "--data.validation_split=0"]
+    folder = run("bert", *options, table=write_table(tmp_path / "noise.csv", rows[:120]))
+    assert zoo_command("memory", "add", folder, write_table(tmp_path / "more.csv", rows[120:])).code == 0
+    predictor = zoo.load(folder)
+    weights = {name: value.clone() for name, value in predictor.model.network.encoder.state_dict().items()}
+    known, size = set(label_of), predictor.model.vector_size
+
+    def tune(
+        self: object, data: object, split: TextSplit, target: object, plan: object, rows: np.ndarray
+    ) -> None:
+        known.clear()
+        known.update(split.rows.texts.take(rows))
+
+    def encode(self: object, data: object, texts: list[str]) -> np.ndarray:
+        vectors = random.normal(size=(len(texts), size)).astype(np.float32)
+        for row, text in enumerate(texts):
+            if text in known:
+                vectors[row] = np.eye(size)[names.index(label_of[text])]
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    monkeypatch.setattr(MemoryEnsemble, "tune_encoder", tune)
+    monkeypatch.setattr(MemoryEnsemble, "encode", encode)
+    found = audit(predictor)
+    assert len(found.rows) == 160
+    assert np.mean([1 - row.suspicion for row in found.rows]) == pytest.approx(0.25, abs=0.04)
+    after = predictor.model.network.encoder.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in weights.items())
+    # The encoder in use knows all rows.
+    known.update(label_of)
+    predictor.model.network.encoder_before = None
+    assert np.mean([1 - row.suspicion for row in audit(predictor).rows]) > 0.4
+
+
+def test_an_encoder_that_has_learned_the_labels_is_not_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pre-trained word vectors have not."""
     random, words = np.random.default_rng(0), sorted({word for text, _ in ROWS for word in text.split()})
     lines = [f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=8))}" for word in words]
@@ -145,12 +190,13 @@ def test_an_encoder_that_has_learned_the_labels_is_not_read(run: Run, tmp_path: 
     vectors.write_text("\n".join(lines) + "\n")
     train = write_table(tmp_path / "noisy.csv", ROWS)
     predictor = zoo.load(run("bilstm", f"--data.word_vectors={vectors}", table=train))
-    inputs = read_inputs(predictor.memory, predictor.memory.labels(), predictor)
-    assert inputs.names == ["lexical", "bag"]
-    assert inputs.readings.vectors is None
-    assert inputs.readings.bags.shape == (len(predictor.memory), 8)
-    assert inputs.votes.keys() == {"lexical_vote"}
-    assert len(audit(predictor).rows) == len(predictor.memory)
+    given = []
+    monkeypatch.setattr(judging, "cross_judge", lambda inputs, reader: given.append(inputs))
+    judge(predictor.memory, predictor.memory.labels(), predictor)
+    (inputs,) = given
+    assert inputs.names == ["lexical", "lexical_vote", "bag"]
+    assert inputs.rows.readings.vectors is None
+    assert inputs.rows.readings.bags.shape == (len(predictor.memory), 8)
 
 
 def test_a_model_without_memory_is_refused(zoo_command: Zoo, train_csv: Path) -> None:

@@ -6,13 +6,20 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import zoo
+from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import Result, refusal, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
+from zoo.ensemble.cross_fitting import classify
+from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
+from zoo.ensemble.tables import read_table
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -27,10 +34,17 @@ UNKNOWN = "ba"
 def train(run: Run, tmp_path: Path) -> Callable[..., Path]:
     """Trains members with 120 held-out rows."""
 
-    def train(members: str = LEXICAL) -> Path:
+    def train(members: str = LEXICAL, *options: str) -> Path:
         table = write_table(tmp_path / "table.csv", distinct_sentences(150, seed=1))
         dev = write_table(tmp_path / "dev.csv", distinct_sentences(120, seed=4))
-        return run("run", f"--data.validation_file={dev}", "--data.validation_split=0", members, table=table)
+        return run(
+            "run",
+            f"--data.validation_file={dev}",
+            "--data.validation_split=0",
+            members,
+            *options,
+            table=table,
+        )
 
     return train
 
@@ -90,44 +104,47 @@ def test_levels_that_cannot_be_certified(model: Path, zoo_command: Zoo, option: 
     refusal(zoo_command("predict", f"--ckpt_path={model}", "--input=t.txt", option), words)
 
 
-def test_thresholds_belong_to_the_version_of_the_memory(
-    train: Callable[..., Path], zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+def test_results_are_those_of_the_last_fit(
+    train: Callable[..., Path], zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A version of the memory without a `tune` uses them, and it is logged once."""
     model = train("--model.members=[lexical_vote]")
     before = zoo.load(model).held_out_scores()
-    pools = zoo.load(model).held_out.rows.weights
-    assert len(pools) == 5
-    held_out = zoo.load(model).held_out.rows
-    # One of the added rows is a held-out row, which is none any more.
-    add(zoo_command, model, [*distinct_sentences(60, seed=2), (held_out.texts[0], held_out.labels[0])])
-    predictor = zoo.load(model)
-    after = predictor.held_out_scores()
-    assert len(after.is_right) == 119
-    assert not (after.probability == before.probability[1:]).all()
-    weights = predictor.model.describe_weights()
-    assert weights == zoo.load(model).model.describe_weights()
-    # By hand, for the first fold: its weights, and the present memory.
-    rows = [row for row in range(1, 120) if held_out.folds[row] == 0]
-    predictor.model.use_weights(pools[0])
-    expected = [each.probability for each in predictor.predict([held_out.texts[row] for row in rows])]
-    assert sorted(expected) == pytest.approx(sorted(after.probability[: len(rows)]))
-    # The results stay, and the first version has its own.
-    first = zoo.load(model, memory_version=1).held_out_scores()
-    assert (first.probability == before.probability).all()
-    again = zoo.load(model)
-    again.held_out_scores()
-    monkeypatch.setattr(type(again), "_classify_held_out", None)
-    assert (again.held_out_scores().probability == after.probability).all()
-
-
-def test_an_exported_model_has_its_held_out_rows(model: Path, zoo_command: Zoo) -> None:
+    assert "the memory has changed" not in caplog.text
     add(zoo_command, model, distinct_sentences(60, seed=2))
-    grown = zoo.load(model).held_out_scores()
+    predictor = zoo.load(model)
+    with caplog.at_level("INFO", logger="zoo"):
+        for _ in range(2):
+            assert (predictor.held_out_scores().probability == before.probability).all()
+    assert caplog.text.count("the memory has changed since") == 1
+    dev = write_table(tmp_path / "other.csv", distinct_sentences(80, seed=6))
+    assert zoo_command("memory", "tune", model, dev).code == 0
+    tuned = zoo.load(model).held_out_scores()
+    assert len(tuned.is_right) == 80
+    assert (zoo.load(model, memory_version=1).held_out_scores().probability == before.probability).all()
+    # An exported folder has the results of all versions.
     assert zoo_command("export", model, "shared").code == 0
-    assert "120 held-out texts" in Path("shared/README.md").read_text()
-    exported = zoo.load("shared").held_out_scores()
-    assert exported.probability == pytest.approx(grown.probability)
-    assert zoo.load("shared").predict(UNKNOWN, max_error=0.05)[0].label is None
+    assert "80 held-out texts" in Path("shared/README.md").read_text()
+    assert (zoo.load("shared").held_out_scores().probability == tuned.probability).all()
+    first = zoo.load("shared", memory_version=1)
+    assert (first.held_out_scores().probability == before.probability).all()
+
+
+def test_results_are_out_of_fold(train: Callable[..., Path]) -> None:
+    """By hand, for rows of one fold: members of the training, weights that were fitted to the other rows."""
+    predictor = zoo.load(train("--model.members=[lexical_vote]", "--model.few_rows=0"))
+    model, data, rows = predictor.model, predictor.data, predictor.held_out
+    predictor.predict(UNKNOWN)
+    split = data.split_of(Rows.from_lists(rows.texts, rows.labels), predictor.memory)
+    outputs = classify(model.network.members, read_table(model, data, split, {"neighbors"}))
+    target = label_numbers(split.rows, model.labels)
+    held_out = HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows))
+    folds = folds_of(target, 5, held_out.groups)
+    for fold in range(5):
+        pool = fit_pool(held_out.select(np.flatnonzero(folds != fold)))
+        own = np.flatnonzero(folds == fold)
+        probabilities = pool.combine(pool.calibrate(held_out.select(own).outputs)).softmax(dim=1)
+        assert rows.scores.probability[own] == pytest.approx(probabilities.amax(dim=1).numpy(), abs=1e-6)
 
 
 def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -137,30 +154,26 @@ def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path
     add(zoo_command, model, music[:40], "--new_labels=true")
     text = music[3][0]
     assert zoo.load(model).predict(text)[0].label == "music"
-    assert (zoo.load(model).held_out_scores().probability < 0).any()
     answer = zoo.load(model).predict(text, max_error=0.7)[0]
     assert (answer.label, answer.abstained, answer.known_by_memory_alone) == (None, True, True)
     dev = write_table(tmp_path / "new.csv", [*distinct_sentences(60, seed=6), *music[40:]])
     result = zoo_command("memory", "tune", model, dev)
     assert result.code == 0, result.err
     predictor = zoo.load(model)
-    assert predictor.held_out.rows.labels.count("music") == 60
+    assert predictor.held_out.labels.count("music") == 60
     assert (predictor.held_out_scores().probability >= 0).all()
     answer = predictor.predict(text, max_error=0.7)[0]
     assert (answer.label, answer.abstained, answer.known_by_memory_alone) == ("music", False, True)
 
 
 def test_without_validation_rows(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
-    """Cross-fitted results serve the memory of the training; `tune` brings texts, also into an exported folder."""
+    """Cross-fitted training rows have results; `tune` brings texts, also into an exported folder."""
     table = write_table(tmp_path / "table.csv", distinct_sentences(90, seed=1))
     model = run("run", "--data.validation_split=0", LEXICAL, table=table)
     predictor = zoo.load(model)
-    assert predictor.held_out.rows.texts is None
+    assert predictor.held_out.texts is None
     assert len(predictor.held_out_scores().is_right) == 90
     predictor.predict(UNKNOWN, max_error=0.2)
-    add(zoo_command, model, distinct_sentences(30, seed=2))
-    with pytest.raises(InputError, match="zoo memory tune MODEL FILE"):
-        zoo.load(model).predict(UNKNOWN, max_error=0.2)
     dev = write_table(tmp_path / "dev.csv", distinct_sentences(80, seed=4))
     result = zoo_command("memory", "tune", model, dev)
     assert result.code == 0, result.err

@@ -20,7 +20,7 @@ from tests.zoo.conftest import LABELS, Result, resume, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
-from zoo.ensemble.tables import classify_table, read_table
+from zoo.ensemble.tables import read_table
 from zoo.training.checkpoints import Start
 
 Run = Callable[..., Path]
@@ -47,7 +47,7 @@ def test_a_bag_equals_plain_loops(run: Run, vectors_file: Path) -> None:
     texts = ["apple pear apple", "pear unknown-word", "unknown-word", ""]
     predictor.predict(texts)  # which gives the model its data
     split = predictor.data.split_of(Rows.from_lists(texts), predictor.memory)
-    bags = read_table(predictor.model, split, {"bags"}).bags
+    bags = read_table(predictor.model, predictor.data, split, {"bags"}).bags
     for text, bag in zip(texts, bags, strict=True):
         expected = np.zeros(7)
         for word in text.split():
@@ -201,16 +201,14 @@ def test_a_transformer_is_named_once(run: Run, tiny_bert: Path) -> None:
     texts = [text for text, _ in sentences(8, seed=3)]
     predictor.predict(texts)
     split = predictor.data.split_of(Rows.from_lists(texts), predictor.memory)
-    model, device = predictor.model, torch.device("cpu")
-    looked_up = read_table(model, split, {"vectors"})
+    model = predictor.model
+    looked_up = read_table(model, predictor.data, split, {"vectors"})
     data, contents = predictor.data, model.batch_contents("predict")
     dataset = data.dataset(split, contents)
     with torch.inference_mode():
         own = model.network.read(dataset.__getitems__(range(len(texts))), {"vectors"})
-    scores = [
-        classify_table(model.network, each, ["encoder"], device)["encoder"] for each in (looked_up, own)
-    ]
-    torch.testing.assert_close(scores[0].scores, scores[1].scores, rtol=1e-4, atol=1e-4)  # type: ignore[attr-defined]
+    scores = [model.network.members["encoder"](each) for each in (looked_up, own)]
+    torch.testing.assert_close(scores[0].scores, scores[1].scores, rtol=1e-4, atol=1e-4)
 
 
 def test_the_stages_come_in_order(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,9 +82,9 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
     again = zoo.load(train("again", [*FIRST, *MORE], LEXICAL)).model.network
     refitted = zoo.load(folder).model.network
-    for name in ("lexical", "svm", "majority"):
-        expected = again.member(name)(Readings(TEXTS)).scores
-        assert torch.equal(refitted.member(name)(Readings(TEXTS)).scores, expected)
+    for kind, name in (("members", "lexical"), ("references", "svm"), ("references", "majority")):
+        actual, expected = (getattr(each, kind)[name](Readings(TEXTS)).scores for each in (refitted, again))
+        assert torch.equal(actual, expected)
     # An earlier version keeps its own members.
     after = probabilities(folder)
     assert after != before
@@ -106,7 +106,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     assert result.code == 0, result.err
     rows = {row["name"]: row for row in json.loads(Path("s.json").read_text())["answer"]["rows"]}
     target = torch.tensor([sorted(LABELS).index(label) for _, label in distinct_sentences(30, seed=3)])
-    right = refitted.member("lexical")(Readings(TEXTS)).scores.argmax(dim=1) == target
+    right = refitted.members["lexical"](Readings(TEXTS)).scores.argmax(dim=1) == target
     assert rows["lexical"]["right"] == int(right.sum())
 
 
@@ -127,11 +127,11 @@ def test_a_kernel_machine_on_a_frozen_encoder(
     target = network.memory_target.numpy()
     rows = np.flatnonzero(target < len(LABELS))
     expected.fit(Readings([], vectors=torch.from_numpy(network.memory.vectors[rows])), target[rows])
-    queries = Readings([], vectors=torch.from_numpy(predictor.model.encode(TEXTS)))
+    queries = Readings([], vectors=torch.from_numpy(predictor.model.encode(predictor.data, TEXTS)))
     assert len(rows) == 100
     # Texts are encoded in other batches.
     torch.testing.assert_close(
-        network.member("encoder")(queries).scores, expected(queries).scores, rtol=1e-4, atol=1e-5
+        network.members["encoder"](queries).scores, expected(queries).scores, rtol=1e-4, atol=1e-5
     )
 
 

@@ -66,11 +66,11 @@ class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
     def on_fit_start(self) -> None:
         # Before a frozen encoder encodes all texts; a resumed run, and a model that goes on, have their metric.
         if self.trainer.ckpt_path is None and self.init_from is None:
-            rows = self.training_data.split("train").rows
-            if (plan := self.metric_plan(len(rows))) is not None:
+            split = self.training_data.split("train")
+            if (plan := self.metric_plan(len(split.rows))) is not None:
                 log.info("the encoder's metric is learned, %d steps", plan.steps)
-                target = label_numbers(rows, self.labels)
-                self.tune_encoder(self.training_data, target, plan, np.arange(len(rows)))
+                target = label_numbers(split.rows, self.labels)
+                self.tune_encoder(self.training_data, split, target, plan, np.arange(len(target)))
         super().on_fit_start()
 
     @override

@@ -21,7 +21,7 @@ from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import Neighbors
-from datamodules.text_rows import TextRowsDataModule
+from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.layers.encoders import TransformerEncoder, fast_precision, layers_of
 from zoo.layers.lora import is_adapter
 from zoo.tasks.classification.task import ClassificationTask
@@ -239,12 +239,12 @@ class LearnsMetric(ReadsTransformer, ClassificationTask):
     def tune_encoder(
         self,
         data: TextRowsDataModule[Any],
+        split: TextSplit,
         target: NDArray[np.int64],
         plan: MetricPlan,
         rows: NDArray[np.int64],
     ) -> None:
-        """Tune the encoder, in place, on some training rows; `target` [n] has the classes of all of them."""
-        split = data.split("train")
+        """Tune the encoder, in place, on some rows of a split; `target` [n] has the classes of all of them."""
         rivals = None if split.neighbors is None else rivals_of(split.neighbors, target, self.labels)
         dataset = data.dataset(split, BatchContents(memory_texts=False))
 

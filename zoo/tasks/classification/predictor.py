@@ -33,7 +33,7 @@ from zoo.tasks.classification.abstention import (
     set_threshold,
 )
 from zoo.tasks.classification.drift import drift, likeness
-from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, state_of
+from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.fits_weights import FitsWeights
 from zoo.tasks.predictor import Predictor, TrainedModel, collecting_later, evaluating, on_device
@@ -117,6 +117,8 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
 
     example = 'model.predict(["a text"])[0]'
     table_options: ClassVar[Mapping[str, Any]] = {"memories": 0, "top": 1}
+    #: whether the user knows that the memory has changed since the held-out rows were classified.
+    _has_named_change: bool = False
 
     @override
     def __repr__(self) -> str:
@@ -234,62 +236,26 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
         return [self.likeness(prediction) for prediction in predictions]
 
     def _held_out_rows(self) -> HeldOutRows:
-        rows = None if self.held_out is None else self.held_out.rows
-        if rows is None:
+        if self.held_out is None:
             kind = type(self.model).__name__
             advice = TUNE_ADVICE if isinstance(self.model, FitsWeights) else "train a MemoryEnsemble"
             raise InputError(
                 f"max_error, label_sets, report: this {kind} has no held-out rows, which only a MemoryEnsemble keeps;"
                 f" {advice}"
             )
-        return rows
+        return self.held_out
 
     def held_out_scores(self) -> HeldOutScores:
-        """Results for the held-out rows that the model was saved with, by its present memory and weights.
-
-        After a change of the memory, the rows are classified again, each by weights that were fitted without its fold;
-        rows that have duplicates in the memory by now, near ones included, are skipped.
-        """
-        rows, kept, model = self._held_out_rows(), self.held_out, self.model
-        assert kept is not None
-        assert isinstance(model, FitsWeights)
-        with model.in_use:  # another thread must not see the weights of a fold
-            state = state_of(self.memory, model.describe_weights(), kept.members)
-            scores = kept.scores(state)
-            if scores is None:
-                scores = self._classify_held_out(rows, model)
-                kept.keep(state, scores)
-        return scores
-
-    def _classify_held_out(self, rows: HeldOutRows, model: FitsWeights) -> HeldOutScores:
-        if rows.texts is None:
-            raise InputError(
-                "max_error, label_sets: memory or weights have changed since the training, which held out no rows from"
-                f" all of it; {TUNE_ADVICE}"
+        """Results for the held-out rows of the training, or of the last `zoo memory tune`."""
+        rows = self._held_out_rows()
+        if rows.memory != contents_of(self.memory) and not self._has_named_change:
+            self._has_named_change = True
+            log.info(
+                "max_error, label_sets: the memory has changed since the results for held-out rows were computed, and"
+                " they are used as they are; %s",
+                TUNE_ADVICE,
             )
-        table = Rows.from_lists(rows.texts, source="held-out rows")
-        split = self.data.split_of(table, self.memory)
-        marks = self.data.marks_of(table, split.neighbors, self.memory, None)
-        own, results = model.describe_weights(), list[tuple[float, bool, float]]()
-        assert own is not None
-        known = set(rows.labels)
-        try:
-            for fold, weights in enumerate(rows.weights):
-                numbers = np.flatnonzero(marks.is_independent & (np.array(rows.folds) == fold))
-                model.use_weights(weights)
-                predictions = self._predictions(iter(table.texts.take(numbers)), 256, len(numbers))
-                for number, prediction in zip(numbers, predictions, strict=True):
-                    label, probability = rows.labels[number], _answer_probability(prediction, known)
-                    of_label = prediction.probabilities.get(label, 0.0)
-                    results.append((probability, prediction.label == label, of_label))
-        finally:
-            model.use_weights(own)
-        if not results:
-            raise InputError(
-                "max_error, label_sets: all held-out rows have duplicates in the memory by now, near ones included;"
-                f" {TUNE_ADVICE}"
-            )
-        return HeldOutScores(*map(np.array, zip(*results, strict=True)))
+        return rows.scores
 
     def predict_split(
         self,
