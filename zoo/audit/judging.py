@@ -19,6 +19,7 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from zoo.ensemble.base import read_table
 from zoo.ensemble.cross_fitting import Reader, ReadRows, cross_fit
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import MEMBERS, Members
@@ -27,7 +28,6 @@ from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.new_labels import votes_of
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import fit_pool, folds_of
-from zoo.ensemble.tables import read_table
 from zoo.tasks.predictor import Predictor
 
 FOLDS = 5

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
@@ -28,7 +28,7 @@ from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.evidence import EnsemblePredictor
-from zoo.ensemble.member import Input, Sizes
+from zoo.ensemble.member import Input, Readings, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
@@ -37,6 +37,7 @@ from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
+from zoo.tasks.predictor import evaluating, on_device
 from zoo.training.checkpoints import meta_of_start
 from zoo.training.warm_start import start_from
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zoo")
 
+#: Rows that are read together.
+_ROWS = 256
 _NO_VOTE = "there are no memories (data.num_memories), or they have other labels than the texts"
 #: Input -> the reason why no member can read it, where it does not exist.
 _REASONS: dict[Input, str] = {
@@ -341,3 +344,31 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         """Log the stage of the run."""
         if self._trainer is not None and self.trainer.is_global_zero:
             log.info("%s", stage)
+
+
+def read_table(
+    model: EnsembleModel,
+    data: TextRowsDataModule[Any],
+    split: TextSplit,
+    inputs: set[Input],
+    network: EnsembleNetwork | None = None,
+    rows: NDArray[np.int64] | None = None,
+) -> Readings:
+    """The inputs of members for some rows of a table, or all, on the CPU, by the model's network or another one."""
+    network = network or model.network
+    rows = np.arange(len(split.rows)) if rows is None else rows
+    texts = split.rows.texts.take(rows)
+    vectors = None
+    if "vectors" in inputs and not network.learns_by_gradients:
+        memory = network.memory
+        vectors = torch.from_numpy(model.encode(data, texts) if memory is None else memory.vectors_of(texts))
+        inputs = inputs - {"vectors"}
+    readings = Readings(texts)
+    if len(rows) and inputs & {"vectors", "bags", "neighbors"}:
+        contents = BatchContents(memory_texts=False, new_labels=model.new_labels)
+        dataset = data.dataset(split, contents)
+        with evaluating(model):
+            batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, rows))
+            readings = Readings.join([network.read(batch, inputs - {"memory"}) for batch in batches])
+    readings = readings._replace(texts=texts)
+    return readings if vectors is None else readings._replace(vectors=vectors)

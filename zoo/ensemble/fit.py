@@ -25,17 +25,15 @@ from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
-from zoo.ensemble.base import EnsembleModel
+from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, Reader, ReadRows, classify, cross_fit, pools_by_fold
 from zoo.ensemble.encoder_training import train_encoder
-from zoo.ensemble.held_out import rows_to_keep
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import MEMBERS, Members
 from zoo.ensemble.metric import EncoderMetric, TunedReader
 from zoo.ensemble.network import EnsembleNetwork, scores_of
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
-from zoo.ensemble.tables import read_table
-from zoo.tasks.classification.held_out import HeldOutRows
+from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")

@@ -20,16 +20,14 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import LeftOut
-from zoo.ensemble.base import EnsembleModel
+from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import ReadRows, classify, cross_fit, pools_by_fold
 from zoo.ensemble.fit import fit_members
-from zoo.ensemble.held_out import rows_to_keep
 from zoo.ensemble.members import Members
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
-from zoo.ensemble.tables import read_table
-from zoo.tasks.classification.held_out import HeldOutRows
+from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50

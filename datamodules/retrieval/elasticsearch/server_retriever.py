@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -104,7 +103,6 @@ class ServerRetriever(Retriever):
                 raise InputError(f"{name}={value}: use {least} or more")
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,199}", index_prefix):
             raise InputError(f"index_prefix={index_prefix!r}: use a-z, 0-9, '.', '_' and '-'")
-        url = url or os.environ.get("ELASTICSEARCH_URL") or "http://localhost:9200"
         self.server = ServerConnection(url, timeout, client_args, threads)
         self.index_prefix = index_prefix
         self.shards = shards

@@ -17,9 +17,9 @@ from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import Result, refusal, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
+from zoo.ensemble.base import read_table
 from zoo.ensemble.cross_fitting import classify
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
-from zoo.ensemble.tables import read_table
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]

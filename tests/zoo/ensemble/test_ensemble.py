@@ -18,9 +18,9 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import LABELS, Result, resume, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
+from zoo.ensemble.base import read_table
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
-from zoo.ensemble.tables import read_table
 from zoo.training.checkpoints import Start
 
 Run = Callable[..., Path]

@@ -401,7 +401,8 @@ def test_the_index_of_an_approximate_search_is_a_graph(
 
 def test_descriptions(tiny_encoder: str) -> None:
     retriever = ElasticsearchDenseRetriever(
-        tiny_encoder, "cls", 5, 20, "cpu", 1, 70, url="http://search:9200", index_prefix="mine",
+        tiny_encoder, pooling="cls", max_length=20, device="cpu", num_candidates=70,
+        url="http://search:9200", index_prefix="mine",
         shards=2, replicas=1, timeout=30.0, client_args={"api_key": "s3cret", "verify_certs": False},
     )  # fmt: skip
     described = retriever.describe()
@@ -417,7 +418,7 @@ def test_descriptions(tiny_encoder: str) -> None:
     exact = ElasticsearchDenseRetriever(tiny_encoder).ranking.describe()
     assert exact == DenseRetriever(tiny_encoder).ranking.describe()
     assert retriever.ranking.describe() == {
-        **DenseRetriever(tiny_encoder, "cls", max_length=20).ranking.describe(),
+        **DenseRetriever(tiny_encoder, pooling="cls", max_length=20).ranking.describe(),
         "num_candidates": 70,
     }
 
