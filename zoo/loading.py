@@ -90,7 +90,7 @@ def class_of(folder: ModelFolder) -> type[Task]:
 
 def make_model(folder: ModelFolder) -> Task:
     """Make a model with the weights of its training, in evaluation mode."""
-    kind, meta = class_of(folder), folder.meta
+    kind, meta = class_of(folder), folder.meta_with_vocabulary()
     check_options(meta.options, option_names(kind), folder)
     model = kind(**meta.options)
     model.restore(meta, folder.weights())

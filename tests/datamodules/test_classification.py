@@ -341,7 +341,7 @@ def test_a_folder_as_memory(kind: Kind[ClassificationDataModule]) -> None:
     data = kind.prepared(memory=str(folder))
     assert data.memory is not None
     assert data.memory.location is not None
-    assert data.memory.location.path == memory.location()
+    assert data.memory.location == memory.location()
     neighbors = data.split("train").neighbors
     assert neighbors is not None
     assert set(neighbors.memories.texts) <= set(texts)

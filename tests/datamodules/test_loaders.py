@@ -60,12 +60,11 @@ def test_a_negative_index_is_padding(kind: Kind[Any]) -> None:
     assert are_equal([real._replace(weight=None)], [padding._replace(weight=None)])
 
 
-def test_only_the_seed_and_the_epoch_decide_the_training_batches(
-    kind: Kind[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_seed_and_the_epoch_decide_the_training_batches(kind: Kind[Any]) -> None:
     def batches(seed: int, epoch: int, after: tuple[int, ...] = ()) -> list[Any]:
-        monkeypatch.setenv("PL_GLOBAL_SEED", str(seed))
-        loader = kind.prepared().train_dataloader()
+        data = kind.prepared()
+        data.seed = seed
+        loader = data.train_dataloader()
         for number in (*after, epoch):
             loader.batch_sampler.set_epoch(number)  # type: ignore[union-attr]
             result = list(loader)

@@ -266,7 +266,7 @@ def test_the_command_line_takes_members_from_a_file(
     ]  # fmt: skip
     assert main(arguments) == 0, capfd.readouterr().err
     # The checkpoint has the same members.
-    predictor = zoo.load(next((tmp_path / "run" / "checkpoints").glob("best*.ckpt")))
+    predictor = zoo.load(tmp_path / "run")
     retriever = predictor.memory.retriever
     assert isinstance(retriever, FusedRetriever)
     assert retriever.ranking.fusion.weights == (1.0, 2.0)

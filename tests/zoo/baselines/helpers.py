@@ -12,6 +12,7 @@ import zoo
 from datamodules.base import DataModule
 from datamodules.batch import ClassificationSpec
 from tests.zoo.test_models import trainer
+from zoo.model_folder.folder import ModelFolder
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 
@@ -20,8 +21,8 @@ def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
     """The predictor of a model that is fitted, saved and loaded."""
     run: pl.Trainer = trainer(folder)
     fit(run, model, data)
-    run.save_checkpoint(folder / "model.ckpt")
-    return zoo.load(folder / "model.ckpt")
+    ModelFolder.write(folder / "fitted", model, data)
+    return zoo.load(folder / "fitted")
 
 
 def network_of(model: Any, spec: ClassificationSpec) -> Any:

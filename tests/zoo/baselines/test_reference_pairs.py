@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from datamodules import MatchingDataModule
 from tests.zoo.baselines.helpers import fit_and_load
 from tests.zoo.conftest import write_pairs
 from tests.zoo.test_models import trainer
 from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap, best_threshold
+from zoo.model_folder.folder import ModelFolder
 from zoo.tasks.base import Task
 from zoo.tasks.matching.predictor import MatchingPredictor
 
@@ -96,7 +96,7 @@ def test_best_threshold_is_the_best_of_all(seed: int) -> None:
 
 
 def test_fitted_values_are_part_of_the_weights(tmp_path: Path) -> None:
-    fitted(tmp_path, PairBM25(), TRAIN)
-    state = torch.load(tmp_path / "model.ckpt", weights_only=True)["state_dict"]["network._extra_state"]
+    predictor = fitted(tmp_path, PairBM25(), TRAIN)
+    state = ModelFolder.open(predictor.source).weights()["network._extra_state"]
     assert (state["texts"], state["tokens"]) == (2, 8)
     assert dict(zip(state["terms"], state["texts_with_term"].tolist(), strict=True))["the"] == 2

@@ -155,6 +155,7 @@ def test_the_seed_decides(adapter: Classification) -> None:
 
 
 def test_skip_gram_is_gensims(adapter: Classification) -> None:
+    adapter.data.seed = 0
     model = fit(SkipGram(word_size=6, window=3, epochs=4), adapter.data)
     texts = [text.split() for text in adapter.data.split("train").rows.texts]
     reference = Word2Vec(texts, sg=1, vector_size=6, window=3, epochs=4, min_count=1, workers=1, seed=0)
