@@ -26,6 +26,10 @@ def check_output(output: str, inputs: Iterable[str], option: str = "--output") -
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe, which would be replaced"
         raise InputError(f"{option} {output}: is {kind}; name a file")
+    if (path.parent / "model.json").is_file():
+        raise InputError(
+            f"{option} {output}: is a file of the model {path.parent}, which this command reads; name another file"
+        )
     for file in inputs:
         if Path(file).exists() and path.samefile(file):
             raise InputError(f"{option} {output}: is {file}, which this command reads; name another file")

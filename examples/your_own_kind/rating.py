@@ -61,8 +61,8 @@ class RatingDataModule(TextRowsDataModule[RatingOptions]):
         super().__init__(RatingOptions(**options), retriever)
 
     def learn(self, train: TextSplit, vocabulary: list[str]) -> dict[str, float]:
-        ratings = ratings_of(train.rows)
-        return {"mean": ratings.mean().item(), "deviation": ratings.std().item()}
+        deviation, mean = torch.std_mean(ratings_of(train.rows))
+        return {"mean": mean.item(), "deviation": deviation.item()}
 
     def make_spec(self, vocabulary: list[str], facts: dict[str, float]) -> RatingSpec:
         return RatingSpec(len(vocabulary), **facts)
@@ -70,8 +70,8 @@ class RatingDataModule(TextRowsDataModule[RatingOptions]):
 
 class R2(RowMeans):
     def update(self, predicted: Tensor, batch: RatingBatch) -> None:
-        squares = torch.stack([batch.rating - predicted, batch.rating], dim=1).double().square()
-        self.add_rows(squares, batch.texts["weight"] > 0, None)
+        errors = torch.stack([batch.rating - predicted, batch.rating], dim=1).double()
+        self.add_rows(errors.square(), batch.texts["weight"] > 0, None)
 
     def compute(self) -> dict[str, Tensor]:
         means = self.means()
@@ -84,8 +84,7 @@ class RatingPredictor(Predictor["MeanOfWords", RatingDataModule]):
         dataset = self.data.dataset(self.data.split_of(rows, self.memory))
         outputs = torch.cat([output for _, output in self.outputs(dataset, batch_size)])
         ratings = self.data.spec.mean + self.data.spec.deviation * outputs
-        for text, rating in zip(rows.texts, ratings.tolist(), strict=True):
-            yield {"text": text, "rating": rating}
+        yield from ({"text": a, "rating": b} for a, b in zip(rows.texts, ratings.tolist(), strict=True))
 
 
 class MeanNetwork(nn.Module):
@@ -96,8 +95,8 @@ class MeanNetwork(nn.Module):
     def forward(self, batch: RatingBatch) -> Tensor:
         count = batch.texts["memory_mask"].sum(dim=1, keepdim=True).clamp(min=1)
         memories = batch.memory_rating.sum(dim=1, keepdim=True) / count
-        bag = self.bag(batch.texts["word"], batch.texts["text"])
-        return self.out(torch.cat([bag, memories], dim=1)).squeeze(1)
+        vectors = [self.bag(batch.texts["word"], batch.texts["text"]), memories]
+        return self.out(torch.cat(vectors, dim=1)).squeeze(1)
 
 
 class MeanOfWords(ReadsWordVectors):

@@ -300,7 +300,6 @@ def lstm_rnn(folder: Path, steps: int) -> None:
     data = ClickthroughDataModule(
         corpus_file=f"{folder}/corpus.jsonl", train_queries=f"{folder}/queries.jsonl",
         train_judgements=f"{folder}/qrels.tsv", validation_split=0.05, negatives="random", num_negatives=4,
-        batch_size=128, cache_dir=str(folder / "cache"), seed=1,
     )  # fmt: skip
     data.prepare_data()
     data.setup("fit")

@@ -228,12 +228,12 @@ def test_a_model_of_no_finite_weights_predicts_nothing(
 def test_an_output_replaces_nothing_but_a_file(
     command: str, trained_run: Path, zoo_command: Callable[..., Result], test_csv: Path
 ) -> None:
-    checkpoint = trained_run / "model" / "model.json"
+    description = trained_run / "model" / "model.json"
     source = {"predict": "--input", "test": "--data.test_file"}[command]
     Path("folder").mkdir()
     os.mkfifo("pipe")
     Path("link").symlink_to(test_csv)
-    before = files_of(Path("folder")), test_csv.read_bytes(), checkpoint.read_bytes()
+    before = files_of(Path("folder")), test_csv.read_bytes(), description.read_bytes()
     for output, words in {
         "folder": "is a folder",
         "pipe": "is a device or a pipe",
@@ -242,15 +242,15 @@ def test_an_output_replaces_nothing_but_a_file(
         "..": "is a folder",
         str(test_csv): "which this command reads",
         "link": "which this command reads",
-        str(checkpoint): "which this command reads",
+        str(description): "which this command reads",
         f"{test_csv}/below.json": "a file is in its way",
         "x" * 300: "too long",
         "a\0b": "names no file",
     }.items():
-        result = zoo_command(command, "--ckpt_path", checkpoint, source, test_csv, "--output", output)
+        result = zoo_command(command, "--ckpt_path", trained_run, source, test_csv, "--output", output)
         assert (result.code, result.out) == (2, ""), (output, result)
         assert words in result.err, (output, result.err)
         assert len(result.err.splitlines()) == 1
         assert len(result.err) < 600
-    assert (files_of(Path("folder")), test_csv.read_bytes(), checkpoint.read_bytes()) == before
+    assert (files_of(Path("folder")), test_csv.read_bytes(), description.read_bytes()) == before
     assert Path("pipe").is_fifo()

@@ -147,9 +147,6 @@ def test_a_run_resumes_in_the_stage_where_it_was_stopped(
         patched.setattr(EnsembleFit, "run", stop)
         options = [*SMALL, f"--data.train_file={train_csv}", "--trainer.max_epochs=2", "--run_dir=half"]
         assert zoo_command("fit", *options).code == 2
-    last = Path("half/checkpoints/last.ckpt")
-    # The encoder alone predicts already.
-    assert zoo.load(last).predict("apple")[0].label in LABELS
     resumed = resume(zoo_command, "half", max_epochs=2)
     texts = [text for text, _ in sentences(20, seed=9)]
     for actual, reference in zip(

@@ -249,7 +249,6 @@ def run(
         batch_size=8,
         characters=False,
         cache_dir=str(folder / "cache"),
-        seed=0,
     )
     pl.seed_everything(3, verbose=False)
     optimizer = options.pop("optimizer", lambda weights: Adam(weights, lr=0.01))
