@@ -7,7 +7,7 @@
 | campaign | fault |
 |---|---|
 | answers | labels are random, with and without duplicates: one table of 20 may show that the memory helps |
-| caches, checkpoints, memories, readers | bytes of one file are changed, lost or doubled |
+| caches, checkpoints, memories, models, readers | bytes of one file are changed, lost or doubled |
 | contents | numbers of an exported model are wrong, its checksums right |
 | full_disks | a sync fails at a random point, as on a full disk |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |

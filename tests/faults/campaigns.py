@@ -28,6 +28,7 @@ from datamodules.text.vectors import read_vectors
 from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
 from tests.faults import honesty
 from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table
+from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 
 Random = np.random.Generator
 
@@ -164,8 +165,17 @@ def zoo_run(folder: Path, *arguments: object) -> None:
 
 def fit_options(folder: Path) -> list[str]:
     """A small run of a model that reads memories."""
-    return ["fit", *SMALL, "--model.features=M5", f"--data.train_file={folder / 'train.csv'}", "--run_dir=run",
-            "--trainer.max_epochs=1", "--seed_everything=1"]  # fmt: skip
+    return ["fit", *SMALL, "--model.features=M5", *_run_options(folder)]
+
+
+def ensemble_options(folder: Path) -> list[str]:
+    """A small run of a `MemoryEnsemble`, which takes changed labels and fits its weights again."""
+    return ["fit", *SMALL_ENSEMBLE, *_run_options(folder)]
+
+
+def _run_options(folder: Path) -> list[str]:
+    return [f"--data.train_file={folder / 'train.csv'}", "--run_dir=run", "--trainer.max_epochs=1",
+            "--seed_everything=1"]  # fmt: skip
 
 
 def made_run(folder: Path) -> Path:
@@ -185,12 +195,35 @@ def predicted(run: Path) -> list[tuple[str, list[float]]]:
 
 
 def checkpoints(folder: Path, server: str | None) -> Campaign:
-    """A damaged checkpoint has the predictions of the whole one, or is refused."""
+    """A run resumed from damaged checkpoints writes the model that whole ones give, or is refused."""
+    whole = made_run(folder / "whole")
+
+    def resumed(run: Path) -> list[tuple[str, list[float]]]:
+        shutil.rmtree(run / "model")
+        zoo_run(whole, "fit", f"--ckpt_path={run / 'checkpoints' / 'last.ckpt'}")
+        return predicted(run)
+
+    shutil.copytree(whole / "run", folder / "resumed")
+    expected = resumed(folder / "resumed")
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        shutil.copytree(whole / "run", work)
+        damage_one(work, "*.ckpt", random)
+        return lambda: resumed(work)
+
+    return Campaign(case, expected, is_slow=True)
+
+
+def models(folder: Path, server: str | None) -> Campaign:
+    """A model folder with a damaged file next to its memory has the same predictions, or is refused."""
     run = made_run(folder / "whole") / "run"
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
         shutil.copytree(run, work, copy_function=os.link)
-        damage_one(work, "best.ckpt", random)
+        memory = work / "model" / "memory"
+        memory.rename(folder / "memory")
+        damage_one(work / "model", "*", random)
+        (folder / "memory").rename(memory)
         return lambda: predicted(work)
 
     return Campaign(case, predicted(run))
@@ -202,7 +235,7 @@ def memories(folder: Path, server: str | None) -> Campaign:
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
         shutil.copytree(run, work, copy_function=os.link)
-        damage_one(work / "memory", "*", random)
+        damage_one(work / "model" / "memory", "*", random)
         return lambda: predicted(work)
 
     return Campaign(case, predicted(run))
@@ -220,8 +253,8 @@ def caches(folder: Path, server: str | None) -> Campaign:
             validation_split=0.2,
             num_memories=3,
             cache_dir=str(cache),
-            seed=0,
         )
+        data.seed = 0
         data.prepare_data()
         data.setup("fit")
         loaders = (data.train_dataloader(), data.val_dataloader())

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.core.errors import InputError
-from tests.faults.campaigns import Campaign, Random, fit_options, made_run, predicted, zoo_run
+from tests.faults.campaigns import (
+    Campaign,
+    Random,
+    ensemble_options,
+    fit_options,
+    made_run,
+    predicted,
+    zoo_run,
+)
 
 #: Commands that write, with the file or folder that they make; each runs in a folder with a run and its tables.
 COMMANDS: dict[str, tuple[list[str], str]] = {
@@ -22,8 +30,8 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
         ["encode", "--ckpt_path=run", "--input=more.csv", "--output=vectors"],
         "vectors",
     ),
-    "memory add": (["memory", "add", "run", "new.csv"], "run/memory"),
-    "memory tune": (["memory", "tune", "ensemble", "more.csv"], "ensemble/weights.json"),
+    "memory add": (["memory", "add", "run", "new.csv"], "run/model/memory"),
+    "memory tune": (["memory", "tune", "ensemble", "more.csv"], "ensemble/model/state.json"),
 }
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS
 
@@ -61,7 +69,7 @@ def real_disks(folder: Path, server: str | None) -> Campaign | None:
         return None
     whole = made_run(folder / "whole")
     (whole / "new.csv").write_text("text,label\na new apple of copper,fruit\n")
-    zoo_run(whole, *fit_options(whole), "--model=MemoryEnsemble", "--run_dir=ensemble")
+    zoo_run(whole, *ensemble_options(whole), "--run_dir=ensemble")
     used = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
 
     def case(random: Random, work: Path) -> Callable[[], Any]:

@@ -17,6 +17,7 @@ from tests.faults.campaigns import (
     TEXTS,
     Campaign,
     Random,
+    ensemble_options,
     environment,
     fit_options,
     predicted,
@@ -81,7 +82,10 @@ COMMANDS: dict[str, Command] = {
     ),
     "memory compact": Command(
         lambda folder: ["memory", "compact", "grown"],
-        lambda folder: (_labels(folder / "grown"), len(list((folder / "grown/memory").glob("rows-*")))),
+        lambda folder: (
+            _labels(folder / "grown"),
+            len(list((folder / "grown/model/memory").glob("version-*"))),
+        ),
     ),
     "memory tune": Command(
         lambda folder: ["memory", "tune", "ensemble", "more.csv"],
@@ -120,7 +124,7 @@ def kills(folder: Path, server: str | None) -> Campaign:
     write_table(start / "corrected.csv", [(text, table[0][1]) for text, _ in table[:5]])
     zoo_run(start, *fit_options(start))
     for run in ("ensemble", "grown"):
-        zoo_run(start, *fit_options(start), "--model=MemoryEnsemble", f"--run_dir={run}")
+        zoo_run(start, *ensemble_options(start), f"--run_dir={run}")
     ids = FolderMemory(Path(zoo.load(start / "ensemble").memory.location()), EmbeddedRetriever()).rows.ids[:4]
     lines = [f"{name},{table[0][1]}" for name in ids]
     (start / "ids.txt").write_text("\n".join(ids) + "\n")

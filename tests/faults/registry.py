@@ -16,6 +16,7 @@ ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
     "full_disks": campaigns.full_disks,
     "kills": kills.kills,
     "memories": campaigns.memories,
+    "models": campaigns.models,
     "readers": campaigns.readers,
     "real_disks": disks.real_disks,
     "serve": served.serve,

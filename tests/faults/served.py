@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.faults.campaigns import Campaign, Random, environment, fit_options, zoo_command, zoo_run
+from tests.faults.campaigns import Campaign, Random, ensemble_options, environment, zoo_command, zoo_run
 from tests.zoo.conftest import sentences, write_table
 
 #: Kills of the server in one case.
@@ -29,7 +29,7 @@ def serve(folder: Path, server: str | None) -> Campaign:
     start = folder / "start"
     start.mkdir()
     write_table(start / "train.csv", sentences(90, seed=1))
-    zoo_run(start, *fit_options(start), "--model=MemoryEnsemble")
+    zoo_run(start, *ensemble_options(start))
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
         waits = random.uniform(0.0, 3.0, KILLS).tolist()
@@ -69,7 +69,7 @@ def _lost_rows(work: Path, waits: list[float], workers: int) -> str:
     finally:
         process.terminate()
         process.wait()
-    memory = FolderMemory(work / "run" / "memory", EmbeddedRetriever())
+    memory = FolderMemory(work / "run" / "model" / "memory", EmbeddedRetriever())
     added = [text for text in memory.rows.texts if text.startswith("added ")]
     lost, twice = acknowledged - set(added), len(added) - len(set(added))
     if lost or twice or served != len(memory):

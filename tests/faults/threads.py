@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import zoo
-from tests.faults.campaigns import Campaign, Random, fit_options, made_run, zoo_run
+from tests.faults.campaigns import Campaign, Random, ensemble_options, made_run, zoo_run
 from tests.zoo.conftest import COMMON_WORDS
 
 THREADS = 8
@@ -18,7 +18,7 @@ THREADS = 8
 def threads(folder: Path, server: str | None) -> Campaign:
     """Threads predict, encode and search unseen words at once; one forks: the results are those of one thread."""
     whole = made_run(folder / "whole")
-    zoo_run(whole, *fit_options(whole), "--model=MemoryEnsemble", "--run_dir=ensemble")
+    zoo_run(whole, *ensemble_options(whole), "--run_dir=ensemble")
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
         run = whole / ("run", "ensemble")[int(random.integers(2))]
