@@ -38,7 +38,8 @@ class RunFolder(Callback):
 
     def __init__(self, folder: str | Path, config: PlainDict) -> None:
         self.folder = Path(folder)
-        self.config = {**config, "ckpt_path": None} if "ckpt_path" in config else config
+        # Options of a command, in a file that repeats the run, would override those of another command.
+        self.config = {name: config[name] for name in config if name not in ("ckpt_path", "output")}
         self.started = time.monotonic()
         #: seconds of a resumed run's earlier sessions, up to the checkpoint.
         self.earlier = 0.0

@@ -217,7 +217,7 @@ def test_a_split_that_contradicts_the_run_is_refused(zoo_command: Zoo, tmp_path:
 
 def test_rows_that_the_first_model_was_trained_on(zoo_command: Zoo, warned: Warned, tmp_path: Path) -> None:
     rows = drawn_rows(60)
-    train, copy = (write_table(tmp_path / f"{name}.csv", rows) for name in ("train", "copy"))
+    train, copy = write_table(tmp_path / "train.csv", rows), write_table(tmp_path / "copy.csv", rows[::-1])
     options = [*SMALL, "--model.features=M1", "--data.num_memories=0"]
     fit(zoo_command, *options, "--data.train_file", train, run="first")
     start = "--model.init_from=first"

@@ -63,7 +63,7 @@ def run(command: str, options: Sequence[str]) -> None:
     elif command == "prepare":
         parsed.prepare()
     elif folder is not None:
-        _evaluate(command, parsed, folder)
+        _evaluate(command, parsed, folder, "--data.memory" in given)
 
 
 def _class_of(group: str, given: Mapping[str, str], layers: Sequence[PlainDict]) -> str | None:
@@ -133,7 +133,7 @@ def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFol
     }
 
 
-def _evaluate(command: str, options: RunOptions, folder: ModelFolder) -> None:
+def _evaluate(command: str, options: RunOptions, folder: ModelFolder, names_memory: bool) -> None:
     """Evaluate a trained model, print its scores, and write them to the file of `--output`."""
     from datamodules.core.outputs import check_output
     from zoo.cli.scores import as_text
@@ -145,7 +145,7 @@ def _evaluate(command: str, options: RunOptions, folder: ModelFolder) -> None:
         output = check_output(output, [folder.source, *files])
     made = options.make()
     split = "validation" if command == "validate" else "test"
-    restore(made.model, made.data, folder, split)
+    restore(made.model, made.data, folder, split, names_memory)
     scores = evaluate(made.model, made.data, split, made.trainer, lists_errors=output is not None)
     if scores is None:
         return

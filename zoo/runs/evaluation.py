@@ -103,8 +103,10 @@ def evaluate(
     )
 
 
-def restore(model: Task, data: DataModule, folder: ModelFolder, split: str) -> None:
-    """Give the trained weights to a model, and its memory to the data, unless the options name another."""
+def restore(
+    model: Task, data: DataModule, folder: ModelFolder, split: str, names_memory: bool = False
+) -> None:
+    """Give the trained weights to a model, and its memory to the data, unless the user names another."""
     source = f"--ckpt_path {folder.source}"
     if data.spec_type is not model.spec_type:
         raise InputError(
@@ -124,7 +126,7 @@ def restore(model: Task, data: DataModule, folder: ModelFolder, split: str) -> N
     model.restore(replace(folder.meta, data=state), folder.weights())
     data.duplicates.remember(state.seen)
     version = None
-    if data.memory is not None and data.has_memory and data.options.memory is None:
+    if data.memory is not None and data.has_memory and not names_memory:
         data.memory.was_users = state.memory_is_users
         use_memory(folder, data)
         version = folder.state.version

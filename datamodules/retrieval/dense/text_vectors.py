@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import cache_folder
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
-from datamodules.retrieval.dense.ranking import DenseRanking
+from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
 from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
 from datamodules.retrieval.dense.vector_store import VectorStore
 
@@ -112,7 +111,7 @@ class TextVectors:
     @property
     def has_query_side(self) -> bool:
         """True if queries have their own encoder or prompt."""
-        if Path(self.ranking.encoder).is_file():
+        if trained_model(self.ranking.encoder) is not None:
             return self._loaded().query_encoder is not None
         return self.ranking.published.query_prompt != self.ranking.published.document_prompt
 

@@ -24,7 +24,7 @@ from tests.sentence_folders import (
     write_modules,
     write_static,
 )
-from tests.zoo.conftest import Fit
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo
 from zoo.layers.encoders import TransformerEncoder, pooling_of, transformer_config_of
 
 WORD = torch.arange(20)
@@ -119,11 +119,17 @@ def test_a_static_encoder(static: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "static"])
-def test_a_run_with_a_published_encoder(kind: str, fit: Fit, request: pytest.FixtureRequest) -> None:
+def test_a_run_with_a_published_encoder(
+    kind: str, zoo_command: Zoo, train_csv: Path, request: pytest.FixtureRequest
+) -> None:
     published: Path = request.getfixturevalue(kind)
     options = ["--model=MemoryEnsemble", f"--model.transformer={published}", f"--data.tokenizer={published}"]
-    options += ["--model.metric_steps=0", "--model.members=[encoder]"]
-    run = fit("run", *options)
+    options += ["--model.metric_steps=0", "--model.members=[encoder]", f"--data.train_file={train_csv}"]
+    result = zoo_command(
+        "fit", *SMALL_DATA, *QUIET_TRAINER, *options, "--trainer.max_epochs=1", "--run_dir=run"
+    )
+    assert result.code == 0, result.err
+    run = Path("run")
     before = zoo.load(run).encode(["the old apple", "rain"])
     assert zoo.load(run).model.network.encoder.published.is_static == (kind == "static")
     shutil.rmtree(published / "2_Dense", ignore_errors=True)

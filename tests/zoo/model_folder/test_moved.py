@@ -157,5 +157,5 @@ def test_it_names_nothing_outside_of_itself(
             assert str(tmp_path) not in path.read_text()
             assert "localhost" not in path.read_text()
     # The memory is that of the cache, by links.
-    of_cache = {os.stat(path).st_ino for path in Path("cache").rglob("rows.arrow")}
-    assert os.stat(next(Path("run/model/memory").rglob("rows.arrow"))).st_ino in of_cache
+    of_cache = {os.stat(path).st_ino for path in Path("cache").rglob("rows-*.arrow")}
+    assert os.stat(next(Path("run/model/memory").rglob("rows-*.arrow"))).st_ino in of_cache

@@ -261,7 +261,6 @@ def make_data(folder: Path, **options: Any) -> ClassificationDataModule:
         "batch_size": 16,
         "characters": False,
         "cache_dir": str(folder / "cache"),
-        "seed": 0,
         **options,
     }
     return ClassificationDataModule(**given)

@@ -404,7 +404,7 @@ def test_charts(tmp_path: Path, zoo_command: Command) -> None:
     checkpoint = fitted(
         tmp_path, zoo_command, "--trainer.max_epochs=1", "--trainer.callbacks=callbacks.Charts"
     )
-    folder = checkpoint.parents[1] / "charts"
+    folder = checkpoint / "charts"
     assert [path.name for path in folder.glob("*.png")] == ["attention.png"]
     attention = (folder / "attention.csv").read_text().splitlines()
     assert len(attention) > 2

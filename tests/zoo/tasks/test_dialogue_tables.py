@@ -62,7 +62,7 @@ def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.
     table = {
         **{"description": "made up", "minutes": 1, "seeds": 1, "base": BASE, "rows": ROWS},
         **{"paper_metric": "test/errors_joint", "metrics": ["probability", "errors_joint"]},
-        **{"counts": ["errors_joint"], "skip_absent": True, "x_label": "k"},
+        **{"counts": ["errors_joint"], "skip_absent": True},
     }
     Path("small.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
     figures = run_table("small.yaml", str(data_dir), run_dir="out")

@@ -171,8 +171,8 @@ def test_area_under_curve_equals_scikit_learn(seed: int) -> None:
 # --- scores of a table ---
 
 
-def ranking_scores(lists: Lists, batch_size: int = 7, keep: bool = False) -> dict[str, float]:
-    scores = RankingScores(keep)
+def ranking_scores(lists: Lists, batch_size: int = 7) -> dict[str, float]:
+    scores = RankingScores()
     for start in range(0, len(lists), batch_size):
         part = lists[start : start + batch_size]
         score, target, number = flat(part)
@@ -185,11 +185,10 @@ def test_scores_do_not_depend_on_the_batches() -> None:
     assert ranking_scores(lists, 3) == ranking_scores(lists, 40) | {"loss": 1.0}
 
 
-def test_questions_without_a_positive_are_counted_and_excluded_or_kept() -> None:
+def test_questions_without_a_positive_are_counted_and_excluded() -> None:
     lists: Lists = [([2.0, 1.0], [1.0, 0.0]), ([2.0, 1.0], [0.0, 0.0]), ([2.0, 1.0], [0.0, 1.0])]
-    excluded, kept = ranking_scores(lists), ranking_scores(lists, keep=True)
+    excluded = ranking_scores(lists)
     assert (excluded["map"], excluded["questions"], excluded["questions_without_positive"]) == (0.75, 2, 1)
-    assert (kept["map"], kept["questions"], kept["questions_without_positive"]) == (0.5, 3, 1)
 
 
 def test_without_a_positive_there_are_no_means() -> None:
@@ -197,8 +196,6 @@ def test_without_a_positive_there_are_no_means() -> None:
     scores = ranking_scores(lists)
     assert scores.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
     assert scores["questions_without_positive"] == 1
-    # The option counts such questions as 0.
-    assert ranking_scores(lists, keep=True)["map"] == 0
     pairs = PairScores()
     pairs.update(torch.ones(2), torch.ones(2), torch.ones(2), torch.arange(2), torch.ones(2))
     assert pairs.compute().keys() == {"accuracy", "loss", "pairs"}
@@ -344,7 +341,7 @@ class ToyData(pl.LightningDataModule):
         return []
 
     def state(self) -> DataState:
-        return DataState("ToyData", {}, {}, None, {}, {}, None, {})
+        return DataState("ToyData", {}, {}, False, {}, {}, {}, None, {})
 
     def use_state(self, state: DataState) -> None:
         pass

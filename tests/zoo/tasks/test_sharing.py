@@ -20,7 +20,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.sharing import SharedLock, cached_property
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
-from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Fit, sentences
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Fit, Zoo, sentences
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 THREADS = 8
@@ -69,9 +69,10 @@ def test_threads_predict_texts_with_unseen_words(predictor: ClassificationPredic
     in_threads(lambda texts: probabilities(predictor, texts))
 
 
-def test_threads_predict_with_the_default_model(fit: Fit) -> None:
-    run = fit("ensemble", "--model=MemoryEnsemble", *SMALL_DATA, *QUIET_TRAINER)
-    fresh = zoo.load(run)
+def test_threads_predict_with_the_default_model(zoo_command: Zoo, train_csv: Path) -> None:
+    options = ["--model=MemoryEnsemble", *SMALL_DATA, *QUIET_TRAINER, f"--data.train_file={train_csv}"]
+    assert zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir=ensemble").code == 0
+    fresh = zoo.load("ensemble")
     in_threads(lambda texts: probabilities(fresh, texts))
 
 
