@@ -311,6 +311,11 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
         return self._spec
 
+    @property
+    def is_set_up(self) -> bool:
+        """True after `setup` or `use_state`, in this process."""
+        return self._spec is not None
+
     def _describe(self, vocabulary: Vocabulary, facts: PlainDict) -> None:
         self.words.use(vocabulary)
         self.facts, self._spec = facts, self.make_spec(vocabulary, facts)

@@ -199,7 +199,7 @@ class Ranking(Adapter):
             "both-length": {**AMV, "attention": "both", "attention_scale": "length"},
             "concatenated": {**AMV, "interaction": "concatenated"},
             "bilinear": {**AMV, "similarity": "bilinear"},
-            "tensor": {**AMV, "similarity": "tensor", "slices": 2},
+            "tensor": {**AMV, "similarity": "tensor", "slices": 3},
             "two-encoders": {**AMV, "shared_encoder": False, "overlap": True},
         },
         "ANMM": {"1": WORDS, "2": {**WORDS, "num_weights": 4}},

@@ -19,6 +19,7 @@ import zoo
 from callbacks import RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
 from zoo.ensemble.model import MemoryEnsemble
+from zoo.model_folder.folder import ModelFolder
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
@@ -91,7 +92,7 @@ def models(adapters: Any, runs: Any) -> Any:
 
     def build(case: Case) -> Any:
         if case.name in FITTED:
-            return zoo.load(runs(case).checkpoint).model
+            return zoo.load(runs(case).saved).model
         model = new_model(case)
         model._build(adapters(case.kind).data.spec, None, None)
         # Weights that start at zero (attention, gates) would hide their inputs.
@@ -149,6 +150,8 @@ class Run(NamedTuple):
     model: Any
     trainer: pl.Trainer
     checkpoint: Path
+    #: the model folder.
+    saved: Path
 
 
 def train(case: Case, adapter: Adapter, folder: Path, *callbacks: pl.Callback) -> Run:
@@ -156,7 +159,8 @@ def train(case: Case, adapter: Adapter, folder: Path, *callbacks: pl.Callback) -
     model, run = new_model(case), trainer(folder, max_epochs=1, callbacks=list(callbacks))
     fit(run, model, adapter.data)
     run.save_checkpoint(folder / "model.ckpt")
-    return Run(model, run, folder / "model.ckpt")
+    ModelFolder.write(folder / "saved", model, adapter.data)
+    return Run(model, run, folder / "model.ckpt", folder / "saved")
 
 
 @pytest.fixture(scope="module")
@@ -184,14 +188,14 @@ def test_a_run_of_an_epoch(run: Run) -> None:
 
 @every_model
 def test_loads_alone_with_the_same_outputs(case: Case, run: Run, adapter: Adapter) -> None:
-    loaded = zoo.load(run.checkpoint).model
+    loaded = zoo.load(run.saved).model
     assert type(loaded) is type(run.model)
     assert torch.equal(
         evaluate(adapter, loaded, adapter.batch), evaluate(adapter, run.model.eval(), adapter.batch)
     )
-    contents = torch.load(run.checkpoint, weights_only=True)
-    assert contents["memory_zoo"]["model"] == case.name
-    assert contents["memory_zoo"]["spec"] == adapter.data.spec._asdict()
+    meta = torch.load(run.checkpoint, weights_only=True)["memory_zoo"]["model"]
+    assert meta["model"] == case.name
+    assert meta["spec"] == adapter.data.spec._asdict()
 
 
 @every_learner

@@ -6,11 +6,20 @@ import shutil
 from pathlib import Path
 
 from datamodules.core.errors import InputError, visible
-from datamodules.core.storage import MANIFEST, check_inside, lock, named_disk_errors, new_folder, set_key
+from datamodules.core.storage import (
+    MANIFEST,
+    check_inside,
+    lock,
+    named_disk_errors,
+    new_folder,
+    read_checked,
+    set_key,
+)
 from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.names import FITTED, KIND, MEMORY, STATE
+from zoo.model_folder.parts import keep_encodings
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
 from zoo.registry import model_class, paper_of
 from zoo.run_folder import read_run
@@ -48,6 +57,9 @@ def export(source: str | Path, folder: str | Path) -> Path:
             version = memory.version
             # Vectors of removed texts are deleted, too.
             memory.copy_to(partial / MEMORY, partial / STATE, only_current=True).compact()
+            encoder = read_checked(model.state_file, "copy the folder again").get("encoder")
+            keep_encodings(partial / MEMORY, encoder)
+            set_key(partial / STATE, "encoder", encoder)
         for name in fitted.names:
             (partial / FITTED).mkdir(exist_ok=True)
             shutil.copyfile(whole_file(model.path / FITTED, name), partial / FITTED / name)

@@ -54,7 +54,9 @@ def write(folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) ->
         if isinstance(memory, FolderMemory):
             version = memory.version
             memory.copy_to(partial / MEMORY, partial / STATE)
-            keep_encodings(partial / MEMORY, model.encodings_to_keep(data))
+            encoder = model.encodings_to_keep(data)
+            keep_encodings(partial / MEMORY, encoder)
+            set_key(partial / STATE, "encoder", encoder)
         meta = _portable(model.describe(), data, partial)
         if isinstance(memory, FolderMemory):
             pointer = read_checked(partial / STATE, _ADVICE)["memory"]

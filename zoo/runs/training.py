@@ -216,7 +216,8 @@ def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
     best = run_dir / "checkpoints" / "best.ckpt"
     if not best.is_file():
         return
-    if data.memory is not None and data.has_memory and data.memory.location is None:
+    lacks_memory = data.memory is not None and data.has_memory and data.memory.location is None
+    if lacks_memory or not data.is_set_up:
         data.prepare_data()  # the processes of the training were forks of this one
         data.setup("fit")
     restore(model, best)

@@ -196,9 +196,9 @@ def test_a_memory_is_encoded_once_for_all_and_grows_with_the_memory(
     encoded: list[str] = []
     encode = MemoryEnsemble.encode
 
-    def record(self: MemoryEnsemble, texts: list[str]) -> NDArray[np.float32]:
+    def record(self: MemoryEnsemble, data: Any, texts: list[str]) -> NDArray[np.float32]:
         encoded.extend(texts)
-        return encode(self, texts)
+        return encode(self, data, texts)
 
     monkeypatch.setattr(MemoryEnsemble, "encode", record)
     assert zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}").code == 0

@@ -60,7 +60,7 @@ def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
     options = [
         "test",
-        "--ckpt_path=run/checkpoints/last.ckpt",
+        "--ckpt_path=run",
         "--data.test_file",
         test,
         "--data.eval_batch_size=2",

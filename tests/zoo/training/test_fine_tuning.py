@@ -305,7 +305,7 @@ def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any, monkeypatch: p
             learning_rates={"encoder.words": 0.3},
             optimizer=lambda parameters: optimizer(parameters, lr=0.01),
         )
-        train(model, table("old", OLD), max_epochs=3, limit_train_batches=1.0)
+        train(model, table("old", OLD), max_epochs=2, limit_train_batches=1.0)
         results.append(weights(model))
     for name in results[0]:
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-4, atol=1e-5)
