@@ -204,7 +204,7 @@ class Ranking(Adapter):
         },
         "ANMM": {"1": WORDS, "2": {**WORDS, "num_weights": 4}},
         "ARCI": {
-            "": {**FIRM, "filters": (8, 7), "hidden_size": 6},
+            "": {**FIRM, "filters": (8, 7), "hidden_size": 16},
             "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6},
         },
         "ARCII": {
