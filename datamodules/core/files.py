@@ -18,6 +18,8 @@ from datamodules.core.errors import InputError, reason
 
 #: Bytes of the longest line.
 LONGEST_LINE = 1 << 28
+#: Beyond both limits, a compressed file is refused: its bytes when they are unpacked, and their ratio.
+MOST_UNPACKED, LARGEST_RATIO = 1 << 30, 200
 
 _OPEN: dict[str, Callable[[Path, str], IO[bytes]]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
@@ -48,15 +50,18 @@ def binary_lines(path: str | Path) -> Iterator[bytes]:
     If a .zip holds several files, name one like a file in a folder: `glove.6B.zip/glove.6B.100d.txt`.
     """
     path = Path(path)
-    lines = 0
+    lines = unpacked = 0
     try:
         with _opened(path) as file:
             # The decompressors split lines in Python, a buffer around them in C.
             buffered = io.BufferedReader(file, 1 << 18)  # type: ignore[arg-type,type-var]
+            packed = next(part for part in (path, *path.parents) if part.is_file()).stat().st_size
             for line in iter(partial(buffered.readline, LONGEST_LINE), b""):
                 lines += 1
+                unpacked += len(line)
                 if len(line) == LONGEST_LINE:
                     raise InputError(f"{path}: line {lines} has more than {LONGEST_LINE >> 20} MB; split it")
+                check_expansion(path, packed, unpacked)
                 yield line
     except (InputError, MemoryError):
         raise
@@ -69,6 +74,15 @@ def binary_lines(path: str | Path) -> Iterator[bytes]:
         raise InputError(
             f"{path}: truncated or damaged after line {lines} ({reason(error)}); copy, download or compress it again"
         ) from error
+
+
+def check_expansion(path: Path, packed: int, unpacked: int) -> None:
+    """Refuse a compressed file that unpacks to far more bytes than tables do: it would fill the memory."""
+    if unpacked > MOST_UNPACKED and unpacked > LARGEST_RATIO * packed:
+        raise InputError(
+            f"{path}: unpacks to more than {MOST_UNPACKED >> 30} GB and {LARGEST_RATIO} times its size, as no table"
+            " does; if it is one, unpack it and name the unpacked file"
+        )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError, excerpt, reason
-from datamodules.core.files import binary_lines, existing_file
+from datamodules.core.files import binary_lines, check_expansion, existing_file
 from datamodules.corpora.records import Block, Columns
 from datamodules.corpora.rows import BLOCK
 
@@ -261,7 +261,7 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
                 for groups in _row_groups(file.metadata)
                 for batch in file.iter_batches(BLOCK, row_groups=groups, columns=distinct)
             )
-            yield from _arrow_blocks(batches, wanted, str(path))
+            yield from _arrow_blocks(_checked(batches, path), wanted, str(path))
     except UnicodeDecodeError as error:
         # `_python_values` handles undecodable values, so this is a name.
         raise InputError(f"{path}: a column's name is not UTF-8 ({error.reason}); write it again") from None
@@ -284,6 +284,14 @@ def _row_groups(metadata: FileMetaData) -> Iterator[list[int]]:
             groups, rows = [], 0
     if groups:
         yield groups
+
+
+def _checked(batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[pa.RecordBatch]:
+    packed, unpacked = path.stat().st_size, 0
+    for batch in batches:
+        unpacked += batch.nbytes
+        check_expansion(path, packed, unpacked)
+        yield batch
 
 
 def _dataset_blocks(

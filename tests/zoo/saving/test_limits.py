@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ import zoo
 from datamodules.core import files, storage
 from datamodules.core.arrays import map_array
 from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.files import binary_lines
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
 from zoo.model_folder.export import export
@@ -72,6 +74,27 @@ def test_a_header_that_announces_terabytes(tmp_path: Path) -> None:
         out.write(bytes(400))
     with pytest.raises(DamagedError, match=r"a\.npy: damaged"):
         map_array(file, np.float32)
+
+
+def test_a_table_that_unpacks_to_far_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
+    bomb = tmp_path / "bomb.csv.gz"
+    bomb.write_bytes(gzip.compress(b"text,label\n" + b"a,b\n" * 1_000_000))
+    with pytest.raises(InputError, match=r"bomb\.csv\.gz: unpacks to more than .* 200 times its size"):
+        read_table(bomb)
+    plain = tmp_path / "plain.csv"
+    plain.write_bytes(gzip.decompress(bomb.read_bytes()))
+    assert sum(1 for _ in binary_lines(plain)) == 1_000_001
+
+
+def test_a_parquet_table_that_unpacks_to_far_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas
+
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
+    bomb = tmp_path / "bomb.parquet"
+    pandas.DataFrame({"text": ["a text of some words " * 20] * 50_000, "label": "x"}).to_parquet(bomb)
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_table(bomb)
 
 
 def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
