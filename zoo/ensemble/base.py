@@ -351,11 +351,10 @@ def read_table(
     data: TextRowsDataModule[Any],
     split: TextSplit,
     inputs: set[Input],
-    network: EnsembleNetwork | None = None,
     rows: NDArray[np.int64] | None = None,
 ) -> Readings:
-    """The inputs of members for some rows of a table, or all, on the CPU, by the model's network or another one."""
-    network = network or model.network
+    """The inputs of members for some rows of a table, or all, on the CPU."""
+    network = model.network
     rows = np.arange(len(split.rows)) if rows is None else rows
     texts = split.rows.texts.take(rows)
     vectors = None

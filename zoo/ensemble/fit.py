@@ -311,7 +311,9 @@ class _FoldReader(NamedTuple):
         readings = table.rows.read(rows, inputs)
         if "vectors" not in inputs:
             return readings
-        read = read_table(table.model, table.data, table.training, {"vectors"}, self.network, rows)
+        # Evaluation mode is switched on for the model's network: this one would read with dropout.
+        with table.model.using(self.network):
+            read = read_table(table.model, table.data, table.training, {"vectors"}, rows)
         return readings._replace(vectors=read.vectors, logits=read.logits)
 
 

@@ -135,9 +135,6 @@ def test_contributions_add_up(run: Run, zoo_command: Zoo, tmp_path: Path) -> Non
     assert record["contributions"] == pytest.approx(predictor.predict(texts[:1])[0].contributions, abs=1e-5)
 
 
-@pytest.mark.xfail(
-    reason="a resumed finish fits slightly other calibrations than an uninterrupted one: known defect"
-)
 def test_a_run_resumes_in_the_stage_where_it_was_stopped(
     run: Run, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
