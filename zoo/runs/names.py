@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
-from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from datamodules import MODULES
@@ -102,7 +102,7 @@ def _origin(module: str, name: str) -> tuple[str, str]:
 def _definitions(module: str) -> Mapping[str, ast.stmt]:
     """Return classes and imports of a module by the names that they define; the module is not imported."""
     top, *rest = module.split(".")
-    spec = PathFinder.find_spec(top)
+    spec = find_spec(top)
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, *rest)
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
