@@ -62,9 +62,22 @@ def lock(folder: Path) -> Iterator[None]:
         file_lock = lock_file(folder.parent / f".{folder.name}.lock")
         file_lock.acquire()
     try:
+        _restore(folder)
         yield
     finally:
         file_lock.release()
+
+
+def _restore(folder: Path) -> None:
+    """Finish the replacement of a folder by a process that was killed: see `finish_folder`."""
+    replaced = _replaced(folder)
+    if replaced.exists() and not folder.exists():
+        replaced.rename(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")
 
 
 def lock_file(path: Path) -> FileLock:
@@ -113,10 +126,12 @@ def finish_folder(
         file.flush()
         os.fsync(file.fileno())
     sync(partial)
-    if folder.exists():
-        shutil.rmtree(folder)
+    # A process may be killed at any line: until the new folder is in its place, the old one is kept.
+    if folder.is_dir():
+        folder.rename(_replaced(folder))
     partial.rename(folder)
     sync(folder.parent)
+    shutil.rmtree(_replaced(folder), ignore_errors=True)
 
 
 def delete(folder: Path) -> None:

@@ -195,6 +195,35 @@ def test_a_killed_build_leaves_no_whole_folder(tmp_path: Path) -> None:
     assert entries(tmp_path) == {"a"}
 
 
+def _killed_while_replacing(folder: Path, moves: int) -> None:
+    moved: list[Path] = []
+
+    def rename(path: Path, target: Path) -> None:
+        if len(moved) == moves:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.rename(path, target)
+        moved.append(path)
+
+    def rmtree(path: Path, **_: object) -> None:
+        if len(moved) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Path.rename, storage.shutil.rmtree = rename, rmtree  # type: ignore[method-assign,assignment]
+    build(folder, "new", "other words")
+
+
+@pytest.mark.parametrize(("moves", "kept"), [(0, "old"), (1, "old"), (2, "new")])
+def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(
+    tmp_path: Path, moves: int, kept: str
+) -> None:
+    folder = build(tmp_path / "a", "old")
+    assert in_processes(1, _killed_while_replacing, folder, moves) == [-signal.SIGKILL]
+    with lock(folder):
+        assert is_whole(folder, kept)
+    build(folder, "new", "other words")
+    assert entries(tmp_path) == {"a"}
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_one_line_that_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
