@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Collection
 from dataclasses import fields
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datamodules
+from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Retriever
@@ -176,19 +176,6 @@ def move(model: torch.nn.Module, device: str | torch.device) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {device}: {reason}; use cpu or an available device") from error
-
-
-def option_names(kind: type[Any]) -> list[str]:
-    """Return the names of all options of a class whose constructors pass on those of their bases."""
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = [
-        name
-        for base in inspect.getmro(kind)
-        if "__init__" in vars(base)
-        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
-        if parameter.kind in named and name != "self"
-    ]
-    return list(dict.fromkeys(names))
 
 
 def _absolute(name: str) -> str:

@@ -1,8 +1,9 @@
-"""Classes that were imported, by their names."""
+"""Imported classes by their names, and the options of their constructors."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import inspect
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -19,3 +20,16 @@ def imported_subclass(base: type[T], class_path: str) -> type[T] | None:
         if kind.__name__ == name and (match is None or kind.__module__ == module):
             match = kind
     return match
+
+
+def option_names(kind: type[Any]) -> list[str]:
+    """Return the names of all options of a class whose constructors pass on those of their bases."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [
+        name
+        for base in inspect.getmro(kind)
+        if "__init__" in vars(base)
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if parameter.kind in named and name != "self"
+    ]
+    return list(dict.fromkeys(names))

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from datamodules.core.classes import imported_subclass
-from datamodules.core.errors import InputError, reason
+from datamodules.core.classes import imported_subclass, option_names
+from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
 
@@ -56,9 +56,8 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
     arguments = {
         str(name): _checked_argument(value, folder) for name, value in description["init_args"].items()
     }
-    # The parser of the command line takes a dot in a name for an option of a part.
-    if unknown := [name for name in arguments if not name.isidentifier()]:
-        raise InputError(f"the retriever {kind.__name__} has no option {unknown[0]!r}")
+    if unknown := sorted(arguments.keys() - option_names(kind)):
+        raise InputError(f"the retriever {kind.__name__} has no option {excerpt(unknown[0])!r}")
     if local := sorted(kind.local_options & arguments.keys()):
         raise InputError(
             f"the description of the retriever {kind.__name__} has the option {local[0]}, which files must not set;"
@@ -89,16 +88,7 @@ def make_retriever(description: object, folder: Path | None = None) -> Retriever
     arguments = dict(checked["init_args"])
     if isinstance(arguments.get("retrievers"), list):
         arguments["retrievers"] = [make_retriever(member, folder) for member in arguments["retrievers"]]
-    kind = retriever_class(checked["class_path"])
-    try:
-        return kind(**arguments)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"the description of the retriever {kind.__name__} is damaged ({reason(error)}); name a retriever with"
-            " --retriever"
-        ) from error
+    return retriever_class(checked["class_path"])(**arguments)
 
 
 def is_existing_index(retriever: Retriever) -> TypeGuard[ElasticsearchRetriever]:

@@ -16,7 +16,7 @@ def list_models(name: str | None = None) -> None:
         name: of a model; null lists all.
     """
     if name is not None:
-        from zoo.loading import option_names
+        from datamodules.core.classes import option_names
 
         kind = model_class(name)
         print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")

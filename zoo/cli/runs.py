@@ -114,8 +114,9 @@ def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
 
 def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFolder, PlainDict]:
     """Open a trained model, and return it with the configuration with which it is evaluated."""
+    from datamodules.core.classes import option_names
     from datamodules.retrieval import checked_description
-    from zoo.loading import check_options, class_of, option_names, options_of_data
+    from zoo.loading import check_options, class_of, options_of_data
     from zoo.model_folder.folder import ModelFolder
 
     folder = ModelFolder.open(source)

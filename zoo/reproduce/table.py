@@ -16,11 +16,11 @@ import yaml
 
 import datamodules
 from datamodules.base import DataModule
+from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import titles
-from zoo.loading import option_names
 from zoo.registry import model_class
 
 #: Prefix of a metric's name -> split.

@@ -131,6 +131,19 @@ def test_a_class_that_was_not_imported_is_refused_and_never_imported(
     assert "strange" not in sys.modules
 
 
+def test_errors_of_descriptions_are_input_errors_and_those_of_constructors_are_not() -> None:
+    class Failing(OverlapRetriever):
+        def __init__(self, letters: bool = False) -> None:
+            raise TypeError("a bug")
+
+    described = OverlapRetriever().describe()
+    with pytest.raises(TypeError, match="a bug"):
+        make_retriever({**described, "class_path": f"{__name__}.Failing"})
+    described["init_args"]["a.b"] = 1
+    with pytest.raises(InputError, match=r"^the retriever OverlapRetriever has no option 'a\.b'$"):
+        make_retriever(described)
+
+
 def test_the_command_line_imports_an_own_retriever(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from datamodules.retrieval import EmbeddedRetriever\nclass Own(EmbeddedRetriever): pass\n"
