@@ -55,7 +55,7 @@ class ClickSplit(PreparedSplit):
     def map_parts(cls, origin: Origin) -> Self:
         documents, hits = origin.rows("documents"), origin.open_optional("hits", open_neighbors)
         return cls(
-            Judgements.load(origin.folder("judgements"), documents, origin.source),
+            Judgements.load(origin.folder("judgements"), origin.source, documents=documents),
             origin.open("query_tokens", TokenStore.open),
             origin.open("document_tokens", TokenStore.open),
             None if hits is None else DocumentHits.of(hits, documents),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.ragged import Ragged, offsets_of
-from datamodules.core.sharing import cached_property
-from datamodules.corpora.rows import Rows
+from datamodules.corpora.rows import Rows, StoredTable
 
 
 @dataclass
@@ -30,7 +27,7 @@ class Dialogue:
 
 
 @dataclass(frozen=True, eq=False)
-class Dialogues:
+class Dialogues(StoredTable):
     """A table of D dialogues."""
 
     #: the turns of all dialogues.
@@ -41,7 +38,7 @@ class Dialogues:
     questions: Rows
     #: [D + 1].
     question_offsets: NDArray[np.int64]
-    ids: list[str]
+    ids: pa.StringArray
     source: str
 
     @staticmethod
@@ -57,7 +54,7 @@ class Dialogues:
                 source,
             ),
             offsets_of([len(dialogue.questions) for dialogue in dialogues]),
-            [dialogue.id for dialogue in dialogues],
+            pa.array([dialogue.id for dialogue in dialogues], pa.string()),
             source,
         )
 
@@ -69,7 +66,7 @@ class Dialogues:
             offsets_of(np.concatenate([np.diff(part.turn_offsets) for part in parts])),
             Rows.concat([part.questions for part in parts]),
             offsets_of(np.concatenate([np.diff(part.question_offsets) for part in parts])),
-            [name for part in parts for name in part.ids],
+            pa.array([name for part in parts for name in part.ids.to_pylist()], pa.string()),
             " + ".join(part.source for part in parts),
         )
 
@@ -87,34 +84,5 @@ class Dialogues:
             turn_offsets=turns.offsets,
             questions=self.questions.select(questions.values),
             question_offsets=questions.offsets,
-            ids=[self.ids[number] for number in chosen.tolist()],
+            ids=self.ids.take(pa.array(chosen)),
         )
-
-    def save(self, folder: Path) -> None:
-        """Write the files that `load` maps."""
-        self.turns.save(folder / "turns.arrow")
-        self.questions.save(folder / "questions.arrow")
-        np.save(folder / "turn_offsets.npy", self.turn_offsets)
-        np.save(folder / "question_offsets.npy", self.question_offsets)
-        (folder / "ids.json").write_text(json.dumps(self.ids))
-
-    @staticmethod
-    def load(folder: Path, source: str) -> Dialogues:
-        """Map the files that `save` wrote."""
-        return Dialogues(
-            Rows.load(folder / "turns.arrow", source),
-            np.load(folder / "turn_offsets.npy"),
-            Rows.load(folder / "questions.arrow", source),
-            np.load(folder / "question_offsets.npy"),
-            json.loads((folder / "ids.json").read_text()),
-            source,
-        )
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of the turns, questions, answers and ids."""
-        digest = hashlib.sha256(self.turns.fingerprint.encode() + self.questions.fingerprint.encode())
-        for offsets in (self.turn_offsets, self.question_offsets):
-            digest.update(offsets.astype("<i8").tobytes())
-        digest.update(json.dumps(self.ids).encode())
-        return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,7 @@ from datamodules.core.files import is_number
 from datamodules.core.sharing import cached_property
 from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Columns
-from datamodules.corpora.rows import Rows
+from datamodules.corpora.rows import Rows, StoredTable
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +29,13 @@ NAMES = (
 )
 #: The largest number of ids that a message names.
 _NAMED = 3
-_ARRAYS = (("query", "<i4"), ("document", "<i4"), ("grade", "<f4"))
 
 
 @dataclass(frozen=True, eq=False)
-class Judgements:
+class Judgements(StoredTable):
     """J judgements of the documents of a collection for Q queries."""
+
+    shared = ("documents",)
 
     #: the queries with their ids, in order of their first judgement.
     queries: Rows
@@ -85,27 +85,6 @@ class Judgements:
         order = order[query[order] >= 0]
         arrays = query[order], self.document[order], self.grade[order]
         return Judgements(self.queries.select(chosen), self.documents, *arrays, self.source)
-
-    def save(self, folder: Path) -> None:
-        """Write the files that `load` maps, except the documents, which all tables share."""
-        self.queries.save(folder / "queries.arrow")
-        for name, _ in _ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name))
-
-    @staticmethod
-    def load(folder: Path, documents: Rows, source: str) -> Judgements:
-        """Map the files that `save` wrote."""
-        query, document, grade = (np.load(folder / f"{name}.npy", mmap_mode="r") for name, _ in _ARRAYS)
-        queries = Rows.load(folder / "queries.arrow", source)
-        return Judgements(queries, documents, query, document, grade, source)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of queries, documents and judgements, independent of the files' names."""
-        digest = hashlib.sha256(f"{self.queries.fingerprint} {self.documents.fingerprint}".encode())
-        for name, dtype in _ARRAYS:
-            digest.update(np.asarray(getattr(self, name)).astype(dtype).tobytes())
-        return digest.hexdigest()
 
 
 def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgements:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.core.sharing import cached_property
-from datamodules.corpora.rows import SCHEMA, Repairs, Rows
-
-_ARRAYS = ("first_row", "second_row", "question", "target")
-_IDS = ("ids", "question_ids")
+from datamodules.corpora.rows import SCHEMA, Repairs, Rows, StoredTable
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class Pairs(StoredTable):
     """A table of P pairs."""
 
     #: the distinct first texts (questions), and the second ones, in order of first occurrence; ids are row numbers.
@@ -130,41 +125,6 @@ class Pairs:
     def select_questions(self, questions: ArrayLike) -> Pairs:
         """Return all pairs of these questions, in the table's order."""
         return self.select(np.flatnonzero(np.isin(self.question, questions)))
-
-    def save(self, folder: Path) -> None:
-        """Write the files that `load` maps."""
-        self.first.save(folder / "first.arrow")
-        self.second.save(folder / "second.arrow")
-        for name in _ARRAYS:
-            np.save(folder / f"{name}.npy", getattr(self, name))
-        for name in _IDS:
-            table = pa.table({"id": getattr(self, name)})
-            path = str(folder / f"{name}.arrow")
-            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table)
-
-    @staticmethod
-    def load(folder: Path, source: str) -> Pairs:
-        """Map the files that `save` wrote."""
-        maps = {name: pa.memory_map(str(folder / f"{name}.arrow")) for name in _IDS}
-        return Pairs(
-            Rows.load(folder / "first.arrow", source),
-            Rows.load(folder / "second.arrow", source),
-            **{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS},
-            **{name: pa.ipc.open_file(file).read_all().column("id") for name, file in maps.items()},
-            source=source,
-        )
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of texts, pairs, grades and ids, independent of the file's name."""
-        digest = hashlib.sha256(self.first.fingerprint.encode() + self.second.fingerprint.encode())
-        for name in _ARRAYS:
-            values: NDArray[np.generic] = getattr(self, name)
-            digest.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
-        for name in _IDS:
-            digest.update("\0".join(getattr(self, name).to_pylist()).encode() + b"\1")
-        return digest.hexdigest()
 
 
 def _distinct(column: pa.Array, source: str) -> tuple[Rows, NDArray[np.int32]]:

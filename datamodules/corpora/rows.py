@@ -7,13 +7,14 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
+from typing_extensions import Self
 
 from datamodules.core.arrays import damaged
 from datamodules.core.errors import reason
@@ -235,6 +236,58 @@ class Repairs:
             log.warning("%s: NUL characters in %d fields, each replaced by a space", source, self.nuls)
         if self.surrogates:
             log.warning("%s: lone surrogates in %d fields, each replaced by U+FFFD", source, self.surrogates)
+
+
+class StoredTable:
+    """Base of dataclasses whose fields are rows, columns of strings and arrays: each is a file on the disk."""
+
+    source: str
+    #: fields that other tables share, and that are not stored.
+    shared: ClassVar[tuple[str, ...]] = ()
+
+    def _values(self) -> dict[str, Any]:
+        own = [field.name for field in fields(self) if field.name != "source"]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in own}
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `load` maps."""
+        for name, value in self._values().items():
+            if name in self.shared:
+                continue
+            if isinstance(value, Rows):
+                value.save(folder / f"{name}.arrow")
+            elif isinstance(value, np.ndarray):
+                np.save(folder / f"{name}.npy", value)
+            else:
+                column, path = pa.table({"id": value}), str(folder / f"{name}.ids")
+                with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, column.schema) as writer:
+                    writer.write_table(column)
+
+    @classmethod
+    def load(cls, folder: Path, source: str, **shared: Any) -> Self:
+        """Map the files that `save` wrote."""
+        values: dict[str, Any] = {"source": source, **shared}
+        for path in folder.iterdir():
+            if path.suffix == ".arrow":
+                values[path.stem] = Rows.load(path, source)
+            elif path.suffix == ".npy":
+                values[path.stem] = np.load(path, mmap_mode="r")
+            elif path.suffix == ".ids":
+                values[path.stem] = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column("id")
+        return cls(**values)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of all fields, independent of the files' names."""
+        digest = hashlib.sha256()
+        for value in self._values().values():
+            if isinstance(value, Rows):
+                digest.update(value.fingerprint.encode())
+            elif isinstance(value, np.ndarray):
+                digest.update(value.astype(value.dtype.newbyteorder("<")).tobytes())
+            else:
+                digest.update("\0".join(value.to_pylist()).encode() + b"\1")
+        return digest.hexdigest()
 
 
 def prepare_rows(rows: Rows, cache: Path) -> Part:

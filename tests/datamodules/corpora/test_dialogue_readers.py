@@ -48,7 +48,7 @@ def test_a_record_may_have_many_questions_and_a_dialogue_many_records(tmp_path: 
         {"talk": ["a b", "c"], "asked": "w", "right": "a", "key": 1},
     )
     table = read_dialogues(file, "talk", "asked", "right", "key")
-    assert table.ids == ["1", "2"]
+    assert table.ids.to_pylist() == ["1", "2"]
     assert texts(table, 0) == (["a b", "c"], ["x", "y", "w"], ["b", "c", "a"])
     assert texts(read_dialogues(file, "talk", "asked", None), 1) == (["d"], ["z"], [None])
 

@@ -55,7 +55,7 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
 def test_is_saved_and_loaded(tmp_path: Path) -> None:
     judgements = read_judgements(write(tmp_path / "qrels", "trec"), QUERIES, DOCUMENTS)
     judgements.save(tmp_path)
-    again = Judgements.load(tmp_path, DOCUMENTS, "again")
+    again = Judgements.load(tmp_path, "again", documents=DOCUMENTS)
     assert written(again) == EXPECTED
     assert again.fingerprint == judgements.fingerprint
     assert judgements.select([1]).fingerprint != judgements.fingerprint
