@@ -144,22 +144,20 @@ class Retriever(ABC):
         """Return the constructor's arguments, JSON values, without `local_options`; `retrievers` as descriptions."""
 
     @abstractmethod
-    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+    def index(self, collection: Collection, folder: Path) -> None:
         """Build the index of a collection, with its files in the folder, and open it; resume an interrupted build."""
 
     @abstractmethod
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open an index; raise an `InputError` if it is missing, unfinished, damaged or of another collection."""
 
-    def update(
-        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
-    ) -> None:
+    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
         """Build the index of a collection that has some texts of the open index, which stays unchanged.
 
         `known` [n] has the row of each text in the open index, -1 for a new text; texts of both keep their order.
         Subclasses may process only the new texts; the result ranks as if `index` had built it.
         """
-        self.index(collection, folder, progress)
+        self.index(collection, folder)
 
     def without_index(self) -> Self:
         """Return a retriever with the same options, encoder and connection that opens an index of its own."""

@@ -136,21 +136,19 @@ class FusedRetriever(Retriever):
             "depth": self.ranking.depth,
         }
 
-    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+    def index(self, collection: Collection, folder: Path) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
         for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
             if is_whole(own_folder, fingerprint):
                 member.open(own_folder, fingerprint)
             else:
-                member.index(replace(collection, fingerprint=fingerprint), own_folder, progress)
+                member.index(replace(collection, fingerprint=fingerprint), own_folder)
 
-    def update(
-        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
-    ) -> None:
+    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
         """Build each member's index of a collection that has changed; see `Retriever.update`."""
         for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
             if not is_whole(own_folder, fingerprint):
-                member.update(replace(collection, fingerprint=fingerprint), known, own_folder, progress)
+                member.update(replace(collection, fingerprint=fingerprint), known, own_folder)
 
     def delete(self, folder: Path, fingerprint: str) -> None:
         """Delete the members' indexes; see `Retriever.delete`."""

@@ -132,12 +132,12 @@ def measure(
     labels = [str(number) for number in range(int(train.target.max()) + 1)]
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows.from_lists(train.texts, [labels[each] for each in train.target], source="clean")
-        clean = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "clean", progress=False)
+        clean = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "clean")
         votes = read_texts(clean, clean.labels()).rows.readings.neighbors
         assert votes is not None and votes.rows is not None  # noqa: PT018
         noisy = plant(train, share, options.noise, seed, votes.rows)
         rows = Rows.from_lists(train.texts, [labels[each] for each in noisy], source="noisy")
-        memory = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "noisy", progress=False)
+        memory = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "noisy")
         inputs = read_texts(memory, labels)
         if train.vectors is not None:
             inputs = add_vectors(inputs, EncodedMemory(memory, train.vectors, lambda texts: train.vectors))

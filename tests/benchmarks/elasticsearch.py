@@ -70,7 +70,7 @@ def measure(url: str, texts: list[str], queries: list[str], shards: int) -> None
     name = f"{prefix}-{'0' * 16}"
     retriever = ElasticsearchRetriever(url=url, index_prefix=prefix, shards=shards)
     cpu = time.process_time()
-    loading = seconds_of(lambda: retriever.index(Collection(texts, "0" * 16), Path("unused"), progress=False))
+    loading = seconds_of(lambda: retriever.index(Collection(texts, "0" * 16), Path("unused")))
     cpu = 1e6 * (time.process_time() - cpu) / len(texts)
     with Elasticsearch(url, request_timeout=600) as client:
         store = client.indices.stats(index=name, metric="store")["_all"]["primaries"]["store"][

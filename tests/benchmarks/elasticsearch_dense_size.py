@@ -75,7 +75,7 @@ def load(
     fingerprint = f"{kind or 'float'}-{candidates or 'flat'}".ljust(16, "-")
     retriever.delete(Path("unused"), fingerprint)
     start = time.perf_counter()
-    retriever.index(Collection([str(row) for row in range(n)], fingerprint), Path("unused"), progress=False)
+    retriever.index(Collection([str(row) for row in range(n)], fingerprint), Path("unused"))
     seconds, name = time.perf_counter() - start, f"dense-size-{fingerprint}"
     count = retriever.server.call(
         lambda client: client.count(index=name, query={"exists": {"field": "vector"}})

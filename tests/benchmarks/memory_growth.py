@@ -58,18 +58,16 @@ def main() -> None:
         return EmbeddedRetriever()
 
     def build(table: Rows, folder: Path, prefix: str) -> FolderMemory:
-        return FolderMemory.build(table, make(prefix), folder, progress=False)
+        return FolderMemory.build(table, make(prefix), folder)
 
     try:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             small = build(rows.select(np.arange(100)), folder / "warm", prefixes[0])
-            small.add(rows.select(np.arange(100, 200)), progress=False)  # compiles the kernels
+            small.add(rows.select(np.arange(100, 200)))  # compiles the kernels
             small.search([rows.texts[0]], 1)
             old, _ = timed(f"build {options.rows} rows", lambda: build(first, folder / "m", prefixes[1]))
-            _, growing = timed(
-                f"add {options.added} rows to {options.rows}", lambda: old.add(added, progress=False)
-            )
+            _, growing = timed(f"add {options.added} rows to {options.rows}", lambda: old.add(added))
             hits, _ = timed("first search of a new row", lambda: old.search([added.texts[0]], 1))
             assert hits.memories.texts[0] == added.texts[0]
             _, building = timed(
@@ -77,8 +75,8 @@ def main() -> None:
             )
             timed("open the grown memory", lambda: FolderMemory(folder / "m", make(prefixes[1])))
             ids = old.rows.ids
-            timed("remove a row", lambda: old.remove([ids[len(ids) // 2]], progress=False))
-            timed("correct a row", lambda: old.relabel({ids[len(ids) // 3]: "c9"}, progress=False))
+            timed("remove a row", lambda: old.remove([ids[len(ids) // 2]]))
+            timed("correct a row", lambda: old.relabel({ids[len(ids) // 3]: "c9"}))
             print(f"adding takes {growing / building:.2f} of building from scratch")
     finally:
         if options.url:

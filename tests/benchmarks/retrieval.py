@@ -49,7 +49,7 @@ def build(system: str, documents: int, length: int, folder: Path) -> None:
         if system == "bm25s":
             return bm25s_index(texts)
         retriever = EmbeddedRetriever(similarity="LMDirichlet" if system == "LMDirichlet" else "BM25")
-        retriever.index(Collection(texts, "benchmark"), folder, progress=False)
+        retriever.index(Collection(texts, "benchmark"), folder)
         return retriever
 
     work(small)

@@ -337,7 +337,7 @@ def test_unlabelled_texts_as_memory(kind: Kind[ClassificationDataModule]) -> Non
 def test_a_folder_as_memory(kind: Kind[ClassificationDataModule]) -> None:
     texts, labels = labelled_texts(40, seed=9)
     folder = kind.folder / "memory"
-    memory = FolderMemory.build(Rows.from_lists(texts, labels), EmbeddedRetriever(), folder, progress=False)
+    memory = FolderMemory.build(Rows.from_lists(texts, labels), EmbeddedRetriever(), folder)
     data = kind.prepared(memory=str(folder))
     assert data.memory is not None
     assert data.memory.location is not None

@@ -288,10 +288,10 @@ def full_disks(folder: Path, server: str | None) -> Campaign:
         return memory.search(TEXTS, 3).scores.round(5).tolist()
 
     def grow(folder: Path) -> Any:
-        FolderMemory.build(rows, EmbeddedRetriever(), folder, progress=False)
+        FolderMemory.build(rows, EmbeddedRetriever(), folder)
         memory = open_memory(str(folder), EmbeddedRetriever())
         if memory.version == 1:  # type: ignore[attr-defined]
-            memory.add(more, progress=False)
+            memory.add(more)
         return search(memory)
 
     expected = grow(folder / "whole")
@@ -342,7 +342,7 @@ def servers(folder: Path, server: str | None) -> Campaign | None:
 
     def search(url: str, number: int) -> Any:
         retriever = ElasticsearchRetriever(url=url, index_prefix="zoo-faults", timeout=10)
-        retriever.index(Collection(texts, f"{number:016d}"), Path(), progress=False)
+        retriever.index(Collection(texts, f"{number:016d}"), Path())
         return retriever.search(TEXTS, 3).scores.round(4).tolist()
 
     expected = search(server, 0)

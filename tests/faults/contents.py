@@ -108,7 +108,7 @@ def contents(folder: Path, server: str | None) -> Campaign:
             memory = predictor.memory
             assert isinstance(memory, FolderMemory)
             memory.search(TEXTS, 3, exclude_duplicates=True)
-            memory.add(Rows.from_lists(["a new apple"], ["fruit"]), progress=False)
+            memory.add(Rows.from_lists(["a new apple"], ["fruit"]))
             memory.search(TEXTS, 3)
 
         return use

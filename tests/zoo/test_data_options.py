@@ -405,9 +405,7 @@ def test_every_option_of_a_retriever_has_an_effect(name: str, tiny_bert: Path) -
     def search(options: dict[str, Any]) -> tuple[Any, set[str]]:
         retriever = kind(**{**RETRIEVER_BASES.get(name, {}), **options})
         logged = {option for option, _ in retriever.idle_options()}
-        retriever.index(
-            Collection(texts, "f" * 64), Path(f"index-{len(list(Path().iterdir()))}"), progress=False
-        )
+        retriever.index(Collection(texts, "f" * 64), Path(f"index-{len(list(Path().iterdir()))}"))
         hits = retriever.search(["old lion and the mast", "the rye crust", "near the far otters"], 5)
         retriever.close()
         return list(plain_values(list(hits))), logged

@@ -173,7 +173,7 @@ def test_test_rows_that_were_added_to_the_memory_are_counted(
 
 def test_a_memory_without_hashes_compares_the_hits(tmp_path: Path) -> None:
     table = Rows.from_lists(["the lion.", "the boat", "a sail"], ["a", "b", "b"])
-    memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
+    memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m")
     queries = Rows.from_lists(["The LION", "the tiger", "xyzzy"])
     hits = memory.search(queries.texts[:], 2)
     for check in (memory.contains_duplicates_of, partial(Memory.contains_duplicates_of, memory)):

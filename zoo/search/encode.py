@@ -89,6 +89,6 @@ def encode(
     rows = read_table(input, text_column, label_column, id_column, quotes=quotes)
     if part is not None:
         rows = rows.part(part.rows(len(rows), BLOCK))
-    blocks = vectors.blocks(rows.texts, BLOCK, progress=True, delay=0, queries=queries)
+    blocks = vectors.blocks(rows.texts, BLOCK, queries=queries)
     Embeddings.write(folder, rows, blocks, vectors.size, made_by)
     print(f"{folder}: {len(rows)} vectors of {vectors.size} numbers")

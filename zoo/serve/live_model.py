@@ -159,7 +159,7 @@ def add_rows(
     def change(opened: OpenedMemory) -> tuple[PlainDict, list[str]]:
         memory, labels = opened.folder, opened.addable_labels(new_labels)
         unknown: UnknownLabels = "skip" if skip_unknown else "refuse"
-        done = memory.add(rows, labels, unknown, keep_ids, progress=False)
+        done = memory.add(rows, labels, unknown, keep_ids)
         ids = memory.rows.table.column("id").slice(done.rows - done.added).to_pylist()
         return done._asdict(), ids
 

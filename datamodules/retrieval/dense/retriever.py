@@ -39,7 +39,7 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[_Index]):
     """
 
     def _build(
-        self, texts: Sequence[str], folder: Path, progress: bool, old: tuple[_Index, NDArray[np.int64]] | None
+        self, texts: Sequence[str], folder: Path, old: tuple[_Index, NDArray[np.int64]] | None
     ) -> None:
         if len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
@@ -64,7 +64,7 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[_Index]):
         number = {text: position for position, text in enumerate(unknown)}
         # Encoded once, duplicates get the same bits: their scores are equal, and the row number decides.
         with ArrayWriter(folder / "unknown.npy", np.float32, (size,)) as writer:
-            for vectors in self.vectors.blocks(list(unknown), _TEXTS, progress, delay=0):
+            for vectors in self.vectors.blocks(list(unknown), _TEXTS):
                 writer.write(vectors)
         encoded = map_array(folder / "unknown.npy", np.float32, dimensions=2)
         empty = []

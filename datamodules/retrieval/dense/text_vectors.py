@@ -131,20 +131,18 @@ class TextVectors:
         """Return the vectors of at least one text [n, d], tokenized in blocks; equal texts are encoded once."""
 
         def encode(distinct: list[str]) -> NDArray[np.float32]:
-            return np.concatenate(list(self.blocks(distinct, block, True, 5, queries)))
+            return np.concatenate(list(self.blocks(distinct, block, queries)))
 
         return encode_distinct(texts, encode)
 
     def blocks(
-        self, texts: Sequence[str], block: int, progress: bool, delay: float, queries: bool = False
+        self, texts: Sequence[str], block: int, queries: bool = False
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the texts in blocks, float32 [at most `block`, d]; see `TextEncoder`."""
         is_stored = len(texts) <= MOST
         if is_stored and self._embeddings is None and not queries:
             self._stored().refresh()
-        with tqdm(
-            total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
-        ) as bar:
+        with tqdm(total=len(texts), desc="encode", unit="text", delay=3, disable=None) as bar:
             for first in range(0, len(texts), block):
                 with self._in_use, inference(self.threads):
                     vectors = self._block(list(texts[first : first + block]), queries, is_stored, bar)

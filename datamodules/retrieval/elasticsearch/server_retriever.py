@@ -132,23 +132,21 @@ class ServerRetriever(Retriever):
         self.server.close()
         self._forget()
 
-    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+    def index(self, collection: Collection, folder: Path) -> None:
         """See `Retriever.index`; a half loaded index is completed, and no file is written to `folder`."""
         name = self._own_name(collection.fingerprint)
         self._create(name, collection)
-        self._complete(name, collection, np.arange(len(collection.texts)), progress)
+        self._complete(name, collection, np.arange(len(collection.texts)))
         self.open(folder, collection.fingerprint)
 
-    def update(
-        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
-    ) -> None:
+    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
         """See `Retriever.update`; a clone is changed, and so the old term statistics stay as they are."""
         name, source = self._own_name(collection.fingerprint), self._opened()
         old = self._own_notes(source)
         numbers = _numbers_after(old.numbers, known)
         gone = [] if numbers is None else np.setdiff1d(np.arange(numbers[-1] + 1), numbers).tolist()
         if numbers is None or len(gone) > _MOST_GONE:
-            self.index(collection, folder, progress)
+            self.index(collection, folder)
             return
         self._clone(source, name)
         if self._notes(name) == old:
@@ -161,7 +159,7 @@ class ServerRetriever(Retriever):
             deleted = np.union1d(replaced, numbers[known < 0]).tolist()
             for chunk in _chunks(f'{{"delete":{{"_id":"{number}"}}}}\n'.encode() for number in deleted):
                 self.server.write(name, chunk)
-        self._complete(name, collection, np.flatnonzero(known < 0), progress)
+        self._complete(name, collection, np.flatnonzero(known < 0))
 
     def delete(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.delete`."""
@@ -243,12 +241,12 @@ class ServerRetriever(Retriever):
             expected=_EXISTS,
         )
 
-    def _complete(self, name: str, collection: Collection, new: NDArray[np.int64], progress: bool) -> None:
+    def _complete(self, name: str, collection: Collection, new: NDArray[np.int64]) -> None:
         """Load some rows of the collection and set the index up for searching, unless it is complete."""
         notes = self._own_notes(name, collection.fingerprint)
         if notes.complete:
             return
-        self._load(name, collection, new, notes.numbers, progress)
+        self._load(name, collection, new, notes.numbers)
         # A write to a missing index creates an index with a mapping of the server's.
         if self._notes(name) != notes:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
@@ -277,7 +275,6 @@ class ServerRetriever(Retriever):
         collection: Collection,
         new: NDArray[np.int64],
         numbers: NDArray[np.int64],
-        progress: bool,
     ) -> None:
         """Write the documents of some rows, except those of an interrupted load; all rows have the numbers [n]."""
         # Chunks are written in order, so existing documents are the first ones, and perhaps a part of a chunk.
@@ -292,8 +289,7 @@ class ServerRetriever(Retriever):
                 row = int(new[position])
                 yield bulk_lines("create", collection, row, int(numbers[row]), fields)
 
-        disabled = None if progress else True
-        with tqdm(total=len(texts), desc=f"index {name}", unit=" rows", disable=disabled) as bar:
+        with tqdm(total=len(texts), desc=f"index {name}", unit=" rows", delay=3, disable=None) as bar:
             for chunk in _chunks(lines()):
                 done += len(chunk)
                 if done > written:

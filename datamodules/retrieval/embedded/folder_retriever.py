@@ -29,29 +29,25 @@ class FolderRetriever(Retriever, Generic[Index]):
         self._index: Index | None = None
 
     @abstractmethod
-    def _build(
-        self, texts: Sequence[str], folder: Path, progress: bool, old: tuple[Index, NDArray[np.int64]] | None
-    ) -> None:
+    def _build(self, texts: Sequence[str], folder: Path, old: tuple[Index, NDArray[np.int64]] | None) -> None:
         """Write the index of the texts into an empty folder; `old` is an index and, for each text, its row or -1."""
 
     @abstractmethod
     def _map(self, folder: Path) -> Index:
         """Map the files of a complete folder."""
 
-    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+    def index(self, collection: Collection, folder: Path) -> None:
         """See `Retriever.index`."""
         self._forget()
         with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
-            self._build(collection.texts, partial, progress, None)
+            self._build(collection.texts, partial, None)
         self.open(folder, collection.fingerprint)
 
-    def update(
-        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
-    ) -> None:
+    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
         """See `Retriever.update`."""
         old = self._opened()
         with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
-            self._build(collection.texts, partial, progress, (old, known))
+            self._build(collection.texts, partial, (old, known))
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.open`."""

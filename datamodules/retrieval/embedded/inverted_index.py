@@ -126,11 +126,10 @@ def build(
     texts: Sequence[str],
     ranking: Ranking,
     folder: Path,
-    progress: bool,
     old: tuple[InvertedIndex, Longs] | None,
 ) -> None:
     """Write the files of an index; see `FolderRetriever._build`."""
-    _write_texts(texts, Analyzer(ranking.analyzer), folder, progress, old)
+    _write_texts(texts, Analyzer(ranking.analyzer), folder, old)
     _write_postings(ranking, folder)
     _write_bitmaps(folder)
 
@@ -139,7 +138,6 @@ def _write_texts(
     texts: Sequence[str],
     analyzer: Analyzer,
     folder: Path,
-    progress: bool,
     old: tuple[InvertedIndex, Longs] | None,
 ) -> None:
     """Write the texts' term ids and the dictionary of terms; texts of the old index are not analyzed again."""
@@ -154,7 +152,7 @@ def _write_texts(
     new = int((known < 0).sum())
     with (
         ArrayWriter(folder / "text_terms.npy", np.int32) as writer,
-        tqdm(total=new, desc="index", unit="text", disable=None if progress else True) as bar,
+        tqdm(total=new, desc="index", unit="text", delay=3, disable=None) as bar,
     ):
         for first in range(0, len(texts), _TEXTS):
             rows = known[first : first + _TEXTS]

@@ -81,10 +81,9 @@ class EmbeddedRetriever(TermRetriever, FolderRetriever[InvertedIndex]):
         self,
         texts: Sequence[str],
         folder: Path,
-        progress: bool,
         old: tuple[InvertedIndex, NDArray[np.int64]] | None,
     ) -> None:
-        inverted_index.build(texts, self.ranking, folder, progress, old)
+        inverted_index.build(texts, self.ranking, folder, old)
 
     def _map(self, folder: Path) -> InvertedIndex:
         return InvertedIndex.map(folder)

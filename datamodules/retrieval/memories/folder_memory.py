@@ -79,7 +79,7 @@ class FolderMemory(Memory):
             self.retriever.index(collection, folder)
 
     @classmethod
-    def build(cls, rows: Rows, retriever: Retriever, folder: Path, progress: bool = True) -> FolderMemory:
+    def build(cls, rows: Rows, retriever: Retriever, folder: Path) -> FolderMemory:
         """Write and index the rows, unless that is done, and open version 1, which has these rows."""
         if len(rows) == 0:
             raise InputError(f"{rows.source}: a memory needs at least one row")
@@ -99,7 +99,7 @@ class FolderMemory(Memory):
                 collection, index = version.collection(retriever), version.index_folder(retriever)
                 # A whole index is not built again: another process may have opened it.
                 if not storage.is_whole(index, collection.fingerprint):
-                    retriever.index(collection, index, progress)
+                    retriever.index(collection, index)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
             write_pointer(folder, {**state, **described})
@@ -142,7 +142,6 @@ class FolderMemory(Memory):
         labels: Sequence[str] | None = None,
         unknown_labels: UnknownLabels = "refuse",
         keep_ids: bool = False,
-        progress: bool = True,
     ) -> Addition:
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
@@ -162,11 +161,11 @@ class FolderMemory(Memory):
                 ids = [f"{version}:{position}" for position in chosen.positions]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             check_ids(Rows(Rows.concat([self.rows, new]).table, rows.source))
-            self._write_version(new, np.arange(len(self) + added), progress)
+            self._write_version(new, np.arange(len(self) + added))
         return addition
 
     @override
-    def remove(self, ids: Sequence[str], allow_empty_class: bool = False, progress: bool = True) -> Change:
+    def remove(self, ids: Sequence[str], allow_empty_class: bool = False) -> Change:
         with self._changing():
             removed = self.opened.rows_with_ids(ids)
             kept = np.delete(np.arange(len(self)), removed)
@@ -175,7 +174,7 @@ class FolderMemory(Memory):
             if len(kept) == 0:
                 raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
             check_kept_labels(self.rows, removed, SCHEMA.empty_table(), allow_empty_class)
-            self._write_version(Rows(SCHEMA.empty_table(), ""), kept, progress)
+            self._write_version(Rows(SCHEMA.empty_table(), ""), kept)
         return Change(self.version, len(self), len(removed))
 
     @override
@@ -184,7 +183,6 @@ class FolderMemory(Memory):
         rows: Rows,
         labels: Sequence[str] | None = None,
         allow_empty_class: bool = False,
-        progress: bool = True,
     ) -> Change:
         with self._changing():
             places = self.opened.rows_with_ids(rows.ids)
@@ -201,7 +199,7 @@ class FolderMemory(Memory):
             check_kept_labels(self.rows, places[changed], new.table, allow_empty_class)
             order = np.arange(len(self))
             order[places[changed]] = len(self) + np.arange(len(changed))
-            self._write_version(new, order, progress)
+            self._write_version(new, order)
         return Change(self.version, len(self), len(changed))
 
     @override
@@ -210,11 +208,10 @@ class FolderMemory(Memory):
         labels: Mapping[str, str],
         allowed: Sequence[str] | None = None,
         allow_empty_class: bool = False,
-        progress: bool = True,
     ) -> Change:
         texts = self.rows.texts.take(self.opened.rows_with_ids(list(labels)))
         rows = Rows.from_lists(texts, labels.values(), list(labels), str(self.folder))
-        return self.replace(rows, allowed, allow_empty_class, progress)
+        return self.replace(rows, allowed, allow_empty_class)
 
     @override
     def compact(self, keep: int = 1) -> int:
@@ -246,14 +243,14 @@ class FolderMemory(Memory):
         write_pointer(self.folder, state, self.pointer)
         self._state = state
 
-    def _write_version(self, new: Rows, order: NDArray[np.int64], progress: bool) -> None:
+    def _write_version(self, new: Rows, order: NDArray[np.int64]) -> None:
         """Write and open the next version, whose rows have these positions among the current and the new ones."""
         before, written = self.opened, Rows(Rows.concat([self.rows, new]).table, str(self.folder))
         known = np.where(order < len(self), order, -1)
         version = before.write_next(in_order(written, order), known)
         collection, index = version.collection(self.retriever), version.index_folder(self.retriever)
         try:
-            self.retriever.update(collection, known, index, progress)
+            self.retriever.update(collection, known, index)
         except BaseException:
             with suppress(InputError):  # the server may be unreachable; the first error is the one to report
                 self._open(self._state, before)

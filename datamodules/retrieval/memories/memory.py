@@ -92,7 +92,6 @@ class Memory(ABC):
         labels: Sequence[str] | None = None,
         unknown_labels: UnknownLabels = "refuse",
         keep_ids: bool = False,
-        progress: bool = True,
     ) -> Addition:
         """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
@@ -102,7 +101,7 @@ class Memory(ABC):
         """
         raise self.is_only_read()
 
-    def remove(self, ids: Sequence[str], allow_empty_class: bool = False, progress: bool = True) -> Change:
+    def remove(self, ids: Sequence[str], allow_empty_class: bool = False) -> Change:
         """Remove the rows with these ids; an `InputError`, e.g. for an unknown id, leaves the memory unchanged.
 
         The last row of a class is removed only with `allow_empty_class`, the last row of the memory never.
@@ -114,7 +113,6 @@ class Memory(ABC):
         rows: Rows,
         labels: Sequence[str] | None = None,
         allow_empty_class: bool = False,
-        progress: bool = True,
     ) -> Change:
         """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
         raise self.is_only_read()
@@ -124,7 +122,6 @@ class Memory(ABC):
         labels: Mapping[str, str],
         allowed: Sequence[str] | None = None,
         allow_empty_class: bool = False,
-        progress: bool = True,
     ) -> Change:
         """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
         raise self.is_only_read()

@@ -35,7 +35,6 @@ def build_neighbors(
     k: int,
     exclude_duplicates: bool,
     cache: Path,
-    progress: bool = True,
     same_table: bool = False,
 ) -> tuple[Path, str]:
     """Store the k memories of every text; return folder and fingerprint. `same_table` excludes equal ids, too."""
@@ -58,7 +57,7 @@ def build_neighbors(
     with storage.named_disk_errors(folder), storage.lock(folder):
         if not storage.is_whole(folder, fingerprint):
             blocks.mkdir(parents=True, exist_ok=True)
-            _retrieve_blocks(search, len(texts), blocks, progress)
+            _retrieve_blocks(search, len(texts), blocks)
             try:
                 memory.check_unchanged()
             except InputError:
@@ -70,10 +69,9 @@ def build_neighbors(
     return folder, fingerprint
 
 
-def _retrieve_blocks(search: Callable[[slice], Neighbors], total: int, blocks: Path, progress: bool) -> None:
+def _retrieve_blocks(search: Callable[[slice], Neighbors], total: int, blocks: Path) -> None:
     """Write the neighbors of blocks of rows, a file for each block that has none: a killed process resumes here."""
-    disabled = None if progress else True
-    with tqdm(total=total, desc="retrieving memories", unit="text", delay=2, disable=disabled) as bar:
+    with tqdm(total=total, desc="retrieving memories", unit="text", delay=2, disable=None) as bar:
         for start in range(0, total, BLOCK):
             block, done = slice(start, min(start + BLOCK, total)), blocks / f"{start // BLOCK:06d}.npz"
             if not done.exists():

@@ -87,7 +87,7 @@ def test_the_fused_list_is_that_of_the_sums(
         DenseRetriever(tiny_encoder, device="cpu"),
     ]
     fused = FusedRetriever(members, method, weights, depth)
-    fused.index(Collection(TEXTS, "fingerprint"), tmp_path / "index", progress=False)
+    fused.index(Collection(TEXTS, "fingerprint"), tmp_path / "index")
     rng = random.Random(0)
     exclude = [rng.sample(range(90), rng.choice([0, 5, 80])) for _ in QUERIES]
     for excluded in (None, exclude):
@@ -127,7 +127,7 @@ def nested(encoder: str, **options: Any) -> FusedRetriever:
 def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
     retriever = nested(tiny_encoder, weights=[1, 2], depth=30)
     assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
-    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory")
     again = open_memory(str(tmp_path / "memory"))
     unpickled: FusedRetriever = pickle.loads(pickle.dumps(retriever))
     expected = memory.search(QUERIES, 6)
@@ -157,15 +157,15 @@ def test_an_interrupted_build_keeps_the_complete_members(
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "index", stop)
         with pytest.raises(KeyboardInterrupt):
-            nested(tiny_encoder).index(Collection(TEXTS, "f"), tmp_path / "index", progress=False)
+            nested(tiny_encoder).index(Collection(TEXTS, "f"), tmp_path / "index")
     with pytest.raises(InputError, match="does not exist"):
         nested(tiny_encoder).open(tmp_path / "index", "f")
     fused = nested(tiny_encoder)
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedRetriever, "index", stop)
-        fused.index(Collection(TEXTS, "f"), tmp_path / "index", progress=False)
+        fused.index(Collection(TEXTS, "f"), tmp_path / "index")
     whole = nested(tiny_encoder)
-    whole.index(Collection(TEXTS, "f"), tmp_path / "whole", progress=False)
+    whole.index(Collection(TEXTS, "f"), tmp_path / "whole")
     np.testing.assert_array_equal(fused.search(QUERIES, 9).scores, whole.search(QUERIES, 9).scores)
     with pytest.raises(InputError, match="other texts or settings"):
         fused.open(tmp_path / "index", "another")
@@ -175,11 +175,11 @@ def test_a_grown_index_ranks_like_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
     def grow(fused: FusedRetriever) -> None:
-        fused.update(Collection(TEXTS, "grown"), grown_from(60, len(TEXTS)), tmp_path / "new", progress=False)
+        fused.update(Collection(TEXTS, "grown"), grown_from(60, len(TEXTS)), tmp_path / "new")
 
     fused, whole = nested(tiny_encoder), nested(tiny_encoder)
-    fused.index(Collection(TEXTS[:60], "f"), tmp_path / "old", progress=False)
-    whole.index(Collection(TEXTS, "f"), tmp_path / "whole", progress=False)
+    fused.index(Collection(TEXTS[:60], "f"), tmp_path / "old")
+    whole.index(Collection(TEXTS, "f"), tmp_path / "whole")
     before = fused.search(QUERIES, 9)
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "update", stop)
@@ -222,8 +222,8 @@ def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, 
             EmbeddedRetriever(similarity="LMDirichlet", mu=20),
         ]
     )
-    here = FolderMemory.build(rows(90), embedded, tmp_path / "here", progress=False)
-    there = FolderMemory.build(rows(90), mixed, tmp_path / "there", progress=False)
+    here = FolderMemory.build(rows(90), embedded, tmp_path / "here")
+    there = FolderMemory.build(rows(90), mixed, tmp_path / "there")
     for exclude_duplicates in (False, True):
         neighbors, expected = (
             memory.search(rows(90).texts, 8, exclude_duplicates) for memory in (there, here)
@@ -235,7 +235,7 @@ def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, 
     with Elasticsearch(elasticsearch_url) as client:
         for name in client.indices.get(index=f"{index_prefix}*"):
             client.indices.delete(index=name)
-    again = FolderMemory.build(rows(90), mixed, tmp_path / "there", progress=False)
+    again = FolderMemory.build(rows(90), mixed, tmp_path / "there")
     np.testing.assert_array_equal(again.search(QUERIES, 5).rows, here.search(QUERIES, 5).rows)
 
 

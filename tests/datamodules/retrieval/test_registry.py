@@ -50,7 +50,7 @@ class OverlapRetriever(Retriever):
     def _init_args(self) -> dict[str, Any]:
         return {"letters": self.ranking.letters}
 
-    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+    def index(self, collection: Collection, folder: Path) -> None:
         with new_folder(folder, collection.fingerprint) as partial:
             (partial / "texts.json").write_text(json.dumps(list(collection.texts)))
         self.open(folder, collection.fingerprint)
@@ -88,11 +88,11 @@ def test_an_own_retriever_is_made_from_its_description(retriever: Retriever, tmp
     assert type(again) is type(retriever)
     assert again.describe() == retriever.describe()
     # A memory finds it again, and grows.
-    memory = FolderMemory.build(rows(30), retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows(30), retriever, tmp_path / "memory")
     expected = memory.search(TEXTS, 5)
     opened = open_memory(str(tmp_path / "memory"))
     np.testing.assert_array_equal(opened.search(TEXTS, 5).rows, expected.rows)
-    opened.add(Rows.from_lists(["lion zebra"], ["beasts"]), progress=False)
+    opened.add(Rows.from_lists(["lion zebra"], ["beasts"]))
     assert list(opened.search(["lion zebra"], 1).memories.texts) == ["lion zebra"]
 
 

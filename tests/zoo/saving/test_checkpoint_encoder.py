@@ -51,7 +51,7 @@ def test_the_ranking_is_that_of_the_models_vectors(fit: Fit, tmp_path: Path) -> 
     texts = [*TEXTS, "", " \n", "rain " * 40]
     queries = ["old iron", "snow in the new storm of the fog", "xyzzy", "", "rain rain rain rain"]
     retriever = DenseRetriever(checkpoint, batch_size=7, device="cpu")
-    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index")
     hits = retriever.search(queries, 41)
     of_texts = vectors_one_by_one(checkpoint, [text.strip() or "rain" for text in texts])
     of_queries = vectors_one_by_one(checkpoint, [text or "rain" for text in queries])
@@ -70,7 +70,7 @@ def test_a_transformers_empty_text_has_no_vector(tiny_bert: Path, fit: Fit, tmp_
         fit, f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false"
     )
     retriever = DenseRetriever(checkpoint, device="cpu")
-    retriever.index(Collection(["rain", "", "gold ring"], "fingerprint"), tmp_path / "index", progress=False)
+    retriever.index(Collection(["rain", "", "gold ring"], "fingerprint"), tmp_path / "index")
     assert [sorted(rows.tolist()) for rows in retriever.search(["rain", ""], 3).rows] == [
         [-1, 0, 2],
         [-1] * 3,
@@ -119,7 +119,7 @@ def test_on_a_server_and_fused(fit: Fit, tmp_path: Path, elasticsearch_url: str,
     place: dict[str, Any] = {"url": elasticsearch_url, "index_prefix": index_prefix}
     remote = ElasticsearchDenseRetriever(checkpoint, device="cpu", **place)
     fused = FusedRetriever([local, remote], "score")
-    fused.index(Collection(TEXTS, "0123456789abcdef"), tmp_path / "index", progress=False)
+    fused.index(Collection(TEXTS, "0123456789abcdef"), tmp_path / "index")
     queries = [text for text, _ in sentences(9, seed=6)]
     np.testing.assert_allclose(remote.search(queries, 40).scores, local.search(queries, 40).scores, atol=1e-6)
     # Two equal rankings fused by score are the ranking: the best has the sum of two ones.
@@ -129,7 +129,7 @@ def test_on_a_server_and_fused(fit: Fit, tmp_path: Path, elasticsearch_url: str,
 def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(path: str, pattern: str) -> None:
         for use in (
-            lambda: DenseRetriever(path).index(Collection(["rain"], "f"), tmp_path / "index", progress=False),
+            lambda: DenseRetriever(path).index(Collection(["rain"], "f"), tmp_path / "index"),
             lambda: ElasticsearchDenseRetriever(path).vectors.of(["rain"], 1),
         ):
             with pytest.raises(InputError, match=pattern) as caught:

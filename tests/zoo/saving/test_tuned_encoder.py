@@ -175,7 +175,7 @@ def test_an_open_index_is_not_searched_by_an_encoder_that_is_tuned_later(
 ) -> None:
     texts = [text for text, _ in sentences(20, seed=5)]
     retriever = DenseRetriever(str(encoder), device="cpu")
-    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index")
     retriever.close()  # the encoder is loaded again when it is needed
     retriever.ranking.describe()
     retriever.open(tmp_path / "index", "fingerprint")

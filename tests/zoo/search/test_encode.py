@@ -158,7 +158,7 @@ def test_an_index_takes_them_and_encodes_queries_alone(
     assert shown == [neighbors.memories.texts[row] for row in neighbors.rows[0].tolist()]
     # The index is the one that encoding makes.
     retriever = DenseRetriever(str(Path(checkpoint).absolute()), device="cpu")
-    retriever.index(Collection([*titles(CORPUS).values()], "f"), Path("again"), progress=False)
+    retriever.index(Collection([*titles(CORPUS).values()], "f"), Path("again"))
     np.testing.assert_allclose(np.load("again/vectors.npy"), np.load("out/vectors.npy"), atol=1e-6)
 
 
@@ -210,7 +210,7 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     assert "makes no vectors of texts" in line or "no text encoder" in line
     # An index of other vectors than the model's.
     retriever = DenseRetriever(small, device="cpu")
-    retriever.index(Collection(["rain", "snow"], "f"), tmp_path / "index", progress=False)
+    retriever.index(Collection(["rain", "snow"], "f"), tmp_path / "index")
     wrong = DenseRetriever(large, device="cpu")
     wrong.open(tmp_path / "index", "f")
     with pytest.raises(

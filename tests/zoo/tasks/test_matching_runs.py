@@ -50,7 +50,7 @@ def matcher(run: Path, memory: Path | None = None) -> MatchingPredictor:
 @pytest.fixture
 def memory(tmp_path: Path) -> Path:
     texts = ["the plum is old", "iron in the rain", "a plum near the sun", "some new fog"]
-    FolderMemory.build(Rows.from_lists(texts), EmbeddedRetriever(), tmp_path / "memory", progress=False)
+    FolderMemory.build(Rows.from_lists(texts), EmbeddedRetriever(), tmp_path / "memory")
     return tmp_path / "memory"
 
 

@@ -136,7 +136,7 @@ def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: 
 def test_another_collection_replaces_the_corpus(fit: Callable[..., Path], tmp_path: Path) -> None:
     run = fit()
     rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])
-    FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory", progress=False)
+    FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory")
     (found,) = predictor(run, memory=tmp_path / "memory").predict("plum")
     assert {one.id for one in found} == {"x", "y"}
 

@@ -86,7 +86,7 @@ def test_threads_search(kind: str, tmp_path: Path, tiny_bert: Path) -> None:
     if kind == "vectors":
         retriever = DenseRetriever(str(tiny_bert))
     rows = Rows.from_lists([text for text, _ in sentences(60, seed=9)])
-    memory = FolderMemory.build(rows, retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows, retriever, tmp_path / "memory")
     in_threads(lambda texts: memory.search(texts, 5).scores.round(4).tolist())
 
 

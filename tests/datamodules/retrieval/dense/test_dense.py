@@ -48,7 +48,7 @@ def vectors_of(encoder: str, pooling: str, texts: Sequence[str]) -> NDArray[np.f
 
 def build(tmp_path: Path, texts: Sequence[str], encoder: str, **options: Any) -> DenseRetriever:
     retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index")
     return retriever
 
 
@@ -183,9 +183,7 @@ def test_a_grown_index_ranks_like_a_new_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
-        grown.update(
-            Collection(texts, "grown"), grown_from(len(TEXTS), len(texts)), tmp_path / "new", progress=False
-        )
+        grown.update(Collection(texts, "grown"), grown_from(len(TEXTS), len(texts)), tmp_path / "new")
     assert sorted(encoded) == sorted(set(texts) - set(TEXTS) - {""})
     np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old index is still open
     grown.open(tmp_path / "new", "grown")
@@ -241,7 +239,7 @@ def test_the_ranking_depends_on_the_weights_and_not_on_their_location(
 
 def test_a_memory_stores_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -> None:
     retriever = DenseRetriever(tiny_encoder, "cls", batch_size=5, max_length=20, device="cpu", threads=1)
-    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory")
     assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
     again = open_memory(str(tmp_path / "memory"))
     assert again.retriever.describe() == retriever.describe()
@@ -260,7 +258,7 @@ def test_a_memory_stores_its_dense_retriever(tmp_path: Path, tiny_encoder: str) 
 
 def test_a_memory_whose_encoder_has_changed_in_place_is_refused(tmp_path: Path, tiny_encoder: str) -> None:
     encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
-    FolderMemory.build(rows(20), DenseRetriever(str(encoder)), tmp_path / "memory", progress=False)
+    FolderMemory.build(rows(20), DenseRetriever(str(encoder)), tmp_path / "memory")
     weights = encoder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     with pytest.raises(InputError, match="its index has vectors of another encoder: sha256") as caught:
@@ -358,9 +356,7 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
     T5Model(tiny).save_pretrained(both)
     fails("has a decoder", encoder=str(both))
     with pytest.raises(InputError, match="device 'nowhere': not on this machine"):
-        DenseRetriever(tiny_encoder, device="nowhere").index(
-            Collection(["lion"], "f"), tmp_path / "index", progress=False
-        )
+        DenseRetriever(tiny_encoder, device="nowhere").index(Collection(["lion"], "f"), tmp_path / "index")
     with pytest.raises(InputError, match=r"index\(\) or open\(\) first"):
         DenseRetriever(tiny_encoder).search(["lion"], 1)
     with pytest.raises(InputError, match="at least one text"):

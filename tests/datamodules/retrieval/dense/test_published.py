@@ -119,7 +119,7 @@ def test_prompts(folder: Path, tiny_encoder: str, tmp_path: Path) -> None:
     assert not encode(folder, ["", " "], is_query=True).any()
     # A search reads queries with their own prompt, also those that are texts of the collection.
     retriever = DenseRetriever(str(folder), device="cpu")
-    retriever.index(Collection(TEXTS, "fingerprint"), tmp_path / "index", progress=False)
+    retriever.index(Collection(TEXTS, "fingerprint"), tmp_path / "index")
     hits = retriever.search(TEXTS, len(TEXTS))
     scores = (1 + queries @ documents.T) / 2
     np.testing.assert_allclose(hits.scores, np.take_along_axis(scores, hits.rows, axis=1), atol=2e-6)

@@ -41,7 +41,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def built(encoder: str, texts: Sequence[str], folder: Path, **options: Any) -> NDArray[np.float32]:
     retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(Collection(texts, "fingerprint"), folder, progress=False)
+    retriever.index(Collection(texts, "fingerprint"), folder)
     return np.load(folder / "vectors.npy")
 
 
@@ -77,11 +77,11 @@ def test_the_blocks_of_a_table_do_not_look_up_each_other(
         return first_rows(self, keys)
 
     monkeypatch.setattr(RowLookup, "first_rows", count)
-    once = [*vectors.blocks(table, 70, progress=False, delay=0)]
+    once = [*vectors.blocks(table, 70)]
     assert looked_up == []
     assert encoded == table
     # The next table finds all that was stored; a block of fewer texts is not stored by itself.
-    twice = [*vectors.blocks(table, 70, progress=False, delay=0)]
+    twice = [*vectors.blocks(table, 70)]
     assert looked_up[-2:] == [1, 1]
     assert encoded == table
     np.testing.assert_allclose(np.concatenate(twice), np.concatenate(once), atol=1e-6)
@@ -90,10 +90,10 @@ def test_the_blocks_of_a_table_do_not_look_up_each_other(
 def test_vectors_of_large_tables_are_not_stored(tiny_encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu", None)
     monkeypatch.setattr(text_vectors, "MOST", 139)
-    assert len([*vectors.blocks(TEXTS, 70, progress=False, delay=0)]) == 2
+    assert len([*vectors.blocks(TEXTS, 70)]) == 2
     assert not [*cache_folder(None).glob("vectors-*")]
     monkeypatch.setattr(text_vectors, "MOST", 140)
-    assert len([*vectors.blocks(TEXTS, 70, progress=False, delay=0)]) == 2
+    assert len([*vectors.blocks(TEXTS, 70)]) == 2
     assert len([*cache_folder(None).glob("vectors-*/part-*")]) == 2
 
 

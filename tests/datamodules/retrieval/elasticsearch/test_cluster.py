@@ -36,7 +36,7 @@ def test_losing_a_node_during_retrieval_changes_no_result(
     urls = [node.url for node in elasticsearch_cluster]
     options: dict[str, Any] = {"url": urls, "timeout": 10.0, "batch_size": 20}
     retriever = ElasticsearchRetriever(**options, shards=3, replicas=1)
-    retriever.index(Collection(TEXTS, FINGERPRINT), Path("unused"), progress=False)
+    retriever.index(Collection(TEXTS, FINGERPRINT), Path("unused"))
     own = f"memory-zoo-{FINGERPRINT[:16]}"
     with Elasticsearch(urls) as client:
         client.cluster.health(index=own, wait_for_status="green", timeout="60s")

@@ -96,7 +96,7 @@ def same(hits: Hits, expected: Hits) -> None:
 
 def built(url: str, prefix: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchRetriever:
     retriever = ElasticsearchRetriever(url=url, index_prefix=prefix, **options)
-    retriever.index(Collection(texts, FINGERPRINT), Path("unused"), progress=False)
+    retriever.index(Collection(texts, FINGERPRINT), Path("unused"))
     return retriever
 
 
@@ -208,7 +208,7 @@ def test_many_excluded_rows(elasticsearch_url: str, index_prefix: str) -> None:
 def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_prefix: str) -> None:
     retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     ids, labels = ["one", "two"], ["x", None]
-    retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path(), progress=False)
+    retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path())
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     with Elasticsearch(elasticsearch_url) as client:
         sources = [hit["_source"] for hit in client.search(index=name, sort="row")["hits"]["hits"]]
@@ -257,7 +257,7 @@ def test_add_grows_the_collection(elasticsearch_url: str, index_prefix: str) -> 
     whole = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
     retriever = built(elasticsearch_url, index_prefix, TEXTS[:200])
     before = retriever.search(TEXTS, 10)
-    retriever.update(Collection(TEXTS, grown), grown_from(200, len(TEXTS)), Path(), progress=False)
+    retriever.update(Collection(TEXTS, grown), grown_from(200, len(TEXTS)), Path())
     same(before, retriever.search(TEXTS, 10))
     again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     again.open(Path(), grown)
@@ -288,7 +288,7 @@ def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: s
     with pytest.raises(InputError, match="another collection"):
         retriever.open(Path(), other)
     with pytest.raises(InputError, match="another collection"):
-        retriever.index(Collection(TEXTS, other), Path(), progress=False)
+        retriever.index(Collection(TEXTS, other), Path())
     with Elasticsearch(elasticsearch_url) as client:
         client.delete(index=f"{index_prefix}-{FINGERPRINT[:16]}", id="3", refresh=True)
     with pytest.raises(InputError, match="has 299 of its 300 documents"):
@@ -509,12 +509,12 @@ def test_neighbors_of_an_index_that_changes_are_not_stored(
         retriever = ElasticsearchRetriever(url=elasticsearch_url, index=alias, text_field="content.body")
         message = "index_closed" if change == "close" else f"index:{alias}: changed during retrieval"
         with pytest.raises(InputError, match=message):
-            build_neighbors(texts, Changed(retriever), 2, False, tmp_path, progress=False)
+            build_neighbors(texts, Changed(retriever), 2, False, tmp_path)
         assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
         if change == "close":
             client.indices.open(index=other, wait_for_active_shards=1)
         # The advice of the message.
-        build_neighbors(texts, IndexMemory(retriever), 2, False, tmp_path, progress=False)
+        build_neighbors(texts, IndexMemory(retriever), 2, False, tmp_path)
         if change != "delete":
             client.indices.delete(index=other)
 
@@ -536,11 +536,11 @@ def test_an_own_index_that_is_deleted_while_it_is_loaded(
     with monkeypatch.context() as patch:
         patch.setattr(ElasticsearchRetriever, "_documents", delete_first)
         with pytest.raises(InputError, match="was replaced during loading") as error:
-            retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
+            retriever.index(Collection(TEXTS, FINGERPRINT), Path())
     (name,) = (word for word in str(error.value).split() if word.startswith(index_prefix))
     with Elasticsearch(elasticsearch_url) as client:
         client.indices.delete(index=name)  # the advice of the message
-    retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
+    retriever.index(Collection(TEXTS, FINGERPRINT), Path())
     assert retriever.search(["w1"], 3).rows[0, 0] >= 0
 
 

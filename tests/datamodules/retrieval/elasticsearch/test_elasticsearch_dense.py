@@ -40,13 +40,13 @@ def built(
     url: str, prefix: str, encoder: str, texts: list[str] = TEXTS, **options: Any
 ) -> ElasticsearchDenseRetriever:
     retriever = ElasticsearchDenseRetriever(encoder, device="cpu", url=url, index_prefix=prefix, **options)
-    retriever.index(Collection(texts, FINGERPRINT), Path("unused"), progress=False)
+    retriever.index(Collection(texts, FINGERPRINT), Path("unused"))
     return retriever
 
 
 def local(folder: Path, encoder: str, texts: list[str] = TEXTS, **options: Any) -> DenseRetriever:
     retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(Collection(texts, FINGERPRINT), folder / "local", progress=False)
+    retriever.index(Collection(texts, FINGERPRINT), folder / "local")
     return retriever
 
 
@@ -330,7 +330,7 @@ def test_a_memory_grows(
 ) -> None:
     server = {"index_prefix": index_prefix, "url": elasticsearch_url}
     retriever = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **options, **server)
-    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory")
     queries = labelled_texts(12, seed=1)[0]
     before = memory.search(queries, 9)
     text, label = rows(60).texts[5], rows(60).label(5)
@@ -339,7 +339,7 @@ def test_a_memory_grows(
         [str(label), "boats" if label != "boats" else "bread", *labelled_texts(20, seed=2)[1]],
     )
     encoded = count_encoded(monkeypatch)
-    addition = memory.add(new, progress=False)
+    addition = memory.add(new)
     assert (addition.duplicates, addition.conflicting) == (1, 1)
     assert encoded == new.texts[2:]  # and not the duplicate
     neighbors = memory.search([text, *queries], 9)
@@ -348,7 +348,7 @@ def test_a_memory_grows(
     assert neighbors.scores[0, 0] == neighbors.scores[0, 1]
     assert neighbors.memories.ids[int(neighbors.rows[0, 0])] == "r5"
     whole = DenseRetriever(tiny_encoder, device="cpu")
-    whole.index(Collection(memory.rows.texts, "whole"), tmp_path / "whole", progress=False)
+    whole.index(Collection(memory.rows.texts, "whole"), tmp_path / "whole")
     same(memory.retriever.search(queries, 9), whole.search(queries, 9))
     old = open_memory(str(tmp_path / "memory"), version=1).search(queries, 9)
     np.testing.assert_array_equal(old.scores, before.scores)
@@ -367,7 +367,7 @@ def test_fused_with_words(
     words = ElasticsearchRetriever(**server)
     meaning = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **server)
     fused = FusedRetriever([words, meaning], depth=200)
-    FolderMemory.build(rows(60), fused, tmp_path / "memory", progress=False)
+    FolderMemory.build(rows(60), fused, tmp_path / "memory")
     queries = labelled_texts(6, seed=1)[0]
     again = open_memory(str(tmp_path / "memory"))
     assert again.retriever.describe() == fused.describe()
@@ -451,4 +451,4 @@ def test_mistakes_are_named(elasticsearch_url: str, index_prefix: str, tiny_enco
     with pytest.raises(InputError, match="2 lists for 1 texts"):
         retriever.search(["lion"], 1, [[], []])
     with pytest.raises(InputError, match="another collection"):
-        retriever.index(Collection(TEXTS, FINGERPRINT[:16] + "-another"), Path(), progress=False)
+        retriever.index(Collection(TEXTS, FINGERPRINT[:16] + "-another"), Path())

@@ -42,7 +42,7 @@ FORMS: list[Any] = [
     {"items": [{"create": 3}]},
 ]
 REQUESTS: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
-    "index": lambda retriever, folder: retriever.index(COLLECTION, folder, progress=False),
+    "index": lambda retriever, folder: retriever.index(COLLECTION, folder),
     "open": lambda retriever, folder: retriever.open(folder, "f" * 64),
     "search_documents": lambda retriever, _: retriever.search_documents(["red"], 3),
     "describe_index": lambda retriever, _: retriever.describe_index(),

@@ -62,9 +62,9 @@ def test_strange_texts(
     texts = strange_texts(800)
     options = {"similarity": similarity, "analyzer": analyzer, "k1": 0.9, "b": 0.4, "mu": 50.0}
     embedded = EmbeddedRetriever(**options)
-    embedded.index(Collection(texts, "f" * 16), tmp_path / "index", progress=False)
+    embedded.index(Collection(texts, "f" * 16), tmp_path / "index")
     server = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix, **options)
-    server.index(Collection(texts, "f" * 16), Path(), progress=False)
+    server.index(Collection(texts, "f" * 16), Path())
     # Queries of the same kind, some of them not in the collection.
     queries = [*texts[:200], *strange_texts(1000)[800:]]
     exclude = [[query] if query < 200 else [] for query in range(len(queries))]

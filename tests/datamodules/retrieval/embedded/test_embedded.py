@@ -105,7 +105,7 @@ def similarity(request: pytest.FixtureRequest) -> str:
 
 def build(texts: Sequence[str], folder: Path, similarity: str = "BM25", **options: Any) -> EmbeddedRetriever:
     retriever = EmbeddedRetriever(similarity=similarity, **options)
-    retriever.index(Collection(texts, "f"), folder, progress=False)
+    retriever.index(Collection(texts, "f"), folder)
     return retriever
 
 
@@ -306,7 +306,7 @@ def test_a_failed_build_leaves_the_old_index(tmp_path: Path) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        EmbeddedRetriever().index(Collection(Texts(["y"]), "g"), tmp_path / "i", progress=False)
+        EmbeddedRetriever().index(Collection(Texts(["y"]), "g"), tmp_path / "i")
     retriever = EmbeddedRetriever()
     retriever.open(tmp_path / "i", "f")
     assert retriever.search(["x"], 1).rows.tolist() == [[0]]

@@ -47,8 +47,8 @@ def test_no_text_of_a_memory_retrieves_itself_or_a_duplicate(tmp_path: Path, sim
     texts, labels = with_duplicates(90, seed=0)
     table = Rows.from_lists(texts, labels)
     retriever = EmbeddedRetriever(similarity=similarity)  # type: ignore[arg-type]
-    memory = FolderMemory.build(table, retriever, tmp_path / "memory", progress=False)
-    neighbors = open_neighbors(*build_neighbors(table, memory, K, True, tmp_path, progress=False))
+    memory = FolderMemory.build(table, retriever, tmp_path / "memory")
+    neighbors = open_neighbors(*build_neighbors(table, memory, K, True, tmp_path))
     retrieved = neighbor_texts(neighbors)
     for text, memories in zip(texts, retrieved, strict=True):
         assert fold(text) not in map(fold, memories)
@@ -56,7 +56,7 @@ def test_no_text_of_a_memory_retrieves_itself_or_a_duplicate(tmp_path: Path, sim
     assert sum(map(len, retrieved)) > 0.9 * K * len(texts)
 
     # Without the exclusion nearly every text is its own best memory: the check above can fail.
-    leaky = open_neighbors(*build_neighbors(table, memory, K, False, tmp_path, progress=False))
+    leaky = open_neighbors(*build_neighbors(table, memory, K, False, tmp_path))
     own = [
         fold(text) in map(fold, memories) for text, memories in zip(texts, neighbor_texts(leaky), strict=True)
     ]
@@ -65,7 +65,7 @@ def test_no_text_of_a_memory_retrieves_itself_or_a_duplicate(tmp_path: Path, sim
 
 def test_a_text_with_duplicates_only_has_no_memory(tmp_path: Path) -> None:
     table = Rows.from_lists(["the lion", "The  Lion", "sail"], ["a", "b", "b"])
-    memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
+    memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m")
     assert (memory.search(table.texts[:], 2, exclude_duplicates=True).rows == -1).all()
 
 

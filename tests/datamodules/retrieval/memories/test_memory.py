@@ -29,7 +29,7 @@ def build(
     folder: Path, table: Rows | None = None, retriever: EmbeddedRetriever | None = None
 ) -> FolderMemory:
     table = rows(60) if table is None else table
-    return FolderMemory.build(table, retriever or EmbeddedRetriever(), folder, progress=False)
+    return FolderMemory.build(table, retriever or EmbeddedRetriever(), folder)
 
 
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
@@ -201,7 +201,7 @@ def test_memories_in_the_same_folder_are_identified(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "m", ignore_errors=True)
         memory = build(tmp_path / "m", texts)
         contents.append(contents_of_memory(str(tmp_path / "m")))
-    memory.add(Rows.from_lists(["a new zebra"], LABELS[:1]), progress=False)
+    memory.add(Rows.from_lists(["a new zebra"], LABELS[:1]))
     contents.append(contents_of_memory(str(tmp_path / "m")))
     assert len(set(map(str, contents))) == 3
     assert set(contents[-1]) == {"memory.json", "version-1/manifest.json", "version-2/manifest.json"}
@@ -243,7 +243,7 @@ def test_another_file_points_to_the_version(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     storage.set_key(state, "fitted", {"1": "weights"})
     copy = memory.copy_to(tmp_path / "copy", pointer=state)
-    copy.remove(copy.rows.ids[:1], allow_empty_class=True, progress=False)
+    copy.remove(copy.rows.ids[:1], allow_empty_class=True)
     assert not (tmp_path / "copy" / POINTER).exists()
     assert storage.read_checked(state, "")["fitted"] == {"1": "weights"}
     assert FolderMemory(tmp_path / "copy", EmbeddedRetriever(), pointer=state).version == 2

@@ -44,7 +44,7 @@ def make(request: pytest.FixtureRequest) -> MakeRetriever:
 
 def build(folder: Path, table: Rows | None = None, retriever: Retriever | None = None) -> FolderMemory:
     table = rows(60) if table is None else table
-    return FolderMemory.build(table, retriever or EmbeddedRetriever(), folder, progress=False)
+    return FolderMemory.build(table, retriever or EmbeddedRetriever(), folder)
 
 
 def more(texts: list[str] = NEW[0], labels: list[str] | None = NEW[1]) -> Rows:
@@ -75,13 +75,13 @@ def test_new_rows_are_found_at_once_and_old_versions_stay(
     grown = build(tmp_path / "m", retriever=make(similarity=similarity))
     before = hits_of(grown.search(QUERIES, 5))
     assert before[3] == []
-    assert grown.add(more(), progress=False) == (2, 63, 3, 0, 0, 0)
+    assert grown.add(more()) == (2, 63, 3, 0, 0, 0)
     after = hits_of(grown.search(QUERIES, 5))
     assert {hit[:3] for hit in after[3]} == {
         ("2:0", "zebra crossing", "beasts"),
         ("2:1", "old zebra", "beasts"),
     }
-    assert grown.add(more(["zebra zebra"], ["boats"]), progress=False).version == 3
+    assert grown.add(more(["zebra zebra"], ["boats"])).version == 3
     assert {hit[0] for hit in hits_of(grown.search(["zebra"], 5))[0]} == {"2:0", "2:1", "3:0"}
 
     # Every version ranks like a memory that was built of its rows at once, now and later.
@@ -218,7 +218,7 @@ def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
 
 def _add(folder: Path, table: Rows, retriever: Retriever | None = None) -> None:
     built_with = make_retriever(read_pointer(folder)["retriever"], None)
-    FolderMemory(folder, retriever or built_with).add(table, progress=False)
+    FolderMemory(folder, retriever or built_with).add(table)
 
 
 def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -252,11 +252,11 @@ def test_a_killed_addition_leaves_the_old_memory_whole(
     assert hits_of(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
     # The next addition works, of the same rows or of others, and leaves nothing of the killed memory.
     table = more() if same else more(["other zebra"], ["bread"])
-    opened.add(table, progress=False)
+    opened.add(table)
     expected = build(tmp_path / "n")
     if done:
-        expected.add(more(), progress=False)
-    expected.add(table, progress=False)
+        expected.add(more())
+    expected.add(table)
     assert hits_of(opened.search(QUERIES, 5)) == hits_of(expected.search(QUERIES, 5))
     assert {p.name for p in (tmp_path / "m").iterdir() if p.suffix != ".lock"} == {
         p.name for p in (tmp_path / "n").iterdir() if p.suffix != ".lock"
@@ -278,14 +278,14 @@ def test_a_killed_addition_on_a_server(
 
     before = hits_of(build(tmp_path / "m", retriever=retriever()).search(QUERIES, 5))
     expected = build(tmp_path / "n")
-    expected.add(more(), progress=False)
+    expected.add(more())
     with monkeypatch.context() as patch:
         whole = getattr(ElasticsearchRetriever, name)
         patch.setattr(ElasticsearchRetriever, name, kill_after(whole) if after else kill)
         assert in_processes(1, _add, tmp_path / "m", more(), retriever()) == [-signal.SIGKILL]
     opened = FolderMemory(tmp_path / "m", retriever())
     assert hits_of(opened.search(QUERIES, 5)) == before
-    opened.add(more(), progress=False)
+    opened.add(more())
     for mine, other in zip(
         hits_of(opened.search(QUERIES, 5)), hits_of(expected.search(QUERIES, 5)), strict=True
     ):
@@ -322,10 +322,10 @@ def test_two_processes_add(tmp_path: Path) -> None:
 def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path: Path) -> None:
     texts = [*labelled_texts(300)[0], "", "ünïcode 猫 zebra", "zebra"]
     grown, whole = EmbeddedRetriever(), EmbeddedRetriever()
-    grown.index(Collection(texts[:250], "old"), tmp_path / "old", progress=False)
+    grown.index(Collection(texts[:250], "old"), tmp_path / "old")
     grown = pickle.loads(pickle.dumps(grown))
-    grown.update(Collection(texts, "f"), grown_from(250, len(texts)), tmp_path / "grown", progress=False)
-    whole.index(Collection(texts, "f"), tmp_path / "whole", progress=False)
+    grown.update(Collection(texts, "f"), grown_from(250, len(texts)), tmp_path / "grown")
+    whole.index(Collection(texts, "f"), tmp_path / "whole")
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
 

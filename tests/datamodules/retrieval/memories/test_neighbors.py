@@ -55,7 +55,7 @@ class RecordedMemory(FolderMemory):
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedMemory:
     """A memory of 60 rows; queries go to it in blocks of 8."""
     monkeypatch.setattr(neighbors, "BLOCK", 8)
-    FolderMemory.build(rows(60), EmbeddedRetriever(), tmp_path / "memory", progress=False)
+    FolderMemory.build(rows(60), EmbeddedRetriever(), tmp_path / "memory")
     memory = RecordedMemory(tmp_path / "memory", EmbeddedRetriever())
     memory.log = tmp_path / "log"
     return memory
@@ -67,7 +67,7 @@ QUERIES = rows(37, seed=1, prefix="q")
 def build(
     memory: FolderMemory, cache: Path, queries: Rows = QUERIES, k: int = K, exclude_duplicates: bool = False
 ) -> tuple[Path, str]:
-    return build_neighbors(queries, memory, k, exclude_duplicates, cache, progress=False)
+    return build_neighbors(queries, memory, k, exclude_duplicates, cache)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -188,7 +188,7 @@ def test_two_processes_store_neighbors_once(tmp_path: Path, memory: RecordedMemo
 def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memory: RecordedMemory) -> None:
     def other_memory(name: str, table: Rows, **ranking: float) -> FolderMemory:
         retriever = EmbeddedRetriever(**ranking)  # type: ignore[arg-type]
-        return FolderMemory.build(table, retriever, tmp_path / name, progress=False)
+        return FolderMemory.build(table, retriever, tmp_path / name)
 
     cache = tmp_path / "cache"
     _, base = build(memory, cache)
@@ -197,7 +197,7 @@ def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memo
         build(memory, cache, rows(37, seed=2, prefix="q"))[1],
         build(memory, cache, k=K + 1)[1],
         build(memory, cache, exclude_duplicates=True)[1],
-        build_neighbors(QUERIES, memory, K, True, cache, progress=False, same_table=True)[1],
+        build_neighbors(QUERIES, memory, K, True, cache, same_table=True)[1],
         build(other_memory("rows", rows(61)), cache)[1],
         build(other_memory("k1", rows(60), k1=2.0), cache)[1],
         build(other_memory("similarity", rows(60), similarity="LMDirichlet"), cache)[1],
@@ -213,7 +213,7 @@ def test_neighbors_of_a_changed_memory_are_stored_next_to_the_old(
     kept = contents(old)
     table = rows(60)
     changed = Rows.from_lists(["lion " + text for text in table.texts], table.labels, table.ids)
-    other = FolderMemory.build(changed, EmbeddedRetriever(), tmp_path / "other", progress=False)
+    other = FolderMemory.build(changed, EmbeddedRetriever(), tmp_path / "other")
     new, fingerprint = build(other, tmp_path / "cache")
     assert (new, fingerprint) != (old, old_fingerprint)
     assert contents(old) == kept
