@@ -26,23 +26,42 @@ RANK_CONSTANT = 60
 
 
 @dataclass(frozen=True)
-class Fusion:
-    """The formula that fuses several lists of hits; `FusedRetriever` describes the fields."""
+class FusedRanking:
+    """The order of a `FusedRetriever`, which describes the fields."""
 
+    members: tuple[Retriever, ...]
+    method: Method
     weights: tuple[float, ...]
-    method: Method = "reciprocal_rank"
+    depth: int
 
     def __post_init__(self) -> None:
         if self.method not in ("reciprocal_rank", "score"):
             raise InputError(f"method {self.method!r}: use reciprocal_rank or score")
+        if len(self.weights) != len(self.members):
+            raise InputError(
+                f"weights: {len(self.weights)} for {len(self.members)} retrievers; give one for each"
+            )
         if not all(0 < weight < math.inf for weight in self.weights):
             raise InputError(f"weights={[*self.weights]}: each must be above 0")
+        if self.depth < 1:
+            raise InputError(f"depth={self.depth}: use 1 or more")
+
+    def options(self) -> PlainDict:
+        """Return the options of the fusion."""
+        return {"method": self.method, "weights": list(self.weights), "depth": self.depth}
+
+    def describe(self) -> PlainDict:
+        """See `AnyRanking`."""
+        # The class decides where the index of a member is stored.
+        members = [
+            {"back end": type(member).__name__, **member.ranking.describe()} for member in self.members
+        ]
+        return {"similarity": "fused", "members": members, **self.options()}
 
     def fuse(self, lists: Sequence[Hits], k: int) -> Hits:
-        """Return the best k rows of the fused lists, one list for each weight."""
-        weighted = zip(self.weights, lists, strict=True)
-        shares = np.hstack([weight * self._shares(hits) for weight, hits in weighted])
-        return _summed(np.hstack([hits.rows for hits in lists]), shares, k)
+        """Return the best k rows of the members' lists."""
+        shares = [weight * self._shares(hits) for weight, hits in zip(self.weights, lists, strict=True)]
+        return _summed(np.hstack([hits.rows for hits in lists]), np.hstack(shares), k)
 
     def _shares(self, hits: Hits) -> NDArray[np.float64]:
         """Return the unweighted contributions of a list [n, depth]; arbitrary where there is no hit."""
@@ -54,29 +73,6 @@ class Fusion:
         spread = np.where(is_hit, scores, -np.inf).max(axis=1, keepdims=True) - lowest
         share = np.divide(scores - lowest, spread, out=np.ones_like(scores), where=spread > 0)
         return np.asarray(share + (1 - share) / scores.shape[1])
-
-
-@dataclass(frozen=True)
-class FusedRanking:
-    """The ranking of a `FusedRetriever`, which describes the fields."""
-
-    members: tuple[Retriever, ...]
-    fusion: Fusion
-    depth: int
-
-    def describe(self) -> PlainDict:
-        """See `AnyRanking`."""
-        fusion = self.fusion
-        return {
-            "similarity": "fused",
-            # The class decides where the index of a member is stored.
-            "members": [
-                {"back end": type(member).__name__, **member.ranking.describe()} for member in self.members
-            ],
-            "weights": list(fusion.weights),
-            "method": fusion.method,
-            "depth": self.depth,
-        }
 
 
 class FusedRetriever(Retriever):
@@ -116,25 +112,13 @@ class FusedRetriever(Retriever):
                     f"retrievers: the existing index {member.existing_index!r} has no row numbers to fuse by;"
                     " omit `index` to build one"
                 )
-        if weights is None:
-            weights = [1.0] * len(retrievers)
-        if len(weights) != len(retrievers):
-            raise InputError(f"weights: {len(weights)} for {len(retrievers)} retrievers; give one for each")
-        if depth < 1:
-            raise InputError(f"depth={depth}: use 1 or more")
         self.retrievers = tuple(retrievers)
-        self.is_on_server = any(member.is_on_server for member in self.retrievers)
-        fusion = Fusion(tuple(map(float, weights)), method)
-        self.ranking: FusedRanking = FusedRanking(self.retrievers, fusion, depth)
+        self.is_on_server = any(member.is_on_server for member in retrievers)
+        weights = [1.0] * len(retrievers) if weights is None else weights
+        self.ranking: FusedRanking = FusedRanking(self.retrievers, method, tuple(map(float, weights)), depth)
 
     def _init_args(self) -> PlainDict:
-        fusion = self.ranking.fusion
-        return {
-            "retrievers": [member.describe() for member in self.retrievers],
-            "method": fusion.method,
-            "weights": list(fusion.weights),
-            "depth": self.ranking.depth,
-        }
+        return {"retrievers": [member.describe() for member in self.retrievers], **self.ranking.options()}
 
     def index(self, collection: Collection, folder: Path) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
@@ -182,7 +166,7 @@ class FusedRetriever(Retriever):
         check_search(texts, k, exclude)
         depth = max(self.ranking.depth, k)
         lists = [member.search(texts, depth, exclude) for member in self.retrievers]
-        return self.ranking.fusion.fuse(lists, k)
+        return self.ranking.fuse(lists, k)
 
 
 def _summed(rows: NDArray[np.int32], shares: NDArray[np.float64], k: int) -> Hits:
