@@ -286,7 +286,8 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
 
     A full disk is an `InputError` that names the option which chooses the path.
     """
-    partial = partial_file(path)
+    # Random, so that writers never share one.
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
         yield partial
         sync(partial)
@@ -299,11 +300,6 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
             raise
         with named_disk_errors(path, option):
             raise
-
-
-def partial_file(path: Path) -> Path:
-    """Return a random path next to a file, for its contents before they are complete: writers never share one."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
 
 
 def write_text(path: Path, text: str, option: str = "folder") -> None:

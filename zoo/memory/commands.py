@@ -51,7 +51,7 @@ def add(
         retriever: back end to use instead of the model's (another server).
     """
     opened = OpenedMemory.open_to_change(model, retriever, push=push)
-    memory, labels = opened.memory, opened.memory.labels()
+    memory, labels = opened.folder, opened.memory.labels()
     given = {
         "text_column": text_column,
         "label_column": label_column,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,20 +18,13 @@ from datamodules.retrieval.memories.memory import UnknownLabels
 _MOST_NAMED = 10
 
 
-class NewRows(NamedTuple):
-    """The rows of a table that a memory lacks."""
-
-    positions: list[int]
-    #: rows that were left out: a duplicate has the same label.
-    duplicates: int
-    #: new rows whose text the memory has with another label.
-    conflicting: int
-
-
 def select_new(
     memory: Rows, lookup: RowLookup, rows: Rows, hashes: NDArray[np.uint64], may_be_added: NDArray[np.bool_]
-) -> NewRows:
-    """Select the rows to add; `hashes` [n] are those of their texts, `lookup` has those of the memory's."""
+) -> tuple[list[int], int, int]:
+    """Return the positions of the rows to add, and the numbers of duplicates and of rows with conflicting labels.
+
+    `hashes` [n] are those of their texts, `lookup` has those of the memory's. See `Addition`.
+    """
     labels = rows.table.column("label").to_pylist()
     labels_of: dict[int, set[str | None]] = {}
     positions: list[int] = []
@@ -48,7 +40,7 @@ def select_new(
         conflicting += bool(labels_of[text_hash])
         labels_of[text_hash].add(label)
         positions.append(position)
-    return NewRows(positions, duplicates, conflicting)
+    return positions, duplicates, conflicting
 
 
 def corrections(memory: Rows, lookup: RowLookup, rows: Rows) -> dict[str, str]:

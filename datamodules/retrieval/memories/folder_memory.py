@@ -135,7 +135,6 @@ class FolderMemory(Memory):
 
     # --- changes ---
 
-    @override
     def add(
         self,
         rows: Rows,
@@ -143,29 +142,38 @@ class FolderMemory(Memory):
         unknown_labels: UnknownLabels = "refuse",
         keep_ids: bool = False,
     ) -> Addition:
+        """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
+
+        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
+        those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
+        rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0.
+        """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
         with self._changing():
             hashes = fold_hashes(rows.texts)
             may_be_added = check_labels(rows, bool(self.labels()), labels, unknown_labels)
-            chosen = select_new(self.rows, self.opened.lookup, rows, hashes, may_be_added)
-            added, version = len(chosen.positions), self.version + bool(chosen.positions)
-            skipped = int((~may_be_added).sum())
-            addition = Addition(
-                version, len(self) + added, added, chosen.duplicates, chosen.conflicting, skipped
+            chosen, duplicates, conflicting = select_new(
+                self.rows, self.opened.lookup, rows, hashes, may_be_added
             )
+            added, version = len(chosen), self.version + bool(chosen)
+            skipped = int((~may_be_added).sum())
+            addition = Addition(version, len(self) + added, added, duplicates, conflicting, skipped)
             if added == 0:
                 return addition
-            new = rows.select(chosen.positions)
+            new = rows.select(chosen)
             if not keep_ids:
-                ids = [f"{version}:{position}" for position in chosen.positions]
+                ids = [f"{version}:{position}" for position in chosen]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             check_ids(Rows(Rows.concat([self.rows, new]).table, rows.source))
             self._write_version(new, np.arange(len(self) + added))
         return addition
 
-    @override
     def remove(self, ids: Sequence[str], allow_empty_class: bool = False) -> Change:
+        """Remove the rows with these ids; an `InputError`, e.g. for an unknown id, leaves the memory unchanged.
+
+        The last row of a class is removed only with `allow_empty_class`, the last row of the memory never.
+        """
         with self._changing():
             removed = self.opened.rows_with_ids(ids)
             kept = np.delete(np.arange(len(self)), removed)
@@ -177,13 +185,13 @@ class FolderMemory(Memory):
             self._write_version(Rows(SCHEMA.empty_table(), ""), kept)
         return Change(self.version, len(self), len(removed))
 
-    @override
     def replace(
         self,
         rows: Rows,
         labels: Sequence[str] | None = None,
         allow_empty_class: bool = False,
     ) -> Change:
+        """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
         with self._changing():
             places = self.opened.rows_with_ids(rows.ids)
             check_labels(rows, bool(self.labels()), labels)
@@ -202,19 +210,22 @@ class FolderMemory(Memory):
             self._write_version(new, order)
         return Change(self.version, len(self), len(changed))
 
-    @override
     def relabel(
         self,
         labels: Mapping[str, str],
         allowed: Sequence[str] | None = None,
         allow_empty_class: bool = False,
     ) -> Change:
+        """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
         texts = self.rows.texts.take(self.opened.rows_with_ids(list(labels)))
         rows = Rows.from_lists(texts, labels.values(), list(labels), str(self.folder))
         return self.replace(rows, allowed, allow_empty_class)
 
-    @override
     def compact(self, keep: int = 1) -> int:
+        """Delete all versions but the last `keep` ones, for good; return the number of deleted versions.
+
+        What only they have is then in no file of the memory. Indexes of other rankings are deleted, too.
+        """
         if keep < 1:
             raise InputError(f"keep={keep}: keep at least 1 version")
         with self._changing():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ class Neighbors(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """The result of `Memory.add`."""
+    """The result of `FolderMemory.add`."""
 
     #: the memory's version; without a new row it is the old one.
     version: int
@@ -85,53 +85,6 @@ class Memory(ABC):
         is_duplicate = hashes[neighbors.rows] == fold_hashes(texts.texts)[:, None]
         contained: NDArray[np.bool_] = (is_duplicate & (neighbors.rows >= 0)).any(axis=1)
         return contained
-
-    def add(
-        self,
-        rows: Rows,
-        labels: Sequence[str] | None = None,
-        unknown_labels: UnknownLabels = "refuse",
-        keep_ids: bool = False,
-    ) -> Addition:
-        """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
-
-        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
-        those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
-        rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0.
-        """
-        raise self.is_only_read()
-
-    def remove(self, ids: Sequence[str], allow_empty_class: bool = False) -> Change:
-        """Remove the rows with these ids; an `InputError`, e.g. for an unknown id, leaves the memory unchanged.
-
-        The last row of a class is removed only with `allow_empty_class`, the last row of the memory never.
-        """
-        raise self.is_only_read()
-
-    def replace(
-        self,
-        rows: Rows,
-        labels: Sequence[str] | None = None,
-        allow_empty_class: bool = False,
-    ) -> Change:
-        """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
-        raise self.is_only_read()
-
-    def relabel(
-        self,
-        labels: Mapping[str, str],
-        allowed: Sequence[str] | None = None,
-        allow_empty_class: bool = False,
-    ) -> Change:
-        """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
-        raise self.is_only_read()
-
-    def compact(self, keep: int = 1) -> int:
-        """Delete all versions but the last `keep` ones, for good; return the number of deleted versions.
-
-        What only they have is then in no file of the memory. Indexes of other rankings are deleted, too.
-        """
-        raise self.is_only_read()
 
     def is_only_read(self) -> InputError:
         """The error for a change of an index of the user's."""

@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,14 +42,6 @@ _KINDS: dict[str, type] = {
     "retriever": dict,
     "ranking": dict,
 }
-
-
-class _File(NamedTuple):
-    """The rows `start` to `end` of a version; `shared` is the file's name in the version before, None = written."""
-
-    start: int
-    end: int
-    shared: str | None
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,7 @@ class Version:
     def write_first(cls, memory: Path, rows: Rows) -> Version:
         """Write and map version 1."""
         lookup, written_in = RowLookup.of(fold_hashes(rows.texts)), np.ones(len(rows), np.int64)
-        return _write(memory, 1, rows, lookup, written_in, _new_files(0, len(rows)), None)
+        return _write(memory, 1, rows, lookup, written_in, _new_files(1, 0, len(rows)), None)
 
     def write_next(self, rows: Rows, known: NDArray[np.int64]) -> Version:
         """Write and map the next version; `known` [n] has the row of each row in this one, -1 for a new row."""
@@ -169,7 +159,7 @@ class Version:
             hashes = self.lookup.keys_by_row()[known]
             hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
             lookup = RowLookup.of(hashes)
-        files = _files(self.files, known)
+        files = _files(number, self.files, known)
         return _write(self.folder.parent, number, rows, lookup, written_in, files, self.folder)
 
 
@@ -179,19 +169,18 @@ def _write(
     rows: Rows,
     lookup: RowLookup,
     written_in: NDArray[np.int64],
-    files: list[_File],
+    files: dict[str, range],
     before: Path | None,
 ) -> Version:
-    names = {file.shared or f"rows-{number}-{position}.arrow": file for position, file in enumerate(files)}
-    counts = {name: file.end - file.start for name, file in names.items()}
+    counts = {name: len(span) for name, span in files.items()}
     starts = np.flatnonzero(np.diff(written_in, prepend=-1))
     with storage.new_folder(folder_of(memory, number), rows.fingerprint, like=before, rows=counts) as partial:
-        for name, file in names.items():
-            if before is not None and file.shared:
+        for name, span in files.items():
+            if before is not None and (before / name).exists():
                 storage.link(before / name, partial / name)
             else:
                 # Copied: Arrow writes some bytes behind the rows of a slice, too, which may be removed ones.
-                new = rows.part(range(file.start, file.end))
+                new = rows.part(span)
                 new.select(np.arange(len(new))).save(partial / name)
         runs = np.stack([np.diff(starts, append=len(rows)), written_in[starts]], axis=1)
         np.save(partial / "written_in.npy", runs)
@@ -273,31 +262,33 @@ def in_order(rows: Rows, order: NDArray[np.int64]) -> Rows:
     return Rows(Rows.concat(parts).table, rows.source)
 
 
-def _files(before: dict[str, int], known: NDArray[np.int64]) -> list[_File]:
+def _files(number: int, before: dict[str, int], known: NDArray[np.int64]) -> dict[str, range]:
     """Divide the rows of a version into files: unchanged ones of the version before, and new ones."""
     names, starts = list(before), offsets_of(list(before.values()))
-    files: list[_File] = []
+    files: dict[str, range] = {}
     done, total = 0, len(known)
     place = np.full(starts[-1] + 1, -1)  # of each row of the version before; row -1 is the appended one
     place[known] = np.arange(total)
-    places = sorted((int(place[start]), number) for number, start in enumerate(starts[:-1].tolist()))
-    for position, number in places:
+    places = sorted((int(place[start]), file) for file, start in enumerate(starts[:-1].tolist()))
+    for position, file in places:
         if position < 0:
             continue
-        first, last = int(starts[number]), int(starts[number + 1])
+        first, last = int(starts[file]), int(starts[file + 1])
         end = position + last - first
         # Short runs are written together with the next file: small files would become many.
         is_short = 0 < position - done < _FEWEST_SHARED or (last - first < _FEWEST_SHARED and end < total)
         if not is_short and np.array_equal(known[position:end], np.arange(first, last)):
-            files += [*_new_files(done, position), _File(position, end, names[number])]
+            files |= _new_files(number, done, position, len(files))
+            files[names[file]] = range(position, end)
             done = end
-    return files + _new_files(done, total)
+    return files | _new_files(number, done, total, len(files))
 
 
-def _new_files(start: int, end: int) -> list[_File]:
+def _new_files(number: int, start: int, end: int, named: int = 0) -> dict[str, range]:
     """Divide consecutive rows into files of equal size, each of at most `BLOCK` rows."""
     edges = np.linspace(start, end, 1 - (start - end) // BLOCK).astype(int).tolist()
-    return [_File(first, last, None) for first, last in pairwise(edges)]
+    spans = enumerate(map(range, edges[:-1], edges[1:]), named)
+    return {f"rows-{number}-{position}.arrow": span for position, span in spans}
 
 
 def _advice(memory: Path, number: int) -> str:
