@@ -39,11 +39,5 @@ def _secrets_in(value: object, name: str) -> Iterator[str]:
     elif value is not None:
         parts = name.removeprefix("--").split(".")
         is_url = parts[-1] == "url" and re.search("[@?#]", str(value))
-        # The arguments of a client are a mapping; anything else is a mistake that may hold a secret.
-        if (
-            parts[-1] == "client_args"
-            or is_url
-            or any(map(_SECRET_KEY.search, parts))
-            or _LOGIN.search(str(value))
-        ):
+        if is_url or any(map(_SECRET_KEY.search, parts)) or _LOGIN.search(str(value)):
             yield name

@@ -13,9 +13,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,13 +34,14 @@ KINDS: list[Quantization | None] = [None, "int8", "bbq"]
 class GivenVectors:
     """Vectors of numbered texts, in place of an encoder; the texts are their numbers."""
 
-    has_query_side = False
-
     def __init__(self, vectors: NDArray[np.float32]) -> None:
         self.vectors, self.size = vectors, vectors.shape[1]
 
     def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
         return self.vectors[[int(text) for text in texts]]
+
+    def blocks(self, texts: Sequence[str], block: int) -> Iterator[NDArray[np.float32]]:
+        return (self.of(texts[first : first + block], block) for first in range(0, len(texts), block))
 
     def check_size(self, size: int, index_size: int, index: str) -> None:
         return
@@ -99,7 +99,8 @@ def measure(contenders: Sequence[Contender], vectors: GivenVectors, n: int, roun
     hits = {}
     for _ in range(rounds + 1):  # the first warms the server up
         for name, retriever, oversample in contenders:
-            vars(retriever)["ranking"] = replace(retriever.ranking, oversample=oversample)
+            if (kind := retriever.ranking.quantization) and oversample:
+                OVERSAMPLE[kind] = oversample
             start = time.perf_counter()
             hits[name] = retriever.search(texts, K)
             best[name] = min(best.get(name, np.inf), time.perf_counter() - start)

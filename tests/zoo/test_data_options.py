@@ -201,7 +201,6 @@ RETRIEVER_CASES: Cases = {
         "document_prompt": Case("old "),
         "batch_size": SPEED,
         "device": SPEED,
-        "threads": SPEED,
     },
     "FusedRetriever": {
         "retrievers": Case([EmbeddedRetriever(), EmbeddedRetriever(k1=0.1, b=0.0)]),
@@ -211,7 +210,7 @@ RETRIEVER_CASES: Cases = {
         "encoder": Case("other-bert"),
     },
     "ServerRetriever": dict.fromkeys(
-        ("url", "index_prefix", "shards", "replicas", "timeout", "client_args", "batch_size", "threads"),
+        ("url", "index_prefix", "shards", "timeout", "threads"),
         OF_A_SERVER,
     ),
     "ElasticsearchRetriever": dict.fromkeys(
@@ -224,7 +223,7 @@ RETRIEVER_CASES: Cases = {
     "ElasticsearchDenseRetriever": dict.fromkeys(
         (
             *("encoder", "pooling", "max_length", "device", "query_prompt", "document_prompt"),
-            *("num_candidates", "quantization", "oversample"),
+            *("num_candidates", "quantization"),
         ),
         OF_A_SERVER,
     ),

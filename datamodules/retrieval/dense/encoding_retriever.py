@@ -27,7 +27,6 @@ class EncodingRetriever(Retriever):
         batch_size: int = 64,
         max_length: int = 256,
         device: str | None = None,
-        threads: int | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         **back_end: Any,
@@ -42,7 +41,6 @@ class EncodingRetriever(Retriever):
             batch_size: texts encoded at once.
             max_length: the maximum number of tokens of a text. A checkpoint has the maximum of its training.
             device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
-            threads: of the encoder on a CPU; None keeps the setting of torch.
             query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
             document_prompt: precedes each text of the collection.
             **back_end: options of the back end.
@@ -55,7 +53,7 @@ class EncodingRetriever(Retriever):
             document_prompt=document_prompt,
             **(self.approximation or {}),
         )
-        self.vectors = TextVectors(self.ranking, batch_size, device, threads)
+        self.vectors = TextVectors(self.ranking, batch_size, device)
         super().__init__(**back_end)
 
     @override

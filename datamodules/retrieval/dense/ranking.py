@@ -18,7 +18,7 @@ from datamodules.text.sentence_modules import MODULES, SentenceModules
 LEAST_SCORE = 1e-6
 
 Quantization: TypeAlias = Literal["int8", "bbq"]
-#: Quantization -> texts with exact scores for each hit, which find 99 % of the nearest ones.
+#: Quantization -> texts of each shard that are scored exactly for each hit, which find 99 % of the nearest ones.
 OVERSAMPLE: dict[Quantization, int] = {"int8": 4, "bbq": 8}
 
 #: Files of a trained model of the zoo, see `zoo.model_folder`: those that its vectors depend on.
@@ -40,8 +40,6 @@ class DenseRanking:
     document_prompt: str | None = None
     #: coarse vectors of the first pass over the texts; None = exact ones.
     quantization: Quantization | None = None
-    #: texts with exact scores for each hit; None = `OVERSAMPLE`.
-    oversample: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
@@ -52,19 +50,6 @@ class DenseRanking:
             raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
         if self.quantization not in (None, *OVERSAMPLE):
             raise InputError(f"quantization {self.quantization!r}: use {', '.join(OVERSAMPLE)}, or null")
-        if self.oversample is not None and self.quantization is None:
-            raise InputError(
-                f"oversample={self.oversample}: without quantization all scores are exact; set quantization, or omit it"
-            )
-        if self.oversample is not None and self.oversample < 1:
-            raise InputError(f"oversample={self.oversample}: use 1 or more, or null")
-
-    @property
-    def rescored(self) -> int:
-        """The number of texts with exact scores for each hit."""
-        if self.quantization is None:
-            return 1
-        return OVERSAMPLE[self.quantization] if self.oversample is None else self.oversample
 
     def describe(self) -> PlainDict:
         """Return plain values that depend on the encoder's weights, not on its location; see `AnyRanking`."""
@@ -72,7 +57,7 @@ class DenseRanking:
         if self.num_candidates is not None:
             described["num_candidates"] = self.num_candidates
         if self.quantization is not None:
-            described |= {"quantization": self.quantization, "oversample": self.rescored}
+            described |= {"quantization": self.quantization, "oversample": OVERSAMPLE[self.quantization]}
         return described
 
     def describe_vectors(self) -> PlainDict:

@@ -47,13 +47,13 @@ def encode_distinct(
 
 
 class TextVectors:
-    """The vectors of texts by the encoder of a ranking; for the other arguments see `DenseRetriever`.
+    """The vectors of texts by the encoder of a ranking; `threads` are those of PyTorch, None keeps its setting.
 
     A dense retriever or `zoo encode` makes one. The encoder is loaded for texts that have no vectors in the cache.
     """
 
     def __init__(
-        self, ranking: DenseRanking, batch_size: int, device: str | None, threads: int | None
+        self, ranking: DenseRanking, batch_size: int, device: str | None, threads: int | None = None
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: use 1 or more")
@@ -77,7 +77,6 @@ class TextVectors:
             "batch_size": self.batch_size,
             "max_length": self.ranking.max_length,
             "device": self.device,
-            "threads": self.threads,
             "query_prompt": self.ranking.query_prompt,
             "document_prompt": self.ranking.document_prompt,
         }
@@ -139,8 +138,8 @@ class TextVectors:
         self, texts: Sequence[str], block: int, queries: bool = False
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the texts in blocks, float32 [at most `block`, d]; see `TextEncoder`."""
-        is_stored = len(texts) <= MOST
-        if is_stored and self._embeddings is None and not queries:
+        is_stored = FEWEST <= len(texts) <= MOST
+        if is_stored and self._embeddings is None:
             self._stored().refresh()
         with tqdm(total=len(texts), desc="encode", unit="text", delay=3, disable=None) as bar:
             for first in range(0, len(texts), block):
@@ -152,8 +151,9 @@ class TextVectors:
         self, texts: list[str], queries: bool, is_stored: bool, bar: ProgressBar
     ) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
-        if queries and (encode_queries := self._loaded().query_encoder) is not None:
-            return encode_queries(texts, self.batch_size, bar)
+        encoder = self._loaded().query_encoder if queries and self.has_query_side else None
+        if encoder is not None:
+            return encoder(texts, self.batch_size, bar)
 
         def encode(some: list[str]) -> NDArray[np.float32]:
             return self._loaded()(some, self.batch_size, bar)
@@ -162,13 +162,13 @@ class TextVectors:
             if not is_stored:
                 return encode(some)
             before = bar.n
-            vectors = self._stored().vectors(some, encode)
+            # Queries are not stored: a search of each would make a file.
+            vectors = self._stored().vectors(some, encode, stores=not queries)
             bar.update(before + len(some) - bar.n)
             return vectors
 
         if self._embeddings is None:
-            # Queries are not stored: a search of each would make a file.
-            return encode(texts) if queries else encode_distinct(texts, look_up)
+            return encode_distinct(texts, look_up)
         rows = self._embeddings.rows_of(texts)
         bar.update(int((rows >= 0).sum()))
         return look_up_vectors(texts, self._embeddings.vectors, rows, look_up)

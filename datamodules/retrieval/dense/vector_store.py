@@ -74,8 +74,8 @@ class VectorStore:
         hashes = text_hashes(texts)
         return int(np.all([part.lookup.first_rows(hashes) < 0 for part in self._parts], axis=0).sum())
 
-    def vectors(self, texts: Sequence[str], encode: Encode) -> NDArray[np.float32]:
-        """Return the vectors of texts [n, d]; missing ones are encoded, and mapped if all are."""
+    def vectors(self, texts: Sequence[str], encode: Encode, stores: bool = True) -> NDArray[np.float32]:
+        """Return the vectors of texts [n, d]; missing ones are encoded, stored if wanted, and mapped if all are."""
         hashes = text_hashes(texts)
         unknown = np.ones(len(texts), bool)
         matches: list[tuple[_Part, NDArray[np.int32]]] = []
@@ -87,7 +87,7 @@ class VectorStore:
             unknown &= rows < 0
         parts = [(part.vectors, rows) for part, rows in matches]
         if unknown.any():
-            new = self._encode(texts, np.flatnonzero(unknown), hashes[unknown], encode)
+            new = self._encode(texts, np.flatnonzero(unknown), hashes[unknown], encode, stores)
             if unknown.all():
                 return new
             parts.append((new, np.where(unknown, np.cumsum(unknown) - 1, -1)))
@@ -112,7 +112,12 @@ class VectorStore:
                 storage.delete(part.folder)
 
     def _encode(
-        self, texts: Sequence[str], rows: NDArray[np.int64], hashes: NDArray[np.uint64], encode: Encode
+        self,
+        texts: Sequence[str],
+        rows: NDArray[np.int64],
+        hashes: NDArray[np.uint64],
+        encode: Encode,
+        stores: bool,
     ) -> NDArray[np.float32]:
         """Encode some of the texts; return and, if possible, store their vectors."""
 
@@ -120,7 +125,7 @@ class VectorStore:
             for first in range(0, len(rows), TEXTS):
                 yield encode([texts[row] for row in rows[first : first + TEXTS].tolist()])
 
-        if len(rows) >= self.fewest:
+        if stores and len(rows) >= self.fewest:
             try:
                 part = self._write(hashes, blocks())
             except InputError as error:  # a full or read-only disk

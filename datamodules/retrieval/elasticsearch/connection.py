@@ -37,8 +37,6 @@ _SEARCH_PROBLEMS = (
 _BULK_PROBLEMS = "items.*.status,items.*.error.type,items.*.error.reason"
 #: Action -> the list of its answers.
 _ANSWERS = {"_msearch": "responses", "_bulk": "items"}
-_AUTH_ARGS = frozenset({"api_key", "basic_auth", "bearer_auth", "http_auth"})
-_SECRET_ARGS = _AUTH_ARGS | {"headers", "opaque_id", "ssl_context"}
 
 Request: TypeAlias = Callable[[elasticsearch.Elasticsearch], ApiResponse[Any]]
 ResultT = TypeVar("ResultT")
@@ -52,9 +50,7 @@ class _TemporaryError(Exception):
 class ServerConnection:
     """Sends requests to a server, again after a pause if an error looks temporary; pickles no credentials."""
 
-    def __init__(
-        self, url: str | list[str] | None, timeout: float, client_args: PlainDict | None, threads: int
-    ) -> None:
+    def __init__(self, url: str | list[str] | None, timeout: float, threads: int) -> None:
         if url is None:
             url = os.environ.get("ELASTICSEARCH_URL", "").replace(",", " ").split() or "http://localhost:9200"
         self.urls = [checked_url(each) for each in ([url] if isinstance(url, str) else url)]
@@ -63,14 +59,13 @@ class ServerConnection:
         if not timeout > 0:
             raise InputError(f"timeout={timeout}: give a number of seconds above 0")
         self.timeout = timeout
-        self.client_args = client_args or {}
         self.threads = threads
         self._tries = FIRST_TRIES
         # One client for each process: a client that a fork copied shares its sockets with the parent's.
         self._clients: dict[int, elasticsearch.Elasticsearch] = {}
 
     def __getstate__(self) -> PlainDict:
-        return {**self.__dict__, "client_args": _without_secrets(self.client_args), "_clients": {}}
+        return {**self.__dict__, "_clients": {}}
 
     def _connected(self) -> elasticsearch.Elasticsearch:
         if os.getpid() not in self._clients:
@@ -82,28 +77,21 @@ class ServerConnection:
         arguments: PlainDict = {
             "request_timeout": self.timeout,
             "connections_per_node": max(10, self.threads),
-            **self.client_args,
             # The client would try again without a pause, and would not repeat items that fail inside a response 200.
             "max_retries": 0,
             "retry_on_timeout": False,
             "serializers": dict.fromkeys(json_types, _FlatHits()),
         }
-        if not _AUTH_ARGS & arguments.keys():
-            arguments.update(_credentials_of_environment())
+        if key := os.environ.get("ELASTICSEARCH_API_KEY"):
+            arguments["api_key"] = key
+        elif user := os.environ.get("ELASTICSEARCH_USERNAME"):
+            arguments["basic_auth"] = (user, os.environ.get("ELASTICSEARCH_PASSWORD", ""))
         ca_certs = os.environ.get("ELASTICSEARCH_CA_CERTS")
         if ca_certs and any(url.startswith("https:") for url in self.urls):
             if not Path(ca_certs).is_file():
                 raise InputError(f"ELASTICSEARCH_CA_CERTS: there is no file {ca_certs}")
-            arguments.setdefault("ca_certs", ca_certs)
-        try:
-            return elasticsearch.Elasticsearch(self.urls, **arguments)
-        except (TypeError, ValueError) as error:
-            # The message of the error is omitted: it may quote a credential.
-            names = ", ".join(sorted(self.client_args)) or "none given"
-            raise InputError(
-                f"{self.urls[0]}: the Elasticsearch client refuses its arguments (client_args: {names};"
-                f" {type(error).__name__}); see the client's documentation"
-            ) from None
+            arguments["ca_certs"] = ca_certs
+        return elasticsearch.Elasticsearch(self.urls, **arguments)
 
     def close(self) -> None:
         """Close the connections of this process."""
@@ -237,15 +225,6 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _credentials_of_environment() -> PlainDict:
-    """Return the client's arguments for the credentials of the environment."""
-    if key := os.environ.get("ELASTICSEARCH_API_KEY"):
-        return {"api_key": key}
-    if user := os.environ.get("ELASTICSEARCH_USERNAME"):
-        return {"basic_auth": (user, os.environ.get("ELASTICSEARCH_PASSWORD", ""))}
-    return {}
-
-
 def _is_temporary(status: int) -> bool:
     return status == 429 or status >= 500
 
@@ -319,11 +298,6 @@ def _explain_silence(error: elasticsearch.TransportError, timeout: float) -> str
         "no connection; is Elasticsearch running there, and is it http or https? ELASTICSEARCH_URL names another server"
         f" ({excerpt(error.message)})"
     )
-
-
-def _without_secrets(client_args: PlainDict) -> PlainDict:
-    """Return the client's arguments that may be pickled."""
-    return {name: value for name, value in client_args.items() if name not in _SECRET_ARGS}
 
 
 class _FlatHits(elasticsearch.JsonSerializer):

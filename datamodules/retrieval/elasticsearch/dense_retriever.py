@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,27 +16,24 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import MOST_HITS, Collection, ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.encoding_retriever import EncodingRetriever
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, Quantization
+from datamodules.retrieval.dense.ranking import LEAST_SCORE, OVERSAMPLE, Quantization
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
     bulk_lines,
+    chunks,
     rows_of,
 )
-from datamodules.retrieval.folding import text_hashes
 
 log = logging.getLogger(__name__)
 
-# Queries in a request (a vector takes some KB as text).
-_QUERIES = 64
 _TEXTS = 4096
-_HASHES = 256
 # The server's limit for vectors of one bit a number.
 _LEAST_BITS = 64
 # Attempts to write lost vectors again, of at most MOST_HITS each.
 _REPAIRS = 100
 _LOST: PlainDict = {
-    "bool": {"filter": {"exists": {"field": "bits"}}, "must_not": {"exists": {"field": "vector"}}}
+    "bool": {"filter": {"term": {"has_vector": True}}, "must_not": {"exists": {"field": "vector"}}}
 }
 
 
@@ -50,28 +47,22 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         quantization: coarse vectors that the server compares with a query, of a quarter (`int8`) or a thirtieth (`bbq`,
             one bit a number; at least 64 numbers) of the bytes. It computes the exact scores of the best texts, and may
             miss a hit. It needs Elasticsearch 8.18 or newer.
-        oversample: the number of texts of each shard that are scored exactly for each hit; None = 4 for `int8`, 8 for
-            `bbq`.
         others: options of `EncodingRetriever` and `ServerRetriever`.
     """
+
+    batch_size = 64  # a vector takes some KB as text
 
     def __init__(
         self,
         encoder: str,
         num_candidates: int | None = None,
         quantization: Quantization | None = None,
-        oversample: int | None = None,
         **others: Any,
     ) -> None:
         if num_candidates is not None and not 1 <= num_candidates <= MOST_HITS:
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_HITS}, or null")
-        self.approximation = {
-            "num_candidates": num_candidates,
-            "quantization": quantization,
-            "oversample": oversample,
-        }
+        self.approximation = {"num_candidates": num_candidates, "quantization": quantization}
         super().__init__(encoder, **others)
-        self.batch_size = _QUERIES
 
     @override
     def _init_args(self) -> PlainDict:
@@ -98,19 +89,15 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
             raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server compares")
         check_search(texts, k, exclude)
         hits = Hits.none(len(texts), k)
-        name = self._opened()
         if len(texts) == 0 or k == 0:
             return hits
-        if self.vectors.has_query_side:
-            vectors = self.vectors.of(texts, _TEXTS, queries=True)
-        else:
-            vectors = self._vectors_of(name, texts)
+        vectors = self.vectors.of(texts, _TEXTS, queries=True)
         if self._size is not None:
-            self.vectors.check_size(vectors.shape[1], self._size, f"index {name}")
+            self.vectors.check_size(vectors.shape[1], self._size, f"index {self._opened()}")
 
         rescored = ""
         if self.ranking.quantization is not None:
-            rescored = f',"rescore_vector":{{"oversample":{self.ranking.rescored}}}'
+            rescored = f',"rescore_vector":{{"oversample":{OVERSAMPLE[self.ranking.quantization]}}}'
 
         def item(query: int) -> bytes:
             filtered = ""
@@ -149,45 +136,39 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
                 # The default of the server quantises vectors, and so rounds scores.
                 "index_options": {"type": kind},
             },
-            "hash": {"type": "keyword"},
-            "bits": {"type": "binary", "doc_values": True},
+            "has_vector": {"type": "boolean"},
         }
         # Documents are stored in row order: of equal scores the server keeps the first.
         order = {"sort.field": "row", "sort.order": "asc"}
-        return order, {"_source": {"excludes": ["vector", "hash", "bits"]}, "properties": properties}
+        return order, {"_source": {"excludes": ["vector", "has_vector"]}, "properties": properties}
 
     @override
-    def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        # `_load` has refreshed the index, so searches return the vectors of an interrupted load.
+    def _documents(self, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+        # Duplicates get the same bits, and so equal scores.
         positions: dict[str, list[int]] = {}
         for position, text in enumerate(texts):
             positions.setdefault(text, []).append(position)
-        distinct = list(positions)
-        for first in range(0, len(distinct), _TEXTS):
-            block = distinct[first : first + _TEXTS]
-            vectors = self._vectors_of(name, block)
-            for text, hashed, vector in zip(block, _hashes(block), vectors, strict=True):
-                fields = ""  # a text without tokens has no vector, so it is never a hit
-                if vector.any():
-                    fields = _fields(hashed, vector)
-                for position in positions[text]:
-                    yield position, fields
+        vectors = chain.from_iterable(self.vectors.blocks(list(positions), _TEXTS))
+        for same, vector in zip(positions.values(), vectors, strict=True):
+            fields = _fields(vector)
+            yield from ((position, fields) for position in same)
 
     @override
     def _repair(self, name: str, collection: Collection) -> None:
         # Elasticsearch may lose vectors that are not part of `_source` (its issue 137173); the other fields stay.
+        query = f'{{}}\n{{"query":{json.dumps(_LOST)},"size":{MOST_HITS},"_source":false}}\n'.encode()
         for _ in range(_REPAIRS):
-            if not (lost := self._lost(name)):
+            (lost,) = self.server.search(
+                name, [query], ["_id"], lambda hits: [int(hit["_id"]) for hit in hits]
+            )
+            if not lost:
                 return
             log.warning("index %s: the server has lost vectors; %d are written again", name, len(lost))
-            numbers = np.array([number for number, _, _ in lost], np.int64)
-            rows = rows_of(numbers, np.array(self._own_notes(name).gone, np.int64)).tolist()
-            lines = [
-                bulk_lines("index", collection, row, number, _fields(hashed, vector))
-                for row, (number, hashed, vector) in zip(rows, lost, strict=True)
-            ]
-            for first in range(0, len(lines), _TEXTS):
-                self.server.write(name, lines[first : first + _TEXTS])
+            rows = rows_of(np.array(lost, np.int64), np.array(self._own_notes(name).gone, np.int64)).tolist()
+            vectors = self.vectors.of([collection.texts[row] for row in rows], _TEXTS)
+            written = zip(rows, lost, map(_fields, vectors), strict=True)
+            for chunk in chunks(bulk_lines("index", collection, *document) for document in written):
+                self.server.write(name, chunk)
             self.server.call(lambda client: client.indices.refresh(index=name))
 
     @override
@@ -196,63 +177,10 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         if lost := self._count(name, _LOST):
             raise self._error(name, f"has lost {lost} vectors; delete it and run `zoo index` again")
 
-    def _lost(self, name: str) -> list[tuple[int, str, NDArray[np.float32]]]:
-        """Return number, hash and vector of documents that have bits and no vector, at most `MOST_HITS` at once."""
-        query = f'{{"query":{json.dumps(_LOST)},"size":{MOST_HITS},"docvalue_fields":["hash","bits"],"_source":false}}'
-        (lost,) = self.server.search(
-            name,
-            [f"{{}}\n{query}\n".encode()],
-            ["_id", "fields"],
-            lambda hits: [(int(hit["_id"]), *_hash_and_vector(hit)) for hit in hits],
-        )
-        return lost
 
-    def _vectors_of(self, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of at least one text [n, d]; those in the index are not encoded again."""
-        hashes = _hashes(texts)
-        known = self._look_up(name, list(dict.fromkeys(hashes)))
-        unknown = [text for text, hashed in zip(texts, hashes, strict=True) if hashed not in known]
-        encoded = iter(self.vectors.of(unknown, _TEXTS) if unknown else ())
-        return np.stack([known[hashed] if hashed in known else next(encoded) for hashed in hashes])
-
-    def _look_up(self, name: str, hashes: list[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of the texts with these hashes, by hash, as far as they are in the index."""
-        vectors: dict[str, NDArray[np.float32]] = {}
-
-        def search_batch(batch: Sequence[str]) -> None:
-            values = ",".join(f'"{hashed}"' for hashed in batch)
-            # One document represents all duplicates of a text.
-            query = (
-                f'{{"query":{{"terms":{{"hash":[{values}]}}}},"size":{len(batch)},"collapse":{{"field":"hash"}}'
-                ',"docvalue_fields":["hash","bits"],"_source":false,"track_total_hits":false}'
-            )
-            (known,) = self.server.search(
-                name,
-                [f"{{}}\n{query}\n".encode()],
-                ["fields"],
-                lambda hits: dict(map(_hash_and_vector, hits)),
-            )
-            vectors.update(known)
-
-        self.server.in_threads(search_batch, hashes, _HASHES)
-        return vectors
-
-
-def _hashes(texts: Sequence[str]) -> list[str]:
-    return [f"{number:016x}" for number in text_hashes(texts).tolist()]
-
-
-def _fields(hashed: str, vector: NDArray[np.float32]) -> str:
-    """Return the fields of a text with a vector."""
-    bits = b64encode(vector.astype("<f4").tobytes()).decode()
-    return f',"hash":"{hashed}","bits":"{bits}","vector":{_as_json(vector)}'
-
-
-def _hash_and_vector(hit: PlainDict) -> tuple[str, NDArray[np.float32]]:
-    """Return the hash and the vector of a document."""
-    fields = hit["fields"]
-    vector = np.frombuffer(b64decode(fields["bits"][0]), "<f4").astype(np.float32)
-    return str(fields["hash"][0]), vector
+def _fields(vector: NDArray[np.float32]) -> str:
+    """Return the fields of a text; one without tokens has no vector, so it is never a hit."""
+    return f',"has_vector":true,"vector":{_as_json(vector)}' if vector.any() else ""
 
 
 def _as_json(vector: NDArray[np.float32]) -> str:

@@ -52,8 +52,7 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
     """Ranks texts with an Elasticsearch 8 or 9 server, in an own index for each memory or in an existing `index`.
 
     Credentials come from the environment (`ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
-    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file) or, in Python, from `client_args`. They are
-    never printed, logged, pickled or described.
+    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file).
 
     Args:
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
@@ -103,8 +102,6 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
             "index": self.existing_index,
             **self._field_options,
             "query": self.query,
-            "batch_size": self.batch_size,
-            "threads": self.server.threads,
         }
 
     @override
@@ -126,7 +123,7 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
         return {"similarity": {"memory": similarity}}, {"properties": {"text": text}}
 
     @override
-    def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+    def _documents(self, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
         return ((position, "") for position in range(len(texts)))
 
     @override

@@ -74,40 +74,32 @@ class ServerRetriever(Retriever):
         url: one server or several of a cluster, with scheme, host and port; None = `ELASTICSEARCH_URL` of the
             environment, or http://localhost:9200. No model and no memory has it.
         index_prefix: own indexes are called `<prefix>-<16 digits>`.
-        shards: of an own index; the ranking is the same for any number.
-        replicas: of an own index.
+        shards: of an own index; the ranking is the same for any number. In a cluster, each has a replica.
         timeout: the longest duration of a request, in seconds.
-        client_args: further arguments of `elasticsearch.Elasticsearch`; credentials in Python only. No model has them.
-        batch_size: queries in one request.
         threads: the number of concurrent requests.
     """
 
-    local_options = frozenset({"url", "client_args"})
+    local_options = frozenset({"url"})
     is_on_server = True
+    #: queries in one request.
+    batch_size = 128
 
     def __init__(
         self,
         url: str | list[str] | None = None,
         index_prefix: str = "memory-zoo",
         shards: int = 1,
-        replicas: int = 0,
         timeout: float = 60.0,
-        client_args: dict[str, Any] | None = None,
-        batch_size: int = 128,
         threads: int = 2,
     ) -> None:
-        counts = {"shards": shards, "replicas": replicas, "batch_size": batch_size, "threads": threads}
-        for name, value in counts.items():
-            least = 0 if name == "replicas" else 1
-            if value < least:
-                raise InputError(f"{name}={value}: use {least} or more")
+        for name, value in (("shards", shards), ("threads", threads)):
+            if value < 1:
+                raise InputError(f"{name}={value}: use 1 or more")
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,199}", index_prefix):
             raise InputError(f"index_prefix={index_prefix!r}: use a-z, 0-9, '.', '_' and '-'")
-        self.server = ServerConnection(url, timeout, client_args, threads)
+        self.server = ServerConnection(url, timeout, threads)
         self.index_prefix = index_prefix
         self.shards = shards
-        self.replicas = replicas
-        self.batch_size = batch_size
         self._forget()
 
     def _forget(self) -> None:
@@ -123,8 +115,8 @@ class ServerRetriever(Retriever):
         return {
             "index_prefix": self.index_prefix,
             "shards": self.shards,
-            "replicas": self.replicas,
             "timeout": self.server.timeout,
+            "threads": self.server.threads,
         }
 
     @override
@@ -157,7 +149,7 @@ class ServerRetriever(Retriever):
         replaced = np.setdiff1d(old.numbers, numbers[known >= 0])
         if len(replaced) and not self._own_notes(name, collection.fingerprint).complete:
             deleted = np.union1d(replaced, numbers[known < 0]).tolist()
-            for chunk in _chunks(f'{{"delete":{{"_id":"{number}"}}}}\n'.encode() for number in deleted):
+            for chunk in chunks(f'{{"delete":{{"_id":"{number}"}}}}\n'.encode() for number in deleted):
                 self.server.write(name, chunk)
         self._complete(name, collection, np.flatnonzero(known < 0))
 
@@ -184,7 +176,7 @@ class ServerRetriever(Retriever):
         """Return settings and mappings of an own index, in addition to those that all have."""
 
     @abstractmethod
-    def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+    def _documents(self, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
         """Yield the position of each text, in any order, and further fields as JSON, which begin with a comma."""
 
     def _error(self, name: str, message: str) -> InputError:
@@ -235,7 +227,12 @@ class ServerRetriever(Retriever):
         """Copy an own index, with its notes, unless the copy exists."""
         # The server clones only an index that can't change at the same time.
         self.server.call(lambda client: client.indices.add_block(index=source, block="write"))
-        settings = {"index.blocks.write": None, "index.number_of_replicas": 0, "index.refresh_interval": -1}
+        settings = {
+            "index.blocks.write": None,
+            "index.auto_expand_replicas": False,
+            "index.number_of_replicas": 0,
+            "index.refresh_interval": -1,
+        }
         self.server.call(
             lambda client: client.indices.clone(index=source, target=name, settings=settings),
             expected=_EXISTS,
@@ -261,7 +258,7 @@ class ServerRetriever(Retriever):
         )
         settings = {
             "refresh_interval": None,
-            "number_of_replicas": self.replicas,
+            "auto_expand_replicas": "0-1",
             "max_result_window": max(_DEFAULT_WINDOW, notes.count),
         }
         self.server.call(lambda client: client.indices.put_settings(index=name, settings=settings))
@@ -277,7 +274,7 @@ class ServerRetriever(Retriever):
         numbers: NDArray[np.int64],
     ) -> None:
         """Write the documents of some rows, except those of an interrupted load; all rows have the numbers [n]."""
-        # Chunks are written in order, so existing documents are the first ones, and perhaps a part of a chunk.
+        # Documents are written in order, so existing ones are the first ones, and perhaps a part of a chunk.
         self.server.call(lambda client: client.indices.refresh(index=name))
         written, done = self._count(name) - (len(numbers) - len(new)), 0
         texts = collection.texts
@@ -285,12 +282,12 @@ class ServerRetriever(Retriever):
             texts = [texts[row] for row in new.tolist()]
 
         def lines() -> Iterator[bytes]:
-            for position, fields in self._documents(name, texts):
+            for position, fields in self._documents(texts):
                 row = int(new[position])
                 yield bulk_lines("create", collection, row, int(numbers[row]), fields)
 
         with tqdm(total=len(texts), desc=f"index {name}", unit=" rows", delay=3, disable=None) as bar:
-            for chunk in _chunks(lines()):
+            for chunk in chunks(lines()):
                 done += len(chunk)
                 if done > written:
                     self.server.write(name, chunk)
@@ -404,7 +401,7 @@ def whole_characters(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+def chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Group lines, limited in number and size."""
     chunk: list[bytes] = []
     size = 0

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
-from datamodules.retrieval import make_retriever, open_memory
+from datamodules.retrieval import open_memory
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import nearest, transformer_encoder
 from datamodules.retrieval.dense import retriever as dense
@@ -120,19 +120,6 @@ def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytes
     assert hits.rows[1, 0] == 1
 
 
-def test_texts_without_tokens_have_no_hits_and_are_no_hits(tmp_path: Path, tiny_encoder: str) -> None:
-    texts = ["", "lion", "  ", "the sail", "\ud800"]  # half of a surrogate pair is a character like any other
-    hits = build(tmp_path, texts, tiny_encoder).search(["lion", "", "\n", "sail"], 5)
-    assert [sorted(hit_rows.tolist()) for hit_rows in hits.rows] == [
-        [-1, -1, 1, 3, 4],
-        [-1] * 5,
-        [-1] * 5,
-        [-1, -1, 1, 3, 4],
-    ]
-    np.testing.assert_array_equal(hits.scores[hits.rows == -1], 0)
-    assert (hits.rows[[0, 3], :3] >= 0).all()
-
-
 def test_batches_and_long_texts(tmp_path: Path, tiny_encoder: str) -> None:
     long = " ".join(["heron", "oar", "rye"] * 40)
     texts = [*TEXTS, long]
@@ -229,31 +216,12 @@ def test_the_ranking_depends_on_the_weights_and_not_on_their_location(
     base = describe(tiny_encoder)
     moved = shutil.copytree(tiny_encoder, tmp_path / "moved")
     assert describe(str(moved)) == base
-    assert describe(tiny_encoder, batch_size=3, threads=1, device="cpu") == base
+    assert describe(tiny_encoder, batch_size=3, device="cpu") == base
     assert describe(tiny_encoder, pooling="cls") != base
     assert describe(tiny_encoder, max_length=20) != base
     weights = moved / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     assert describe(str(moved)) != base
-
-
-def test_a_memory_stores_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -> None:
-    retriever = DenseRetriever(tiny_encoder, "cls", batch_size=5, max_length=20, device="cpu", threads=1)
-    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory")
-    assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
-    again = open_memory(str(tmp_path / "memory"))
-    assert again.retriever.describe() == retriever.describe()
-    neighbors, expected = again.search(QUERIES, 4), memory.search(QUERIES, 4)
-    np.testing.assert_array_equal(neighbors.scores, expected.scores)
-    assert neighbors.memories.ids == expected.memories.ids
-    # Training texts retrieve neither themselves nor their duplicates.
-    texts = rows(60).texts
-    others = memory.search(texts, 3, exclude_duplicates=True)
-    for text, memory_rows in zip(texts, others.rows, strict=True):
-        assert text not in [others.memories.texts[int(row)] for row in memory_rows]
-    with pytest.raises(InputError, match="pooling") as caught:
-        open_memory(str(tmp_path / "memory"), DenseRetriever(tiny_encoder, "mean", max_length=20))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_memory_whose_encoder_has_changed_in_place_is_refused(tmp_path: Path, tiny_encoder: str) -> None:
@@ -348,7 +316,6 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
     fails("pooling 'sum': use mean, cls, max, ", pooling="sum")
     fails("batch_size=0", batch_size=0)
     fails("max_length=2", max_length=2)
-    fails("threads=0", threads=0)
     (tmp_path / "empty").mkdir()
     fails("empty.*use the name or folder of a transformers encoder", encoder=str(tmp_path / "empty"))
     both = shutil.copytree(tiny_encoder, tmp_path / "both")
@@ -357,14 +324,5 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
     fails("has a decoder", encoder=str(both))
     with pytest.raises(InputError, match="device 'nowhere': not on this machine"):
         DenseRetriever(tiny_encoder, device="nowhere").index(Collection(["lion"], "f"), tmp_path / "index")
-    with pytest.raises(InputError, match=r"index\(\) or open\(\) first"):
-        DenseRetriever(tiny_encoder).search(["lion"], 1)
     with pytest.raises(InputError, match="at least one text"):
         build(tmp_path, [], tiny_encoder)
-    retriever = build(tmp_path, ["lion"], tiny_encoder)
-    with pytest.raises(InputError, match="k=-1"):
-        retriever.search(["lion"], -1)
-    with pytest.raises(InputError, match="2 lists for 1 texts"):
-        retriever.search(["lion"], 1, [[], []])
-    with pytest.raises(InputError, match="other texts or settings"):
-        retriever.open(tmp_path / "index", "another")

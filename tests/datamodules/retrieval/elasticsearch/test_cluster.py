@@ -34,8 +34,9 @@ def test_losing_a_node_during_retrieval_changes_no_result(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     urls = [node.url for node in elasticsearch_cluster]
-    options: dict[str, Any] = {"url": urls, "timeout": 10.0, "batch_size": 20}
-    retriever = ElasticsearchRetriever(**options, shards=3, replicas=1)
+    options: dict[str, Any] = {"url": urls, "timeout": 10.0}
+    retriever = ElasticsearchRetriever(**options, shards=3)
+    retriever.batch_size = 20
     retriever.index(Collection(TEXTS, FINGERPRINT), Path("unused"))
     own = f"memory-zoo-{FINGERPRINT[:16]}"
     with Elasticsearch(urls) as client:

@@ -68,8 +68,12 @@ def test_strange_texts(
     # Queries of the same kind, some of them not in the collection.
     queries = [*texts[:200], *strange_texts(1000)[800:]]
     exclude = [[query] if query < 200 else [] for query in range(len(queries))]
-    hits = embedded.search(queries, 10, exclude)
-    share, difference = compare(hits, server.search(queries, 10, exclude))
+    hits, by_server = embedded.search(queries, 10, exclude), server.search(queries, 10, exclude)
+    assert (by_server.rows.dtype, by_server.scores.dtype) == (np.int32, np.float32)
+    for rows, scores in zip(*by_server, strict=True):
+        order = [(-score, row) for score, row in zip(scores, rows, strict=True) if row >= 0]
+        assert order == sorted(order)
+    share, difference = compare(hits, by_server)
     assert share == 1.0
     assert difference < 1e-5
     assert (hits.rows >= 0).mean() > 0.5
