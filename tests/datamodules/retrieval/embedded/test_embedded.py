@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import pickle
 import random
 import warnings
 from collections import Counter
@@ -169,12 +168,6 @@ def test_threads(similarity: str, tmp_path: Path) -> None:
     assert not (single.rows == np.arange(len(texts))[:, None]).any()
 
 
-def test_ties_are_in_row_order(similarity: str, tmp_path: Path) -> None:
-    texts = ["x y", "y", "x y", "z", "x y"] * 3000
-    hits = build(texts, tmp_path / "i", similarity).search(["x"], 6, [[2]])
-    assert hits.rows.tolist() == [[0, 4, 5, 7, 9, 10]]
-
-
 def test_dirichlet_score_zero_is_a_hit(tmp_path: Path) -> None:
     # "a" is so common that it adds nothing to a long text.
     texts = ["b", "a " * 5 + "b b b", "a a", "a " + "b " * 39, "c"]
@@ -216,6 +209,15 @@ def test_analyzers(tmp_path: Path) -> None:
     assert cjk.search(["京都", "都京"], 1).rows.tolist() == [[2], [-1]]
 
 
+def test_without_an_index(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="threads=0"):
+        EmbeddedRetriever(threads=0)
+    retriever = build(["x"], tmp_path / "i")
+    retriever.close()
+    with pytest.raises(InputError, match="no index"):
+        retriever.search(["x"], 1)
+
+
 def test_queries_are_cut(tmp_path: Path) -> None:
     texts = [f"w{word}" for word in range(600)]
     retriever = build(texts, tmp_path / "i")
@@ -227,24 +229,6 @@ def test_queries_are_cut(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # one warning is enough
         retriever.search([query], 5)
-
-
-def test_persistence_and_pickle(similarity: str, tmp_path: Path) -> None:
-    texts = random_texts(6, 100, 30, 10)
-    retriever = build(texts, tmp_path / "i", similarity)
-    hits = retriever.search(texts, 4)
-    copied = pickle.loads(pickle.dumps(retriever))
-    assert len(pickle.dumps(retriever)) < 1000
-    opened = EmbeddedRetriever(similarity=similarity)
-    opened.open(tmp_path / "i", "f")
-    for other in (copied, opened):
-        again = other.search(texts, 4)
-        assert (again.rows == hits.rows).all()
-        assert (again.scores == hits.scores).all()
-    assert EmbeddedRetriever(**opened.describe()["init_args"]).ranking == opened.ranking
-    opened.close()
-    with pytest.raises(InputError, match="no index"):
-        opened.search(["w0"], 1)
 
 
 def _search_elsewhere(retriever: EmbeddedRetriever, texts: list[str]) -> list[list[int]]:
@@ -284,17 +268,6 @@ def test_damage_is_named(name: str, tmp_path: Path) -> None:
         EmbeddedRetriever().open(tmp_path / "i", "f")
 
 
-def test_other_folders_are_refused(tmp_path: Path) -> None:
-    build(["x"], tmp_path / "i").close()
-    with pytest.raises(InputError, match="other texts or settings"):
-        EmbeddedRetriever().open(tmp_path / "i", "g")
-    with pytest.raises(InputError, match="does not exist"):
-        EmbeddedRetriever().open(tmp_path / "j", "f")
-    (tmp_path / "i" / "manifest.json").unlink()
-    with pytest.raises(InputError, match="unfinished"):
-        EmbeddedRetriever().open(tmp_path / "i", "f")
-
-
 def test_a_failed_build_leaves_the_old_index(tmp_path: Path) -> None:
     build(["x"], tmp_path / "i").close()
 
@@ -310,16 +283,6 @@ def test_a_failed_build_leaves_the_old_index(tmp_path: Path) -> None:
     retriever = EmbeddedRetriever()
     retriever.open(tmp_path / "i", "f")
     assert retriever.search(["x"], 1).rows.tolist() == [[0]]
-
-
-def test_wrong_arguments(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="threads=0"):
-        EmbeddedRetriever(threads=0)
-    retriever = build(["x"], tmp_path / "i")
-    with pytest.raises(InputError, match="k=-1"):
-        retriever.search(["x"], -1)
-    with pytest.raises(InputError, match="2 lists for 1 texts"):
-        retriever.search(["x"], 1, [[], []])
 
 
 def test_tantivy_ranks_alike(tmp_path: Path) -> None:

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import EmbeddedRetriever, FolderMemory, FusedRetriever, Retriever, open_memory
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever, open_memory
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.vector_store import VectorStore
-from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
-from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.memories import folder_memory, versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import in_processes, rows
+from tests.datamodules.retrieval.conftest import MakeRetriever
 from tests.datamodules.retrieval.memories.test_memory_growth import build, contents, hits_of, kill_after
 
 QUERIES = [
@@ -35,35 +34,6 @@ QUERIES = [
     "nothing here is known",
     "",
 ]
-
-MakeRetriever = Callable[[], Retriever]
-BACK_ENDS = ["BM25", "LMDirichlet", "dense", "fused"]
-SERVERS = ["Elasticsearch", "Elasticsearch, 3 shards", "Elasticsearch, dense", "Elasticsearch, fused"]
-
-
-@pytest.fixture(params=[*BACK_ENDS, *(pytest.param(name, marks=pytest.mark.server) for name in SERVERS)])
-def make(request: pytest.FixtureRequest) -> MakeRetriever:
-    """Makes a retriever of one kind, always the same memory."""
-    kind = str(request.param)
-    if kind in ("BM25", "LMDirichlet"):
-        return lambda: EmbeddedRetriever(similarity=kind)  # type: ignore[arg-type]
-    tiny_encoder: str = request.getfixturevalue("tiny_encoder")
-    if kind == "dense":
-        return lambda: DenseRetriever(tiny_encoder)
-    if kind == "fused":
-        return lambda: FusedRetriever([EmbeddedRetriever(), DenseRetriever(tiny_encoder)])
-    server = {
-        "url": request.getfixturevalue("elasticsearch_url"),
-        "index_prefix": request.getfixturevalue("index_prefix"),
-    }
-    if kind == "Elasticsearch, dense":
-        return lambda: ElasticsearchDenseRetriever(tiny_encoder, **server)
-    if kind == "Elasticsearch, fused":
-        return lambda: FusedRetriever(
-            [ElasticsearchRetriever(**server), ElasticsearchDenseRetriever(tiny_encoder, **server)]
-        )
-    shards = 3 if "shards" in kind else 1
-    return lambda: ElasticsearchRetriever(**server, shards=shards)
 
 
 def built_of(memory: FolderMemory, folder: Path, make: MakeRetriever) -> FolderMemory:
@@ -282,7 +252,7 @@ def test_two_kills_in_a_compaction_block_no_later_change(
 
 def test_leftovers_of_killed_changes_are_deleted_by_the_next(tmp_path: Path) -> None:
     memory = build(tmp_path / "m")
-    for name in ("version-2", "version-7", ".version-1.deleted", ".version-2.partial"):
+    for name in ("version-2", "version-7", ".version-1.deleted", ".version-2.partial", ".version-3.replaced"):
         (tmp_path / "m" / name).mkdir()
         (tmp_path / "m" / name / "rows-1-0.arrow").write_bytes(b"")
     assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).version == 1
