@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 
 import numpy as np
@@ -306,12 +305,3 @@ def test_an_identified_text_may_have_either_name_for_its_id(tmp_path: Path) -> N
 def test_an_id_of_two_texts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"row 2: the id 'q' belongs to another text"):
         read_identified(write(tmp_path / "a.tsv", "q\ta\nq\tb\n"))
-
-
-@pytest.mark.skipif("ZOO_DATA_DIR" not in os.environ, reason="needs ZOO_DATA_DIR")
-def test_published_files() -> None:
-    folder = Path(os.environ["ZOO_DATA_DIR"])
-    pairs = read_wikiqa(folder / "wikiqa" / "WikiQA-train.tok.tsv")
-    assert (len(pairs), pairs.num_questions, pairs.target.sum()) == (20_360, 2_118, 1_040)
-    pairs = read_quora(folder / "quora" / "pairs_10k.tsv", "replace")
-    assert (len(pairs), pairs.target.sum()) == (10_000, 5_000)

@@ -182,31 +182,6 @@ def test_a_grown_index_ranks_like_a_new_one(
         np.testing.assert_array_equal(hits.rows[:, 0], wanted.rows[:, 0])
 
 
-def test_an_interrupted_build_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
-) -> None:
-    monkeypatch.setattr(dense, "_TEXTS", 20)
-    calls = iter([0, 1])
-    encode = transformer_encoder.TransformerEncoder.__call__
-
-    def stop(self: transformer_encoder.TransformerEncoder, *arguments: Any) -> NDArray[np.float32]:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return encode(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transformer_encoder.TransformerEncoder, "__call__", stop)
-        with pytest.raises(KeyboardInterrupt):
-            build(tmp_path, TEXTS, tiny_encoder)
-    assert not (tmp_path / "index").exists()
-    with pytest.raises(InputError, match="does not exist"):
-        DenseRetriever(tiny_encoder).open(tmp_path / "index", "fingerprint")
-    assert build(tmp_path, TEXTS, tiny_encoder).search(TEXTS[:1], 1).rows.tolist() == [[0]]
-    assert {path.name for path in (tmp_path / "index").iterdir()} == {
-        "vectors.npy", "empty.npy", "hashes.npy", "hash_rows.npy", "manifest.json",
-    }  # fmt: skip
-
-
 def test_the_ranking_depends_on_the_weights_and_not_on_their_location(
     tmp_path: Path, tiny_encoder: str
 ) -> None:

@@ -178,12 +178,6 @@ def test_dirichlet_score_zero_is_a_hit(tmp_path: Path) -> None:
     check(retriever, texts, ["a", "a b"], 5, [[2], [0]])
 
 
-def test_a_repeated_query_term_counts_again(tmp_path: Path) -> None:
-    retriever = build(["x y", "z", "y z"], tmp_path / "i")
-    once, twice = retriever.search(["x"], 1).scores, retriever.search(["x x"], 1).scores
-    assert twice[0, 0] == pytest.approx(2 * once[0, 0])
-
-
 def test_empty_things(similarity: str, tmp_path: Path) -> None:
     retriever = build([], tmp_path / "none", similarity)
     assert retriever.search(["x", ""], 3).rows.tolist() == [[-1] * 3] * 2

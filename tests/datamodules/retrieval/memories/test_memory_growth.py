@@ -138,21 +138,6 @@ def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
     assert contents(tmp_path / "m") == before
 
 
-def test_training_texts_retrieve_no_duplicates_among_the_new_rows(tmp_path: Path) -> None:
-    memory = build(tmp_path / "m", Rows.from_lists(["the lion", "a lion"], ["beasts", "beasts"]))
-    memory.add(more(["The  Lion", "lion sail", "unrelated"], ["boats", "boats", "boats"]))
-    for opened in (memory, FolderMemory(tmp_path / "m", EmbeddedRetriever())):
-        duplicates = opened.opened.excluded_rows(["THE lion", "lion sail"])
-        assert [sorted(rows.tolist()) for rows in duplicates] == [[0, 2], [3]]
-        kept = opened.search(["the lion"], 5, exclude_duplicates=True)
-        assert {hit[1] for hit in hits_of(kept)[0]} == {"a lion", "lion sail"}
-    assert {h[1] for h in hits_of(memory.search(["lion sail"], 5, exclude_duplicates=True))[0]} == {
-        "the lion",
-        "a lion",
-        "The  Lion",
-    }
-
-
 @pytest.mark.parametrize(
     ("table", "labels", "expected"),
     [

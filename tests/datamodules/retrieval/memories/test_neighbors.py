@@ -206,22 +206,6 @@ def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memo
     assert len({base, *others}) == 1 + len(others)
 
 
-def test_neighbors_of_a_changed_memory_are_stored_next_to_the_old(
-    tmp_path: Path, memory: RecordedMemory
-) -> None:
-    old, old_fingerprint = build(memory, tmp_path / "cache")
-    kept = contents(old)
-    table = rows(60)
-    changed = Rows.from_lists(["lion " + text for text in table.texts], table.labels, table.ids)
-    other = FolderMemory.build(changed, EmbeddedRetriever(), tmp_path / "other")
-    new, fingerprint = build(other, tmp_path / "cache")
-    assert (new, fingerprint) != (old, old_fingerprint)
-    assert contents(old) == kept
-    assert open_neighbors(new, fingerprint).memories.texts[0].startswith("lion ")
-    with pytest.raises(InputError, match="other texts or settings"):
-        open_neighbors(old, fingerprint)
-
-
 @pytest.mark.parametrize("name", ["rows.npy", "scores.npy", "memories.arrow"])
 def test_damaged_neighbors_are_named_and_retrieved_again(
     tmp_path: Path, memory: RecordedMemory, name: str, caplog: pytest.LogCaptureFixture
@@ -239,8 +223,3 @@ def test_damaged_neighbors_are_named_and_retrieved_again(
         open_neighbors(folder, fingerprint)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_missing_neighbors_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        open_neighbors(tmp_path / "neighbors-0", "f")
