@@ -70,6 +70,10 @@ def test_existing_file(tmp_path: Path) -> None:
     assert existing_file(str(tmp_path / "train.csv")) == tmp_path / "train.csv"
     with pytest.raises(InputError, match=r"did you mean train\.csv\?"):
         existing_file(tmp_path / "trian.csv")
+    with pytest.raises(InputError, match=r"zzz\.parquet: no such file; check the path"):
+        existing_file(tmp_path / "zzz.parquet")
+    with pytest.raises(InputError, match="nor folder"):
+        existing_file(tmp_path / "nowhere" / "train.csv")
 
 
 def test_numbers() -> None:

@@ -80,25 +80,6 @@ def test_a_finished_store_is_not_built_again(tmp_path: Path) -> None:
     assert all_words(TokenStore.build(unread(), WORDS, tmp_path / "s", "f")) == expected(TEXTS)
 
 
-def test_an_interrupted_build_leaves_no_store(tmp_path: Path) -> None:
-    def interrupted() -> Iterator[str]:
-        yield "a b"
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        TokenStore.build(interrupted(), WORDS, tmp_path / "s", "f")
-    with pytest.raises(InputError, match="does not exist"):
-        TokenStore.open(tmp_path / "s", "f")
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-    assert len(TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")) == len(TEXTS)
-
-
-def test_another_fingerprint_is_refused(tmp_path: Path) -> None:
-    TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")
-    with pytest.raises(InputError, match="other texts or settings"):
-        TokenStore.open(tmp_path / "s", "g")
-
-
 @pytest.mark.parametrize(
     "name", ["tokens.npy", "offsets.npy", "lexicon.utf8", "lexicon_offsets.npy", "manifest.json"]
 )
