@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What to do with bytes that are not UTF-8.
 #: Names for labels counted from 1, or for each label its name.
 ClassNames: TypeAlias = Sequence[str] | Mapping[str, str]
 #: Number and wanted fields of a record.

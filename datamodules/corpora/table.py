@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from datamodules.corpora.rows import Repairs, Rows
 
 log = logging.getLogger(__name__)
 
-#: What to do with rows that have no label.
 #: Advice for tables whose rows have several labels.
 SEVERAL_LABELS = (
     "a classifier predicts one label a text; for several, train one model a label"
@@ -128,11 +126,10 @@ def _batches(
 def _warn_of_equal_ids(rows: Rows) -> None:
     import pyarrow.compute as pc
 
-    ids = rows.table.column("id")
-    if len(distinct := pc.unique(ids)) == len(ids):
+    counts = pc.value_counts(rows.table.column("id"))
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist()
+    if not repeated:
         return
-    counts = Counter(ids.to_pylist())
-    repeated = [id_ for id_ in distinct.to_pylist() if counts[id_] > 1]
     named = ", ".join(repeated[:_MAX_NAMED]) + " and more" * (len(repeated) > _MAX_NAMED)
     log.warning(
         "%s: %d ids stand for several rows (%s), which cannot be told apart by them",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from datamodules.retrieval.base import Collection as Collection
-from datamodules.retrieval.base import Hits as Hits
 from datamodules.retrieval.base import Ranking as Ranking
 from datamodules.retrieval.base import Retriever as Retriever
 from datamodules.retrieval.registry import RETRIEVERS
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from datamodules.retrieval.embedded.retriever import EmbeddedRetriever as EmbeddedRetriever
     from datamodules.retrieval.fused import FusedRetriever as FusedRetriever
     from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory
-    from datamodules.retrieval.memories.folder_memory import check_ranking as check_ranking
-    from datamodules.retrieval.memories.folder_memory import log_other_ranking as log_other_ranking
     from datamodules.retrieval.memories.index_memory import IndexMemory as IndexMemory
     from datamodules.retrieval.memories.memory import Memory as Memory
     from datamodules.retrieval.memories.memory import Neighbors as Neighbors
@@ -34,22 +30,15 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.neighbors import open_neighbors as open_neighbors
     from datamodules.retrieval.memories.opening import is_memory as is_memory
     from datamodules.retrieval.memories.opening import open_memory as open_memory
-    from datamodules.retrieval.memories.versions import POINTER as POINTER
     from datamodules.retrieval.memories.versions import contents_of_memory as contents_of_memory
-    from datamodules.retrieval.memories.versions import first_rows as first_rows
     from datamodules.retrieval.memories.versions import pointer_of as pointer_of
-    from datamodules.retrieval.memories.versions import read_pointer as read_pointer
 
 _MEMORIES = {
-    "folder_memory": (
-        "FolderMemory",
-        "check_ranking",
-        "log_other_ranking",
-    ),
+    "folder_memory": ("FolderMemory",),
     "index_memory": ("IndexMemory",),
     "memory": ("Memory", "Neighbors", "UnknownLabels"),
     "neighbors": ("build_neighbors", "open_neighbors"),
-    "versions": ("POINTER", "contents_of_memory", "first_rows", "pointer_of", "read_pointer"),
+    "versions": ("contents_of_memory", "pointer_of"),
     "opening": ("is_memory", "open_memory"),
 }
 #: Name -> module of what is imported on first use: each module needs packages that the others do not.

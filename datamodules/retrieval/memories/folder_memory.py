@@ -92,8 +92,9 @@ class FolderMemory(Memory):
                 Version.write_first(folder, rows)
                 (folder / POINTER).unlink(missing_ok=True)  # damaged
                 state = {"version": 1, "first": 1, "began_with": rows.fingerprint}
-            elif "ranking" in state:
-                log_other_ranking(folder, retriever, folder)
+            elif change := "ranking" in state and changed_ranking(state["ranking"], retriever):
+                # For example that of an encoder before it was tuned again.
+                log.info("%s: %s; it is kept, and the new one is built next to it", folder, change)
             for number in sorted({1, int(state["version"])}):
                 version = Version.open(folder, number)
                 collection, index = version.collection(retriever), version.index_folder(retriever)
@@ -319,27 +320,14 @@ class FolderMemory(Memory):
         )
 
 
-def check_ranking(folder: Path, ranking: PlainDict | None, retriever: Retriever) -> None:
-    """Raise an `InputError` if a memory was built for a ranking that differs from the retriever's."""
+def changed_ranking(ranking: PlainDict, retriever: Retriever) -> str:
+    """Describe the difference between the ranking of an index and that of a retriever; "" if there is none."""
     now = retriever.ranking.describe()
-    if ranking is not None and ranking != now:
-        change = _describe_change(ranking, now)
-        raise InputError(f"{folder}: {change}; make them equal or build another memory with `zoo index`")
-
-
-def log_other_ranking(folder: Path, retriever: Retriever, new_folder: Path) -> None:
-    """Log that the index of another ranking is kept, e.g. that of an encoder before it was tuned again."""
-    ranking, now = read_pointer(folder)["ranking"], retriever.ranking.describe()
-    if ranking != now:
-        change = _describe_change(ranking, now)
-        log.info("%s: %s; it is kept, and the new one is built next to it, in %s", folder, change, new_folder)
-
-
-def _describe_change(old: PlainDict, new: PlainDict) -> str:
-    """Describe the difference between the ranking of an index and that of a retriever."""
-    if {**old, "encoder": None} == {**new, "encoder": None}:
-        return f"its index has vectors of another encoder: {old['encoder']}, now {new['encoder']}"
-    return f"the memory was built for {old}, but the retriever is set to {new}"
+    if ranking == now:
+        return ""
+    if {**ranking, "encoder": None} == {**now, "encoder": None}:
+        return f"its index has vectors of another encoder: {ranking['encoder']}, now {now['encoder']}"
+    return f"the memory was built for {ranking}, but the retriever is set to {now}"
 
 
 def _built_state(folder: Path, fingerprint: str) -> PlainDict | None:

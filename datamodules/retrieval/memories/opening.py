@@ -6,7 +6,7 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Retriever
-from datamodules.retrieval.memories.folder_memory import FolderMemory, check_ranking
+from datamodules.retrieval.memories.folder_memory import FolderMemory, changed_ranking
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Memory
 from datamodules.retrieval.memories.versions import STATE, pointer_of, read_pointer
@@ -43,5 +43,6 @@ def open_memory(
         is_of_model = (pointer or pointer_of(folder)).name == STATE
         retriever = make_retriever(state["retriever"], folder.parent if is_of_model else None)
     # Not that of the stored retriever: its encoder's files may have changed since.
-    check_ranking(folder, state["ranking"], retriever)
+    if change := changed_ranking(state["ranking"], retriever):
+        raise InputError(f"{folder}: {change}; make them equal or build another memory with `zoo index`")
     return FolderMemory(folder, retriever, version, pointer)

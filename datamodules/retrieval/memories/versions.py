@@ -238,11 +238,6 @@ def write_pointer(folder: Path, state: PlainDict, pointer: Path | None = None) -
         storage.set_key(pointer or pointer_of(folder), "memory", state)
 
 
-def first_rows(folder: Path) -> str:
-    """Return the fingerprint of the rows that a memory began with; raise an `InputError` if it is damaged."""
-    return str(read_pointer(folder)["began_with"])
-
-
 def contents_of_memory(folder: str) -> PlainDict:
     """Identify rows and ranking of a memory folder by its manifests, without reading the rows or an index."""
     files = [pointer_of(Path(folder)), *sorted(Path(folder).glob(f"version-*/{storage.MANIFEST}"))]
