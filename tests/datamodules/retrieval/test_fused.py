@@ -208,7 +208,7 @@ def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, 
     embedded = FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever(similarity="LMDirichlet", mu=20)])
     mixed = FusedRetriever(
         [
-            ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix),
+            ElasticsearchRetriever(index_prefix=index_prefix),
             EmbeddedRetriever(similarity="LMDirichlet", mu=20),
         ]
     )

@@ -93,8 +93,8 @@ def same(hits: Hits, expected: Hits) -> None:
     np.testing.assert_allclose(hits.scores, expected.scores, rtol=1e-6)
 
 
-def built(url: str, prefix: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchRetriever:
-    retriever = ElasticsearchRetriever(url=url, index_prefix=prefix, **options)
+def built(prefix: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchRetriever:
+    retriever = ElasticsearchRetriever(index_prefix=prefix, **options)
     retriever.index(Collection(texts, FINGERPRINT), Path("unused"))
     return retriever
 
@@ -105,14 +105,14 @@ def built(url: str, prefix: str, texts: list[str] = TEXTS, **options: Any) -> El
 
 @pytest.mark.server
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_shards_do_not_change_the_ranking(elasticsearch_url: str, index_prefix: str, similarity: Any) -> None:
-    single = built(elasticsearch_url, f"{index_prefix}-1", similarity=similarity, mu=10.0)
-    three = built(elasticsearch_url, f"{index_prefix}-3", similarity=similarity, mu=10.0, shards=3)
+def test_shards_do_not_change_the_ranking(index_prefix: str, similarity: Any) -> None:
+    single = built(f"{index_prefix}-1", similarity=similarity, mu=10.0)
+    three = built(f"{index_prefix}-3", similarity=similarity, mu=10.0, shards=3)
     same(single.search(TEXTS, 20), three.search(TEXTS, 20))
 
 
 @pytest.mark.server
-def test_strange_texts(elasticsearch_url: str, index_prefix: str) -> None:
+def test_strange_texts(index_prefix: str) -> None:
     strange = [
         "lone \ud800 surrogate",
         "NUL \x00 inside",
@@ -121,7 +121,7 @@ def test_strange_texts(elasticsearch_url: str, index_prefix: str) -> None:
         "",
         "\u2028",
     ]
-    retriever = built(elasticsearch_url, index_prefix, strange)
+    retriever = built(index_prefix, strange)
     queries = ["surrogate \udfff", "NUL\x00", "x" * 1_000_000, 'quote "', "", "\u2028", "unknown"]
     hits = retriever.search(queries, 2)
     assert hits.rows.tolist() == [[0, -1], [1, -1], [2, -1], [3, -1], [-1, -1], [-1, -1], [-1, -1]]
@@ -130,9 +130,9 @@ def test_strange_texts(elasticsearch_url: str, index_prefix: str) -> None:
 
 
 @pytest.mark.server
-def test_long_queries_are_cut_to_512_terms(elasticsearch_url: str, index_prefix: str) -> None:
+def test_long_queries_are_cut_to_512_terms(index_prefix: str) -> None:
     texts = ["inside", "outside", "inside inside filler0"]
-    retriever = built(elasticsearch_url, index_prefix, texts)
+    retriever = built(index_prefix, texts)
     filler = [f"filler{number}" for number in range(511)]
     long = " ".join(["inside", *filler, "outside", "inside"])
     with pytest.warns(UserWarning, match="more than 512 different terms"):
@@ -149,16 +149,16 @@ def test_long_queries_are_cut_to_512_terms(elasticsearch_url: str, index_prefix:
 
 
 @pytest.mark.server
-def test_many_excluded_rows(elasticsearch_url: str, index_prefix: str) -> None:
+def test_many_excluded_rows(index_prefix: str) -> None:
     texts = ["same"] * 10_500
-    retriever = built(elasticsearch_url, index_prefix, texts)
+    retriever = built(index_prefix, texts)
     hits = retriever.search(["same"], 3, [range(10_498)])
     assert hits.rows.tolist() == [[10_498, 10_499, -1]]
 
 
 @pytest.mark.server
 def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_prefix: str) -> None:
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    retriever = ElasticsearchRetriever(index_prefix=index_prefix)
     ids, labels = ["one", "two"], ["x", None]
     retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path())
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
@@ -172,7 +172,7 @@ def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_pr
     meta = mapping["_meta"]["memory_zoo"]
     assert (meta["fingerprint"], meta["count"], meta["complete"]) == (FINGERPRINT, 2, True)
     assert set(mapping["properties"]) == {"row", "text"}
-    again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    again = ElasticsearchRetriever(index_prefix=index_prefix)
     again.open(Path(), FINGERPRINT)
     assert again.search(["blue"], 1).rows.tolist() == [[1]]
 
@@ -181,22 +181,22 @@ def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_pr
 def test_half_loaded_index(
     elasticsearch_url: str, index_prefix: str, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
+    expected = built(f"{index_prefix}-whole").search(TEXTS, 10)
     monkeypatch.setattr(server_retriever, "_BULK_ROWS", 100)
     with proxy(elasticsearch_url) as between:
         between.target = "_bulk"
         between.faults.extend([lambda good: good, answer(400, {"error": {"type": "bad", "reason": "no"}})])
         with pytest.raises(InputError, match="400 bad: no"):
-            built(between.url, index_prefix)
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+            built(index_prefix, url=between.url)
+    retriever = ElasticsearchRetriever(index_prefix=index_prefix)
     with pytest.raises(InputError, match="half loaded"):
         retriever.open(Path(), FINGERPRINT)
     with proxy(elasticsearch_url) as between:
-        built(between.url, index_prefix)
+        built(index_prefix, url=between.url)
         # Existing documents are not sent again.
         assert sum(request.body.count(b'{"create"') for request in between.paths("_bulk")) == len(TEXTS) - 100
         loads = len(between.paths("_bulk"))
-        same(expected, built(between.url, index_prefix).search(TEXTS, 10))
+        same(expected, built(index_prefix, url=between.url).search(TEXTS, 10))
         assert len(between.paths("_bulk")) == loads  # a whole index is not loaded again
     with Elasticsearch(elasticsearch_url) as client:
         name = f"{index_prefix}-{FINGERPRINT[:16]}"
@@ -210,17 +210,17 @@ def test_indexes_of_others_are_not_changed(elasticsearch_url: str, index_prefix:
         client.index(index=name, document={"text": "mine"}, refresh=True)
         before = client.indices.get(index=name).body
         with pytest.raises(InputError, match=f"index {name} was not made by memory-zoo"):
-            built(elasticsearch_url, index_prefix)
+            built(index_prefix)
         assert client.indices.get(index=name).body == before
         assert client.count(index=name)["count"] == 1
 
 
 @pytest.mark.server
 def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: str) -> None:
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    retriever = ElasticsearchRetriever(index_prefix=index_prefix)
     with pytest.raises(InputError, match=f"no index {index_prefix}-.*zoo index"):
         retriever.open(Path(), FINGERPRINT)
-    built(elasticsearch_url, index_prefix)
+    built(index_prefix)
     other = FINGERPRINT[:16] + "-another"
     with pytest.raises(InputError, match="another collection"):
         retriever.open(Path(), other)
@@ -259,13 +259,13 @@ def test_loading_survives(
     no_pauses: list[float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = built(elasticsearch_url, f"{index_prefix}-sound").search(TEXTS[:64], 10)
+    expected = built(f"{index_prefix}-sound").search(TEXTS[:64], 10)
     monkeypatch.setattr(server_retriever, "_BULK_ROWS", 50)
     trouble = busy_items("items") if fault == "items" else ANYWHERE[fault]
     with proxy(elasticsearch_url) as between:
         between.target = "_bulk"
         between.faults.extend([lambda good: good, trouble, trouble])
-        retriever = built(between.url, index_prefix)
+        retriever = built(index_prefix, url=between.url)
         assert not between.faults
         assert len(between.paths("_bulk")) == 6 + 2
         same(expected, retriever.search(TEXTS[:64], 10))
@@ -283,7 +283,7 @@ def test_search_survives(
         "timed out": failing_items("responses", {"timed_out": True, "status": 200}, slice(0, 2)),
         "failed shards": failing_items("responses", {"_shards": {"failed": 1}, "status": 200}, slice(0, 2)),
     }
-    expected = built(elasticsearch_url, index_prefix).search(TEXTS[:64], 10)
+    expected = built(index_prefix).search(TEXTS[:64], 10)
     with proxy(elasticsearch_url) as between:
         retriever = ElasticsearchRetriever(url=between.url, index_prefix=index_prefix)
         retriever.batch_size = 16
@@ -302,7 +302,7 @@ def test_search_survives(
 def test_the_server_is_given_up_in_the_end(
     elasticsearch_url: str, index_prefix: str, no_pauses: list[float]
 ) -> None:
-    built(elasticsearch_url, index_prefix)
+    built(index_prefix)
     with proxy(elasticsearch_url) as between:
         retriever = ElasticsearchRetriever(url=between.url, index_prefix=index_prefix)
         retriever.open(Path(), FINGERPRINT)
@@ -321,12 +321,12 @@ def test_the_server_is_given_up_in_the_end(
     ("place", "name"), [(ElasticsearchRetriever, "_match"), (server_retriever, "rows_of")]
 )
 def test_an_error_of_ours_is_not_the_servers(
-    place: Any, name: str, elasticsearch_url: str, index_prefix: str, monkeypatch: pytest.MonkeyPatch
+    place: Any, name: str, index_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise TypeError("planted")
 
-    retriever = built(elasticsearch_url, index_prefix)
+    retriever = built(index_prefix)
     monkeypatch.setattr(place, name, fail)
     with pytest.raises(TypeError, match="planted"):
         retriever.search(["w1"], 3)
@@ -337,9 +337,9 @@ def test_an_error_of_ours_is_not_the_servers(
 
 
 @pytest.mark.server
-def test_search_documents(elasticsearch_url: str, news: str) -> None:
+def test_search_documents(news: str) -> None:
     retriever = ElasticsearchRetriever(
-        url=elasticsearch_url, index=news, text_field="content.body", label_field="topic", id_field="key"
+        index=news, text_field="content.body", label_field="topic", id_field="key"
     )
     results = retriever.search_documents(["floods of the river", "nothing"], 2)
     assert results[1] == []
@@ -349,13 +349,13 @@ def test_search_documents(elasticsearch_url: str, news: str) -> None:
     rain = retriever.search_documents(["rain on the coast"], 10)[0]
     assert {hit.id: hit.label for hit in rain} == {"a": "weather", "b": "weather", "c": "sport", "e": None}
     assert [hit.score for hit in rain] == sorted((hit.score for hit in rain), reverse=True)
-    plain = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
+    plain = ElasticsearchRetriever(index=news, text_field="content.body")
     assert plain.search_documents(["floods"], 1)[0][0][:3] == ("_e", NEWS[4][1], None)
 
 
 @pytest.mark.server
-def test_duplicates_are_excluded(elasticsearch_url: str, news: str) -> None:
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
+def test_duplicates_are_excluded(news: str) -> None:
+    retriever = ElasticsearchRetriever(index=news, text_field="content.body")
     results = retriever.search_documents([NEWS[0][1], "bank"], 2, exclude_duplicates=True)
     assert {hit.id for hit in results[0]} <= {"_c", "_d", "_e"}
     assert len(results[0]) == 2
@@ -369,7 +369,7 @@ def test_more_hits_are_requested_behind_many_duplicates(elasticsearch_url: str, 
         for number in range(40):
             text = "Red  apple" if number < 38 else f"red apple number {number}"
             client.index(index=name, id=str(number), document={"text": text}, refresh=number == 39)
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=name)
+    retriever = ElasticsearchRetriever(index=name)
     results = retriever.search_documents(["red apple", "red"], 3, exclude_duplicates=True)
     assert {hit.id for hit in results[0]} == {"38", "39"}
     assert len(results[1]) == 3
@@ -381,12 +381,12 @@ def test_equal_ids_of_two_indexes_are_two_documents(elasticsearch_url: str, inde
     with Elasticsearch(elasticsearch_url) as client:
         for name, text in texts.items():
             client.index(index=name, id="1", document={"text": text}, refresh=True)
-    pattern = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-*")
+    pattern = ElasticsearchRetriever(index=f"{index_prefix}-*")
     memories = IndexMemory(pattern).search(["red"], 5).memories
     assert dict(zip(memories.ids, memories.texts, strict=True)) == {
         f"{name}/1": text for name, text in texts.items()
     }
-    alone = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-one")
+    alone = ElasticsearchRetriever(index=f"{index_prefix}-one")
     assert [hit.id for hit in alone.search_documents(["red"], 5)[0]] == ["1"]
 
 
@@ -432,7 +432,7 @@ def test_neighbors_of_an_index_that_changes_are_not_stored(
                     getattr(client.indices, change)(index=other)
                 return neighbors
 
-        retriever = ElasticsearchRetriever(url=elasticsearch_url, index=alias, text_field="content.body")
+        retriever = ElasticsearchRetriever(index=alias, text_field="content.body")
         message = "index_closed" if change == "close" else f"index:{alias}: changed during retrieval"
         with pytest.raises(InputError, match=message):
             build_neighbors(texts, Changed(retriever), 2, False, tmp_path)
@@ -450,7 +450,7 @@ def test_an_own_index_that_is_deleted_while_it_is_loaded(
     elasticsearch_url: str, index_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server creates the index again for the first documents, with a mapping of its own."""
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    retriever = ElasticsearchRetriever(index_prefix=index_prefix)
     documents = ElasticsearchRetriever._documents
 
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
@@ -470,9 +470,9 @@ def test_an_own_index_that_is_deleted_while_it_is_loaded(
 
 
 @pytest.mark.server
-def test_existing_index_errors(elasticsearch_url: str, news: str) -> None:
+def test_existing_index_errors(news: str) -> None:
     def search(index: str = news, **options: Any) -> None:
-        ElasticsearchRetriever(url=elasticsearch_url, index=index, **options).search_documents(["rain"], 1)
+        ElasticsearchRetriever(index=index, **options).search_documents(["rain"], 1)
 
     with pytest.raises(InputError, match=f"index {news}x is not there; GET _cat/indices lists"):
         search(index=f"{news}x")
@@ -483,9 +483,7 @@ def test_existing_index_errors(elasticsearch_url: str, news: str) -> None:
     with pytest.raises(InputError, match=r"no field number \(id_field\)"):
         search(text_field="content.body", id_field="number")
     with pytest.raises(InputError, match="can't list the values of key"):
-        ElasticsearchRetriever(
-            url=elasticsearch_url, index=news, text_field="content.body", label_field="key"
-        ).distinct_labels()
+        ElasticsearchRetriever(index=news, text_field="content.body", label_field="key").distinct_labels()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -498,8 +496,8 @@ def _search_in_child(retriever: ElasticsearchRetriever, results: Any) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes(method: str, elasticsearch_url: str, index_prefix: str) -> None:
-    retriever = built(elasticsearch_url, index_prefix)
+def test_other_processes(method: str, index_prefix: str) -> None:
+    retriever = built(index_prefix)
     expected = retriever.search(TEXTS[:10], 5).rows.tolist()
     if method == "spawn":
         assert pickle.loads(pickle.dumps(retriever)).search(TEXTS[:10], 5).rows.tolist() == expected
@@ -524,21 +522,21 @@ def test_tls_and_password(
     server = secured_elasticsearch
     caplog.set_level(logging.DEBUG)
     with pytest.raises(InputError, match=r"TLS refused: .*ELASTICSEARCH_CA_CERTS"):
-        built(server.url, "zoo")
+        built("zoo", url=server.url)
     with pytest.raises(InputError, match=r"no connection; .*http or https"):
-        built(server.url.replace("https", "http"), "zoo")
+        built("zoo", url=server.url.replace("https", "http"))
     monkeypatch.setenv("ELASTICSEARCH_CA_CERTS", str(server.ca_certs))
     with pytest.raises(
         InputError, match="refuses the credentials, or requires some; set ELASTICSEARCH_API_KEY"
     ):
-        built(server.url, "zoo")
+        built("zoo", url=server.url)
     monkeypatch.setenv("ELASTICSEARCH_USERNAME", "elastic")
     monkeypatch.setenv("ELASTICSEARCH_PASSWORD", SECRET)
     with pytest.raises(InputError, match="refuses the credentials") as caught:
-        built(server.url, "zoo")
+        built("zoo", url=server.url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     monkeypatch.setenv("ELASTICSEARCH_PASSWORD", str(server.password))
-    retriever = built(server.url, "zoo", ["red"])
+    retriever = built("zoo", ["red"], url=server.url)
     assert retriever.search(["red"], 1).rows.tolist() == [[0]]
     for shown in (repr(retriever), str(retriever.describe()), str(pickle.dumps(retriever)), caplog.text):
         assert str(server.password) not in shown

@@ -30,10 +30,8 @@ TEXTS[11] = TEXTS[30] = TEXTS[57] = "the old heron of the deck"
 QUERIES = [*labelled_texts(12, seed=1)[0], TEXTS[11], TEXTS[50], "", "words of no text"]
 
 
-def built(
-    url: str, prefix: str, encoder: str, texts: list[str] = TEXTS, **options: Any
-) -> ElasticsearchDenseRetriever:
-    retriever = ElasticsearchDenseRetriever(encoder, device="cpu", url=url, index_prefix=prefix, **options)
+def built(prefix: str, encoder: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchDenseRetriever:
+    retriever = ElasticsearchDenseRetriever(encoder, device="cpu", index_prefix=prefix, **options)
     retriever.index(Collection(texts, FINGERPRINT), Path("unused"))
     return retriever
 
@@ -73,7 +71,6 @@ def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("options", [{}, {"pooling": "cls", "max_length": 5}, {"shards": 3}])
 @pytest.mark.parametrize("num_candidates", [None, 95])
 def test_scores_and_ranking_are_those_of_the_dense_retriever(
-    elasticsearch_url: str,
     index_prefix: str,
     tmp_path: Path,
     tiny_encoder: str,
@@ -81,7 +78,7 @@ def test_scores_and_ranking_are_those_of_the_dense_retriever(
     num_candidates: int | None,
 ) -> None:
     # The approximate search is exact if all texts are candidates.
-    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, num_candidates=num_candidates, **options)
+    retriever = built(index_prefix, tiny_encoder, num_candidates=num_candidates, **options)
     options = {name: value for name, value in options.items() if name != "shards"}
     reference = local(tmp_path, tiny_encoder, **options)
     rng = random.Random(0)
@@ -128,7 +125,7 @@ def test_quantized_hits_have_exact_scores(
         "shards": shards,
     }
     monkeypatch.setitem(OVERSAMPLE, quantization, 90)
-    retriever = built(elasticsearch_url, index_prefix, str(tmp_path), **options)
+    retriever = built(index_prefix, str(tmp_path), **options)
     exclude = [[query, query + 20] for query in range(len(QUERIES))]
     reference = local(tmp_path, str(tmp_path))
     for excluded in (None, exclude):
@@ -151,7 +148,6 @@ def test_quantized_hits_have_exact_scores(
 @pytest.mark.server
 @pytest.mark.parametrize("shards", [1, 3])
 def test_duplicates_have_equal_scores_and_are_in_row_order(
-    elasticsearch_url: str,
     index_prefix: str,
     tiny_encoder: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,7 +156,7 @@ def test_duplicates_have_equal_scores_and_are_in_row_order(
     monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)  # rounding depends on the batch
     monkeypatch.setattr(server_retriever, "_BULK_ROWS", 7)
     texts = [TEXTS[number % 6] for number in range(300)]
-    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, texts, shards=shards)
+    retriever = built(index_prefix, tiny_encoder, texts, shards=shards)
     hits = retriever.search([TEXTS[2], "heron"], 40, [[2, 14], []])
     assert hits.rows[0].tolist() == [8, *range(20, 6 * 39 + 20, 6)]
     for scores in hits.scores:
@@ -170,13 +166,13 @@ def test_duplicates_have_equal_scores_and_are_in_row_order(
 
 @pytest.mark.server
 def test_no_text_of_the_collection_is_encoded_again(
-    elasticsearch_url: str, index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+    index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = count_encoded(monkeypatch)
-    retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
+    retriever = built(index_prefix, tiny_encoder)
     assert sorted(encoded) == sorted(set(TEXTS))
     encoded.clear()
-    again = built(elasticsearch_url, index_prefix, tiny_encoder)  # it is complete
+    again = built(index_prefix, tiny_encoder)  # it is complete
     full = [text for text in TEXTS if text]
     hits = again.search(full, 1)
     assert encoded == []
@@ -205,12 +201,12 @@ def test_loading_resumes(
         between.target = "_bulk"
         between.faults.extend([lambda good: good] * 4 + [refused])
         with pytest.raises(InputError, match="400 bad: no"):
-            built(between.url, index_prefix, tiny_encoder)
-    halfway = ElasticsearchDenseRetriever(tiny_encoder, url=elasticsearch_url, index_prefix=index_prefix)
+            built(index_prefix, tiny_encoder, url=between.url)
+    halfway = ElasticsearchDenseRetriever(tiny_encoder, index_prefix=index_prefix)
     with pytest.raises(InputError, match="half loaded"):
         halfway.open(Path(), FINGERPRINT)
     encoded = count_encoded(monkeypatch)
-    retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
+    retriever = built(index_prefix, tiny_encoder)
     assert encoded == []  # the cache has all vectors
     same(retriever.search(QUERIES, 20), local(tmp_path, tiny_encoder).search(QUERIES, 20))
     with Elasticsearch(elasticsearch_url) as client:
@@ -251,7 +247,7 @@ def test_lost_vectors_are_written_again(
     monkeypatch.setattr(ElasticsearchDenseRetriever, "_load", lossy)
     monkeypatch.setitem(OVERSAMPLE, "int8", 90)
     options = {"shards": shards, "quantization": quantization}
-    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, **options)
+    retriever = built(index_prefix, tiny_encoder, **options)
     expected = local(tmp_path, tiny_encoder)
     same(retriever.search(QUERIES, 7), expected.search(QUERIES, 7))
     retriever.open(Path("unused"), FINGERPRINT)
@@ -268,7 +264,7 @@ def test_the_index_of_an_approximate_search_is_a_graph(
     with Elasticsearch(elasticsearch_url) as client:
         for kind, candidates in (("flat", None), ("hnsw", 20)):
             prefix = f"{index_prefix}-{kind}"
-            retriever = built(elasticsearch_url, prefix, tiny_encoder, num_candidates=candidates)
+            retriever = built(prefix, tiny_encoder, num_candidates=candidates)
             name = f"{prefix}-{FINGERPRINT[:16]}"
             fields = client.indices.get_mapping(index=name)[name]["mappings"]["properties"]
             assert fields["vector"]["index_options"]["type"] == kind
@@ -297,7 +293,7 @@ def test_descriptions(tiny_encoder: str) -> None:
 
 
 @pytest.mark.server
-def test_mistakes_are_named(elasticsearch_url: str, index_prefix: str, tiny_encoder: str) -> None:
+def test_mistakes_are_named(index_prefix: str, tiny_encoder: str) -> None:
     for options, pattern in (
         ({"pooling": "sum"}, "pooling 'sum': use mean, cls, max, "),
         ({"batch_size": 0}, "batch_size=0"),
@@ -314,7 +310,7 @@ def test_mistakes_are_named(elasticsearch_url: str, index_prefix: str, tiny_enco
     with pytest.raises(
         InputError, match=r"bbq: needs vectors of 64 numbers or more, and the encoder .* makes 16"
     ):
-        built(elasticsearch_url, index_prefix, tiny_encoder, quantization="bbq")
-    retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
+        built(index_prefix, tiny_encoder, quantization="bbq")
+    retriever = built(index_prefix, tiny_encoder)
     with pytest.raises(InputError, match="k=10001: must be 0 to 10000"):
         retriever.search(["lion"], 10_001)

@@ -35,8 +35,8 @@ def index(elasticsearch_url: str, index_prefix: str) -> str:
     return name
 
 
-def retriever_of(url: str, index: str, query: dict[str, Any] | None) -> ElasticsearchRetriever:
-    return ElasticsearchRetriever(url=url, index=index, text_field="body", label_field="topic", query=query)
+def retriever_of(index: str, query: dict[str, Any] | None) -> ElasticsearchRetriever:
+    return ElasticsearchRetriever(index=index, text_field="body", label_field="topic", query=query)
 
 
 @pytest.mark.server
@@ -50,9 +50,9 @@ def retriever_of(url: str, index: str, query: dict[str, Any] | None) -> Elastics
     ],
 )
 def test_documents_are_those_of_the_query(
-    elasticsearch_url: str, index: str, query: dict[str, Any] | None, expected: list[str]
+    index: str, query: dict[str, Any] | None, expected: list[str]
 ) -> None:
-    (documents,) = retriever_of(elasticsearch_url, index, query).search_documents(["rain"], 3)
+    (documents,) = retriever_of(index, query).search_documents(["rain"], 3)
     assert [document.id for document in documents] == expected
     assert [document.label for document in documents] == [DOCUMENTS[int(row)][2] for row in expected]
 
@@ -62,33 +62,31 @@ def test_documents_are_those_of_the_query(
     "text",
     ['rain", "fields": ["topic"]', "rain {text} \\", 'a "quote"\n{"match_all": {}}', "rain \ud800", " \n"],
 )
-def test_a_text_stays_a_text(elasticsearch_url: str, index: str, text: str) -> None:
+def test_a_text_stays_a_text(index: str, text: str) -> None:
     """Quotes, braces and placeholders of a text change nothing but the words of the query."""
     words = "".join(c if c.isalnum() else " " for c in text)
-    retriever = retriever_of(elasticsearch_url, index, IN_BOTH)
+    retriever = retriever_of(index, IN_BOTH)
     given, plain = retriever.search_documents([text, words], 3)
     assert given == plain
 
 
 @pytest.mark.server
-def test_duplicates_of_a_text_are_excluded_by_its_text(elasticsearch_url: str, index: str) -> None:
-    memory = IndexMemory(retriever_of(elasticsearch_url, index, IN_BOTH))
+def test_duplicates_of_a_text_are_excluded_by_its_text(index: str) -> None:
+    memory = IndexMemory(retriever_of(index, IN_BOTH))
     neighbors = memory.search(["RAIN  falls on the coast"], 3, exclude_duplicates=True)
     assert neighbors.memories.ids == ["2", "1"]  # of the title, and of a common word
 
 
 @pytest.mark.server
-def test_the_query_is_part_of_the_memory(elasticsearch_url: str, index: str) -> None:
+def test_the_query_is_part_of_the_memory(index: str) -> None:
     """Neighbors of another query are not taken from the cache."""
-    prints = {
-        IndexMemory(retriever_of(elasticsearch_url, index, each)).fingerprint for each in (None, IN_BOTH)
-    }
+    prints = {IndexMemory(retriever_of(index, each)).fingerprint for each in (None, IN_BOTH)}
     assert len(prints) == 2
 
 
 @pytest.mark.server
-def test_a_query_that_the_server_refuses_is_one_line(elasticsearch_url: str, index: str) -> None:
-    retriever = retriever_of(elasticsearch_url, index, {"no_such": {"body": "{text}"}})
+def test_a_query_that_the_server_refuses_is_one_line(index: str) -> None:
+    retriever = retriever_of(index, {"no_such": {"body": "{text}"}})
     with pytest.raises(
         InputError, match=r"answers 400 parsing_exception: unknown query \[no_such\]"
     ) as error:

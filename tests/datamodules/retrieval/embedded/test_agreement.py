@@ -56,14 +56,12 @@ def strange_texts(count: int) -> list[str]:
 @pytest.mark.server
 @pytest.mark.parametrize("analyzer", ["standard", "english", "cjk"])
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_strange_texts(
-    similarity: Any, analyzer: Any, elasticsearch_url: str, index_prefix: str, tmp_path: Path
-) -> None:
+def test_strange_texts(similarity: Any, analyzer: Any, index_prefix: str, tmp_path: Path) -> None:
     texts = strange_texts(800)
     options = {"similarity": similarity, "analyzer": analyzer, "k1": 0.9, "b": 0.4, "mu": 50.0}
     embedded = EmbeddedRetriever(**options)
     embedded.index(Collection(texts, "f" * 16), tmp_path / "index")
-    server = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix, **options)
+    server = ElasticsearchRetriever(index_prefix=index_prefix, **options)
     server.index(Collection(texts, "f" * 16), Path())
     # Queries of the same kind, some of them not in the collection.
     queries = [*texts[:200], *strange_texts(1000)[800:]]

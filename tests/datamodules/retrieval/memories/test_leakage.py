@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,8 +70,12 @@ def test_a_text_with_duplicates_only_has_no_memory(tmp_path: Path) -> None:
     assert (memory.search(table.texts[:], 2, exclude_duplicates=True).rows == -1).all()
 
 
-def _check_data_module(tmp_path: Path, retriever: Retriever) -> None:
-    """Check a data module end to end: a third of all texts is also in another split."""
+@pytest.mark.parametrize("kind", ["embedded", pytest.param("Elasticsearch", marks=pytest.mark.server)])
+def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    """A third of all texts is also in another split."""
+    retriever: Retriever = EmbeddedRetriever()
+    if kind == "Elasticsearch":
+        retriever = ElasticsearchRetriever(index_prefix=request.getfixturevalue("index_prefix"))
     texts, labels = with_duplicates(120, seed=1)
     held_out, held_out_labels = labelled_texts(20, seed=2)
     copied = slice(0, 30)
@@ -107,50 +112,24 @@ def _check_data_module(tmp_path: Path, retriever: Retriever) -> None:
             assert all(own[-30:])
 
 
-def test_the_data_module_does_not_leak(tmp_path: Path) -> None:
-    _check_data_module(tmp_path, EmbeddedRetriever())
-
-
-def test_rows_split_off_for_validation_are_no_memories(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "number"), [({"validation_split": 0.3}, 70), ({"rows_per_class": 5}, 15)]
+)
+def test_the_memory_has_the_rows_that_the_model_is_trained_on(
+    tmp_path: Path, options: dict[str, Any], number: int
+) -> None:
     texts, labels = labelled_texts(100, seed=3)
     texts = [f"{text} n{i}" for i, text in enumerate(texts)]  # all distinct
+    train_file = write_csv(tmp_path / "all.csv", texts, labels)
     data = ClassificationDataModule(
-        train_file=write_csv(tmp_path / "all.csv", texts, labels),
-        validation_split=0.3,
-        num_memories=K,
-        cache_dir=str(tmp_path / "cache"),
+        train_file=train_file, num_memories=K, cache_dir=str(tmp_path / "cache"), **options
     )
     data.prepare_data()
     data.setup("fit")
     train, validation = (set(data.split(name).rows.texts) for name in ("train", "validation"))
-    assert train | validation == set(texts)
+    assert len(train) == number
     assert not train & validation
     for name in ("train", "validation"):
         neighbors = data.split(name).neighbors
         assert neighbors is not None
         assert set(neighbors.memories.texts) <= train
-
-
-def test_limits_of_training_rows_limit_the_memory_too(tmp_path: Path) -> None:
-    texts, labels = labelled_texts(100, seed=4)
-    texts = [f"{text} n{i}" for i, text in enumerate(texts)]
-    data = ClassificationDataModule(
-        train_file=write_csv(tmp_path / "all.csv", texts, labels),
-        rows_per_class=5,
-        num_memories=K,
-        cache_dir=str(tmp_path / "cache"),
-    )
-    data.prepare_data()
-    data.setup("fit")
-    train = set(data.split("train").rows.texts)
-    assert len(train) == 15
-    neighbors = data.split("validation").neighbors
-    assert neighbors is not None
-    assert set(neighbors.memories.texts) <= train
-
-
-@pytest.mark.server
-def test_the_data_module_does_not_leak_on_a_server(
-    tmp_path: Path, elasticsearch_url: str, index_prefix: str
-) -> None:
-    _check_data_module(tmp_path, ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix))

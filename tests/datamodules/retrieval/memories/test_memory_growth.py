@@ -252,13 +252,12 @@ def test_a_killed_addition_leaves_the_old_memory_whole(
 def test_a_killed_addition_on_a_server(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    elasticsearch_url: str,
     index_prefix: str,
     name: str,
     after: bool,
 ) -> None:
     def retriever() -> ElasticsearchRetriever:
-        return ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+        return ElasticsearchRetriever(index_prefix=index_prefix)
 
     before = hits_of(build(tmp_path / "m", retriever=retriever()).search(QUERIES, 5))
     expected = build(tmp_path / "n")
