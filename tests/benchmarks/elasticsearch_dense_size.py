@@ -34,10 +34,12 @@ KINDS: list[Quantization | None] = [None, "int8", "bbq"]
 class GivenVectors:
     """Vectors of numbered texts, in place of an encoder; the texts are their numbers."""
 
+    has_query_side = False
+
     def __init__(self, vectors: NDArray[np.float32]) -> None:
         self.vectors, self.size = vectors, vectors.shape[1]
 
-    def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
+    def of(self, texts: Sequence[str], *_: object, **__: object) -> NDArray[np.float32]:
         return self.vectors[[int(text) for text in texts]]
 
     def blocks(self, texts: Sequence[str], block: int) -> Iterator[NDArray[np.float32]]:

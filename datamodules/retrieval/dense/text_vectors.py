@@ -126,29 +126,35 @@ class TextVectors:
         """Release the encoder; it is loaded again when it is needed."""
         self._encoder = self._embeddings = self._store = None
 
-    def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
-        """Return the vectors of at least one text [n, d], tokenized in blocks; equal texts are encoded once."""
+    def of(
+        self, texts: Sequence[str], block: int, queries: bool = False, stores: bool = True
+    ) -> NDArray[np.float32]:
+        """Return the vectors of at least one text [n, d]; equal texts are encoded once; see `blocks`."""
 
         def encode(distinct: list[str]) -> NDArray[np.float32]:
-            return np.concatenate(list(self.blocks(distinct, block, queries)))
+            return np.concatenate(list(self.blocks(distinct, block, queries, stores)))
 
         return encode_distinct(texts, encode)
 
     def blocks(
-        self, texts: Sequence[str], block: int, queries: bool = False
+        self, texts: Sequence[str], block: int, queries: bool = False, stores: bool = True
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors of the texts in blocks, float32 [at most `block`, d]; see `TextEncoder`."""
-        is_stored = FEWEST <= len(texts) <= MOST
-        if is_stored and self._embeddings is None:
+        """Yield the vectors of texts, tokenized in blocks, float32 [at most `block`, d].
+
+        The cache has those of tables, and gets new ones unless `stores` is False. Queries are always encoded.
+        """
+        is_table = FEWEST <= len(texts) <= MOST and not queries
+        if is_table and self._embeddings is None:
             self._stored().refresh()
         with tqdm(total=len(texts), desc="encode", unit="text", delay=3, disable=None) as bar:
             for first in range(0, len(texts), block):
                 with self._in_use, inference(self.threads):
-                    vectors = self._block(list(texts[first : first + block]), queries, is_stored, bar)
+                    some = list(texts[first : first + block])
+                    vectors = self._block(some, queries, is_table, stores, bar)
                 yield vectors
 
     def _block(
-        self, texts: list[str], queries: bool, is_stored: bool, bar: ProgressBar
+        self, texts: list[str], queries: bool, is_table: bool, stores: bool, bar: ProgressBar
     ) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
         encoder = self._loaded().query_encoder if queries and self.has_query_side else None
@@ -159,11 +165,10 @@ class TextVectors:
             return self._loaded()(some, self.batch_size, bar)
 
         def look_up(some: list[str]) -> NDArray[np.float32]:
-            if not is_stored:
+            if not is_table:
                 return encode(some)
             before = bar.n
-            # Queries are not stored: a search of each would make a file.
-            vectors = self._stored().vectors(some, encode, stores=not queries)
+            vectors = self._stored().vectors(some, encode, stores)
             bar.update(before + len(some) - bar.n)
             return vectors
 

@@ -91,7 +91,8 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         hits = Hits.none(len(texts), k)
         if len(texts) == 0 or k == 0:
             return hits
-        vectors = self.vectors.of(texts, _TEXTS, queries=True)
+        # Many texts to search with are texts of a table. They are not stored: a search of each would make a file.
+        vectors = self.vectors.of(texts, _TEXTS, self.vectors.has_query_side, stores=False)
         if self._size is not None:
             self.vectors.check_size(vectors.shape[1], self._size, f"index {self._opened()}")
 
