@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
-from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
@@ -143,9 +142,3 @@ def test_the_ranking_depends_on_the_modules(folder: Path, tiny_encoder: str) -> 
     other = describe()
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "max"})
     assert describe() != other
-
-
-def test_bad_modules_are_refused(folder: Path) -> None:
-    write_modules(folder, [("Transformer", ""), ("LSTM", "1_LSTM")])
-    with pytest.raises(InputError, match=r"modules.json: the module .*LSTM"):
-        DenseRanking(str(folder)).describe()

@@ -7,12 +7,11 @@ import random
 import numpy as np
 import pytest
 
+from datamodules.retrieval.base import AnalyzerName
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 
-
-@pytest.mark.parametrize(
-    ("text", "terms"),
-    [
+TERMS: dict[AnalyzerName, list[tuple[str, list[str]]]] = {
+    "standard": [
         ("Don't panic, Mr. O’Neil!", ["don't", "panic", "mr", "o’neil"]),
         ("U.S.A. 3.14 1,000 v1.2 x:y snake_case _", ["u.s.a", "3.14", "1,000", "v1.2", "x:y", "snake_case"]),
         ("a.1 1.a http://a.b/c", ["a", "1", "1", "a", "http", "a.b", "c"]),
@@ -27,26 +26,12 @@ from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
         ("צה\"ל ג' \x00 \ud800", ['צה"ל', "ג'"]),
         ("", []),
     ],
-)
-def test_standard(text: str, terms: list[str]) -> None:
-    assert Analyzer("standard").terms(text) == terms
-
-
-@pytest.mark.parametrize(
-    ("text", "terms"),
-    [
+    "english": [
         ("The runner's running", ["runner", "run"]),
         ("These ponies were not relational", ["poni", "were", "relat"]),
         ("BOSS’S it's possibly", ["boss", "possibl"]),
     ],
-)
-def test_english(text: str, terms: list[str]) -> None:
-    assert Analyzer("english").terms(text) == terms
-
-
-@pytest.mark.parametrize(
-    ("text", "terms"),
-    [
+    "cjk": [
         ("東京都", ["東京", "京都"]),
         ("東 京", ["東", "京"]),
         ("一abc二三、四", ["一", "abc", "二三", "四"]),
@@ -54,9 +39,14 @@ def test_english(text: str, terms: list[str]) -> None:
         ("the www an s is it", ["an"]),
         ("𠀀𠀁", ["𠀀𠀁"]),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "text", "terms"), [(name, *pair) for name, pairs in TERMS.items() for pair in pairs]
 )
-def test_cjk(text: str, terms: list[str]) -> None:
-    assert Analyzer("cjk").terms(text) == terms
+def test_terms(analyzer: AnalyzerName, text: str, terms: list[str]) -> None:
+    assert Analyzer(analyzer).terms(text) == terms
 
 
 @pytest.mark.parametrize(
