@@ -93,10 +93,10 @@ def test_planted_errors_are_found_and_corrected(run: Run, zoo_command: Zoo, tmp_
     assert [row.id for row in found.rows] == [row["id"] for row in rows]
 
     # A table in which nobody confirmed anything changes nothing; a confirmed label makes a version.
-    result = zoo_command("audit", folder, "--apply=audit.csv")
+    result = zoo_command("memory", "relabel", folder, "--file=audit.csv")
     assert result.out.splitlines()[0].endswith("version 1, 90 memories, 0 relabelled"), result.err
     Path("confirmed.csv").write_text(f"id,label\n{rows[0]['id']},{rows[0]['suggested']}\n")
-    result = zoo_command("audit", folder, "--apply=confirmed.csv")
+    result = zoo_command("memory", "relabel", folder, "--file=confirmed.csv")
     assert result.out.splitlines()[0].endswith("version 2, 90 memories, 1 relabelled"), result.err
     after = {row.id: row for row in audit(zoo.load(folder)).rows}
     assert after[rows[0]["id"]].suspicion < 0.5
@@ -242,7 +242,7 @@ def test_what_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
         ("id,suggested\n3,metal\n", "label"),
     ):
         Path("bad.csv").write_text(contents)
-        assert expected in refusal(zoo_command("audit", memory, "--apply=bad.csv"))
+        assert expected in refusal(zoo_command("memory", "relabel", memory, "--file=bad.csv"))
     assert FolderMemory(memory, EmbeddedRetriever()).version == 1
     assert "names no file" in refusal(zoo_command("audit", memory, "--output="))
     for name, rows, expected in (
