@@ -249,6 +249,16 @@ def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process.wait()
 
 
+def test_a_model_that_cannot_be_loaded_ends_all_processes(folder: Path) -> None:
+    """Uvicorn starts a process that failed again, without end."""
+    weights = folder / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stderr.count("damaged")) == (2, 1), result.stderr
+
+
 def call(url: str, body: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", "Connection": "close"})
