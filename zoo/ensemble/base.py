@@ -28,7 +28,7 @@ from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.evidence import EnsemblePredictor
-from zoo.ensemble.member import Input, Readings, Sizes
+from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
@@ -321,12 +321,13 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         if "memory" not in network.inputs_of(network.members):
             return
         if not isinstance(memory, FolderMemory):
-            network.search(None, None)
+            network.memory = None
             return
         encoder = self.encoder_fingerprint(data)
-        if network.memory is None or not network.memory.is_of(memory, encoder):
+        if network.memory is None or not network.memory.encoded.is_of(memory, encoder):
             encoded = EncodedMemory.open(memory, encoder, partial(self.encode, data))
-            network.search(encoded, torch.from_numpy(label_numbers(memory.rows, self.labels)))
+            target = torch.from_numpy(label_numbers(memory.rows, self.labels))
+            network.memory = SearchedMemory(encoded, target)
 
     def is_unseen(self, data: TextRowsDataModule[Any], split: TextSplit) -> NDArray[np.bool_]:
         """[n], the rows of a split that the model of `init_from` was not trained on."""
@@ -338,7 +339,7 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         """The part that only a training can fit again; None if there is none."""
         if self.network.learns_by_gradients:
             return "the encoder"
-        return "the encoder's metric" if self.network.has_learned_metric else None
+        return None if self.network.encoder_before is None else "the encoder's metric"
 
     def show_stage(self, stage: str) -> None:
         """Log the stage of the run."""
@@ -354,13 +355,14 @@ def read_table(
     rows: NDArray[np.int64] | None = None,
 ) -> Readings:
     """The inputs of members for some rows of a table, or all, on the CPU."""
-    network = model.network
+    network: EnsembleNetwork = model.network
+    memory = network.memory
     rows = np.arange(len(split.rows)) if rows is None else rows
     texts = split.rows.texts.take(rows)
     vectors = None
     if "vectors" in inputs and not network.learns_by_gradients:
-        memory = network.memory
-        vectors = torch.from_numpy(model.encode(data, texts) if memory is None else memory.vectors_of(texts))
+        encode = partial(model.encode, data) if memory is None else memory.encoded.vectors_of
+        vectors = torch.from_numpy(encode(texts))
         inputs = inputs - {"vectors"}
     readings = Readings(texts)
     if len(rows) and inputs & {"vectors", "bags", "neighbors"}:
@@ -369,5 +371,5 @@ def read_table(
         with evaluating(model):
             batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, rows))
             readings = Readings.join([network.read(batch, inputs - {"memory"}) for batch in batches])
-    readings = readings._replace(texts=texts)
+    readings = readings._replace(texts=texts, memory=memory if "memory" in inputs else None)
     return readings if vectors is None else readings._replace(vectors=vectors)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from datamodules.corpora.rows import Rows
 from zoo.ensemble.answer import Answer
 from zoo.ensemble.network import EnsembleOutput, RetrievedRows
@@ -54,13 +56,13 @@ def _with_retrieved(
     predictions: Sequence[Prediction], retrieved: RetrievedRows, memory: Rows
 ) -> list[Prediction]:
     """Add the memories that a member retrieved by vectors."""
-    ids, texts, labels = columns_of(memory, retrieved.rows)
-    scores, weights = retrieved.score.tolist(), retrieved.weight.tolist()
+    rows, scores, weights = (part.tolist() for part in retrieved)
+    ids, texts, labels = columns_of(memory, np.array(rows))
     extended = []
     for row, prediction in enumerate(predictions):
         # A memory of both votes counts for both.
         listed = {each.id: each._replace(found_by=each.found_by or "words") for each in prediction.memories}
-        columns = (side[row] for side in (retrieved.rows.tolist(), ids, texts, labels, scores, weights))
+        columns = (side[row] for side in (rows, ids, texts, labels, scores, weights))
         for number, name, text, label, score, weight in zip(*columns, strict=True):
             if number < 0:
                 continue

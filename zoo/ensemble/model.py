@@ -17,11 +17,11 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Memory
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.base import EnsembleModel, EpochOptions
 from zoo.ensemble.evidence import explain
 from zoo.ensemble.fit import EnsembleFit
+from zoo.ensemble.member import SearchedMemory
 from zoo.ensemble.network import EnsembleOutput
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
@@ -149,8 +149,8 @@ class MemoryEnsemble(EnsembleModel):
         self, predictions: Sequence[Prediction], output: EnsembleOutput, memories: bool
     ) -> list[Prediction]:
         """Add contributions of the members, and the memories that members retrieved; see `ExplainsPredictions`."""
-        memory: EncodedMemory | None = self.network.memory
-        rows = memory.memory.rows if memory is not None and memories else None
+        memory: SearchedMemory | None = self.network.memory
+        rows = memory.encoded.memory.rows if memory is not None and memories else None
         return explain(predictions, output, self.labels, self.new_labels, rows)
 
     # --- what is fitted again for a memory that has grown; see `fitted_weights.FitsWeights` ---

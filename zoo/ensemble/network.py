@@ -6,19 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Self, override
 
 from datamodules.batch import ClassificationBatch
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from zoo.ensemble.member import Input, Readings, Sizes
+from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import REFERENCES, Members
 from zoo.ensemble.new_labels import combine, votes_of
-from zoo.ensemble.outputs import Outputs, Scores, Votes
+from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
 from zoo.layers.vector_bag import VectorBag
@@ -28,7 +25,7 @@ class RetrievedRows(NamedTuple):
     """Memories that a member retrieved by itself, besides those of the batch."""
 
     #: int64 [B, K], rows of the memory, -1 where there are fewer than K.
-    rows: NDArray[np.int64]
+    rows: Tensor
     #: float32 [B, K], retrieval scores.
     score: Tensor
     #: float32 [B, K], shares of all votes.
@@ -55,9 +52,8 @@ class EnsembleOutput(NamedTuple):
 class EnsembleNetwork(nn.Module):
     """Members, the encoder that they read, and the pool of their outputs."""
 
-    #: the memory that is searched by vectors, and the classes of its rows.
-    memory: EncodedMemory | None = None
-    memory_target: Tensor | None = None
+    #: the memory that is searched by vectors; it is in no checkpoint.
+    memory: SearchedMemory | None = None
 
     def __init__(
         self,
@@ -103,22 +99,6 @@ class EnsembleNetwork(nn.Module):
             self.encoder.eval()
         return self
 
-    @property
-    def has_learned_metric(self) -> bool:
-        """True if a frozen encoder was tuned on the training rows."""
-        return self.encoder_before is not None
-
-    def search(self, memory: EncodedMemory | None, target: Tensor | None) -> None:
-        """Search a memory by vectors, whose rows have these classes (negative: none; C and above: new ones)."""
-        self.memory, self.memory_target = memory, target
-        self.members.search(memory, target)
-
-    def excluded_rows(
-        self, texts: Sequence[str], own_ids: Sequence[str] | None = None
-    ) -> list[NDArray[np.int32]] | None:
-        """Rows of the searched memory that are duplicates of each text; with own ids, also the text's own row."""
-        return None if self.memory is None else self.memory.memory.opened.excluded_rows(texts, own_ids)
-
     def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
         if self.pool is None:
@@ -133,9 +113,7 @@ class EnsembleNetwork(nn.Module):
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            scores = scores_of(self.references.classify(readings))
-            table = self.pool.table_rows(self.pool.calibrate(outputs), scores)
-            table["all"] = logits
+            table = self.pool.table_rows(outputs | self.references.classify(readings)) | {"all": logits}
         return EnsembleOutput(logits, memory_weight, None, contributions, retrieved, table)
 
     def inputs_of(self, names: Iterable[str]) -> set[Input]:
@@ -186,9 +164,9 @@ class EnsembleNetwork(nn.Module):
             words = self.words if self.encoder is None else self.encoder.words
             assert self.bag is not None
             readings = readings._replace(bags=self.bag(batch, words))
-        if "memory" in inputs and self.excludes_duplicates:
-            readings = readings._replace(excluded=self.excluded_rows(readings.texts))
-        return readings
+        if "memory" in inputs:
+            readings = readings._replace(memory=self.memory)
+        return readings.without_duplicates() if self.excludes_duplicates else readings
 
     def get_extra_state(self) -> PlainDict:
         """Pool and earlier weights of the encoder, for the state dict."""
@@ -231,8 +209,3 @@ def _memory_weights(
         else:
             retrieved.append(RetrievedRows(vote.rows, vote.score, shares))
     return of_batch, retrieved
-
-
-def scores_of(outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
-    """Scores [n, C] of references, by name."""
-    return {name: output.scores for name, output in outputs.items() if isinstance(output, Scores)}

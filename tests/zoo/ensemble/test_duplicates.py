@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from tests.zoo.conftest import LABELS, Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.answer import AnswerScores, number_groups
-from zoo.ensemble.network import EnsembleNetwork
+from zoo.ensemble.member import Readings
 from zoo.ensemble.outputs import Scores
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
 
@@ -92,14 +92,14 @@ def test_equal_row_numbers_of_another_table_exclude_no_memory(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     excluded: list[int] = []
-    excluded_rows = EnsembleNetwork.excluded_rows
+    without_duplicates = Readings.without_duplicates
 
-    def record(self: EnsembleNetwork, *arguments: Any) -> Any:
-        rows = excluded_rows(self, *arguments)
-        excluded.extend(map(len, rows or []))
-        return rows
+    def record(self: Readings, own_ids: Sequence[str] | None = None) -> Readings:
+        readings = without_duplicates(self, own_ids)
+        excluded.extend(map(len, readings.excluded or []))
+        return readings
 
-    monkeypatch.setattr(EnsembleNetwork, "excluded_rows", record)
+    monkeypatch.setattr(Readings, "without_duplicates", record)
     table = write_table(tmp_path / "train.csv", distinct_sentences(60, seed=1))
     other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2))
     options = [

@@ -68,7 +68,7 @@ def test_the_memory_is_encoded_by_the_tuned_encoder(
     folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5")
     predictor = zoo.load(folder)
     predictor.model.search_memory(predictor.data, predictor.memory)
-    memory = predictor.model.network.memory
+    memory = predictor.model.network.memory.encoded
     texts = memory.memory.rows.texts[:10]
     np.testing.assert_allclose(predictor.encode(texts), memory.vectors[:10], atol=2e-2)
 

@@ -20,7 +20,7 @@ from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Encoder
-from zoo.ensemble.refit import MemberFit
+from zoo.ensemble.refit import refit_members
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -124,9 +124,9 @@ def test_a_kernel_machine_on_a_frozen_encoder(
     predictor.model.search_memory(predictor.data, predictor.memory)
     network = predictor.model.network
     expected = Encoder(network.sizes)
-    target = network.memory_target.numpy()
+    target = network.memory.target.numpy()
     rows = np.flatnonzero(target < len(LABELS))
-    expected.fit(Readings([], vectors=torch.from_numpy(network.memory.vectors[rows])), target[rows])
+    expected.fit(Readings([], vectors=torch.from_numpy(network.memory.encoded.vectors[rows])), target[rows])
     queries = Readings([], vectors=torch.from_numpy(predictor.model.encode(predictor.data, TEXTS)))
     assert len(rows) == 100
     # Texts are encoded in other batches.
@@ -235,5 +235,5 @@ def test_refusals(run: Run, zoo_command: Zoo, dev: Path, tmp_path: Path) -> None
     folder = run("run", LEXICAL)
     predictor = zoo.load(folder)
     with pytest.raises(InputError, match="an index of your own can only be searched"):
-        MemberFit(predictor.model, predictor.data, None)
+        refit_members(predictor.model, predictor.data, None, crosses=True)
     assert not list(folder.glob("members-*"))
