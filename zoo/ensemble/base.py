@@ -6,13 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from datamodules.base import DataModule
@@ -21,7 +20,6 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
-from datamodules.duplicates import decode_keys
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
@@ -38,11 +36,6 @@ from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
 from zoo.tasks.predictor import evaluating, on_device
-from zoo.training.checkpoints import meta_of_start
-from zoo.training.warm_start import start_from
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
 
 log = logging.getLogger("zoo")
 
@@ -68,23 +61,6 @@ class EpochOptions(NamedTuple):
     #: options of each group of the optimizer, such as its learning rate.
     groups: list[PlainDict]
 
-    @classmethod
-    def of(cls, trainer: pl.Trainer) -> EpochOptions:
-        """The options of the epoch that begins."""
-        (optimizer,) = trainer.optimizers
-        groups = [_plain_options(group) for group in optimizer.param_groups]
-        return cls(int(trainer.accumulate_grad_batches), groups)
-
-    def apply(self, optimizer: Optimizer) -> None:
-        """Give an optimizer of the same groups these options."""
-        for group, options in zip(optimizer.param_groups, self.groups, strict=True):
-            group.update(options)
-
-
-def _plain_options(group: PlainDict) -> PlainDict:
-    plain = {name: value for name, value in group.items() if name != "params"}
-    return {name: float(value) if isinstance(value, Tensor) else value for name, value in plain.items()}
-
 
 class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
     """Base of `MemoryEnsemble`: its members, its encoder, and the memory that they search."""
@@ -97,11 +73,9 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
     def __init__(
         self,
         members: Sequence[str] = ("lexical", "encoder", "bag", "lexical_vote", "dense_vote"),
-        transformer: str | None = None,
         train_transformer: bool = False,
         pooling: Pooling | None = None,
         metric_steps: int | None = None,
-        metric_layers: int | None = None,
         word_size: int = 100,
         characters: bool = False,
         hidden_size: int = 100,
@@ -119,12 +93,10 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         Args:
             members: some of `lexical` (TF-IDF, linear), `encoder`, `bag` (mean of pre-trained word vectors, kernel
                 machine), `lexical_vote` (of the retriever's memories), `dense_vote` (of the nearest encodings).
-            transformer: Hub name or folder of a pre-trained transformer that replaces the BiLSTM.
-            train_transformer: train the transformer; otherwise it is frozen, and a kernel machine reads its vectors.
+            train_transformer: train the `transformer`; otherwise it is frozen, and a kernel machine reads its vectors.
             pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             metric_steps: steps in which a frozen `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
-            metric_layers: number of its upper layers that are tuned; None = half of them.
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             characters: append the last state of an LSTM over a word's characters to its vector.
             hidden_size: state size of one direction of the BiLSTM.
@@ -138,16 +110,14 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
             **shared: options of `ReadsSpelling`, `LearnsMetric` and `Task`.
         """
         super().__init__(
-            transformer=transformer,
             metric_steps=metric_steps,
-            metric_layers=metric_layers,
             word_size=word_size,
             characters=characters,
             optimizer=optimizer,
             **shared,
         )
         check_choice("pooling", pooling or "mean", POOLINGS)
-        if pooling is not None and transformer is None:
+        if pooling is not None and self.transformer is None:
             raise InputError(
                 f"model.pooling={pooling} reduces the states of model.transformer, which names none; omit it"
             )
@@ -160,7 +130,7 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
             )
         if folds < 2 or few_rows < 0:
             raise InputError(f"model.folds={folds}, model.few_rows={few_rows}: use at least 2, and 0 or more")
-        if train_transformer and transformer is None:
+        if train_transformer and self.transformer is None:
             raise InputError("model.train_transformer is on, but model.transformer names none")
         if self.lora_rank is not None and not train_transformer and metric_steps == 0:
             raise InputError(
@@ -260,17 +230,6 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
                 by_reason.setdefault(reason, []).append(name)
         return by_reason
 
-    def fresh_network(self, data: TextRowsDataModule[Any]) -> EnsembleNetwork:
-        """The network as it was before the training: drawn by the run's seed, or with the weights of `init_from`."""
-        assert self.spec is not None
-        with torch.random.fork_rng():
-            torch.manual_seed(data.seed)
-            fresh = self.build_network(self.spec, data.words.vectors(), None).to(self.device)
-        if self.init_from is not None:
-            with self.using(fresh):
-                start_from(self, self.init_from, verbose=False)
-        return fresh
-
     @contextmanager
     def using(self, network: EnsembleNetwork) -> Iterator[None]:
         """Put another network in place of the model's for a while."""
@@ -328,12 +287,6 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
             encoded = EncodedMemory.open(memory, encoder, partial(self.encode, data))
             target = torch.from_numpy(label_numbers(memory.rows, self.labels))
             network.memory = SearchedMemory(encoded, target)
-
-    def is_unseen(self, data: TextRowsDataModule[Any], split: TextSplit) -> NDArray[np.bool_]:
-        """[n], the rows of a split that the model of `init_from` was not trained on."""
-        start, unseen = self.init_from, np.ones(len(split.rows), bool)
-        seen = None if start is None else decode_keys(meta_of_start(start).data.seen)
-        return unseen if seen is None else ~np.isin(data.duplicate_keys(split.rows), seen)
 
     def learned_by_gradients(self) -> str | None:
         """The part that only a training can fit again; None if there is none."""

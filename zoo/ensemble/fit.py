@@ -21,6 +21,7 @@ from torch import Tensor
 from datamodules.batch import BatchContents
 from datamodules.classification.dataset import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
+from datamodules.duplicates import decode_keys
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
@@ -35,6 +36,7 @@ from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
+from zoo.training.checkpoints import meta_of_start
 
 log = logging.getLogger("zoo")
 
@@ -174,8 +176,10 @@ class EnsembleFit:
 
     def _usable_training_rows(self) -> NDArray[np.int64]:
         """The rows that `init_from` was not trained on, without near-duplicates unless all have some."""
-        is_unseen = self.model.is_unseen(self.data, self.training)
-        near = np.zeros(len(is_unseen), bool)
+        is_unseen, near = np.ones(len(self.target), bool), np.zeros(len(self.target), bool)
+        if self.model.init_from is not None:
+            seen = decode_keys(meta_of_start(self.model.init_from).data.seen)
+            is_unseen = is_unseen if seen is None else ~np.isin(self.groups, seen)
         if self.training.neighbors is not None:
             near = have_near_duplicates(self.training.rows.texts, self.training.neighbors)
         rows = np.flatnonzero(is_unseen & ~near)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -82,7 +81,17 @@ class MemoryEnsemble(EnsembleModel):
 
     @override
     def on_train_epoch_start(self) -> None:
-        self.epochs[self.current_epoch :] = [EpochOptions.of(self.trainer)]
+        (optimizer,) = self.trainer.optimizers
+        groups = [
+            {
+                name: float(value) if isinstance(value, Tensor) else value
+                for name, value in group.items()
+                if name != "params"
+            }
+            for group in optimizer.param_groups
+        ]
+        epoch = EpochOptions(int(self.trainer.accumulate_grad_batches), groups)
+        self.epochs[self.current_epoch :] = [epoch]
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
@@ -142,7 +151,7 @@ class MemoryEnsemble(EnsembleModel):
         if self._answer_scores is not None:
             lines = self._answer_scores.lines(self.network.pool.weights["all"])
             left_out = LeftOut.of(self.text_data.split("test").duplicates)
-            self.evaluation.table = asdict(Answer("test", lines, [], left_out))
+            self.evaluation.table = Answer("test", lines, [], left_out).as_json()
         self.network.measures_table = False
 
     def explain(
