@@ -172,7 +172,7 @@ def test_a_learned_metric_is_named(
     train: Callable[..., Path], grow: Callable[..., str], tiny_bert: Path
 ) -> None:
     folder = train("run", FIRST, f"--model.transformer={tiny_bert}", "--model.metric_steps=1")
-    is_learned = zoo.load(folder).model.network.has_learned_metric
+    is_learned = zoo.load(folder).model.network.encoder_before is not None
     assert ("the encoder's metric has learned" in grow(folder)) == is_learned
 
 
