@@ -25,8 +25,6 @@ def add(
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
     id_column: Column | None = None,
-    header: bool | None = None,
-    class_names: str | list[str] | None = None,
     unknown_labels: UnknownLabels = "refuse",
     new_labels: bool = False,
     relabel: bool = False,
@@ -44,8 +42,6 @@ def add(
         text_column: name or number of the text, or several; null: as for the first rows of the memory.
         label_column: name or number of the label; null: as for the first rows.
         id_column: name or number of an id; null names the rows VERSION:POSITION.
-        header: whether a CSV file has a header line; null: as for the first rows.
-        class_names: names for labels that are numbers from 1: a list, or a file; null: as for the first rows.
         unknown_labels: refuse a table with labels that the model does not know, or skip and count these rows.
         new_labels: add such rows: the model predicts their labels from then on by its memory alone.
         relabel: correct the memory: rows with the text of a new one get its label.
@@ -54,7 +50,7 @@ def add(
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
     memory, labels = opened.memory, opened.memory.labels()
-    rows = opened.read(file, text_column, label_column, id_column, header=header, class_names=class_names)
+    rows = opened.read(file, text_column, label_column, id_column)
     known = opened.addable_labels(new_labels)
     corrected = 0
     if relabel and (changes := corrections(opened.folder.rows, opened.folder.opened.lookup, rows)):
@@ -151,11 +147,7 @@ def relabel(
     if (file is None) == (ids is None) or (ids is None) != (label is None):
         raise InputError("zoo memory relabel: give --ids and --label, or --file")
     if file is not None:
-        rows = read_table(file, id_column, label_column)
-        if opened.model is not None and set(rows.labels or ()) - set(opened.memory.labels()):
-            # Numbers of classes, as in the training table.
-            names = opened.model.meta.data.memory_columns.get("class_names")
-            rows = read_table(file, id_column, label_column, class_names=names)
+        rows = opened.read_labels(file, text_column=id_column, label_column=label_column)
         wanted, labels = list(rows.texts), rows.labels or []
     else:
         wanted = _parse_ids(str(ids))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.records import Column, TextColumn
@@ -57,15 +57,22 @@ class OpenedMemory(NamedTuple):
         text_column: TextColumn | None = None,
         label_column: Column | None = None,
         id_column: Column | None = None,
-        **given: object,
     ) -> Rows:
-        """Read a table of rows for the memory; what is None is as for its first rows."""
-        given |= {"text_column": text_column, "label_column": label_column}
+        """Read a table of rows for the memory; columns that are None are those of its first rows."""
+        given = {"text_column": text_column, "label_column": label_column}
         columns = {} if self.model is None else dict(self.model.meta.data.memory_columns)
         columns |= {name: value for name, value in given.items() if value is not None}
         if not self.memory.labels():
             columns["label_column"] = label_column
-        return read_table(file, **{**columns, "id_column": id_column})
+        return self.read_labels(file, **{**columns, "id_column": id_column})
+
+    def read_labels(self, file: str, **columns: Any) -> Rows:
+        """Read a table by arguments of `read_table`; its labels are names, or numbers as in the training table."""
+        columns.pop("class_names", None)
+        rows = read_table(file, **columns)
+        unknown = set(rows.labels or ()) - set(self.memory.labels())
+        names = None if self.model is None else self.model.meta.data.memory_columns.get("class_names")
+        return rows if names is None or not unknown else read_table(file, **columns, class_names=names)
 
     def addable_labels(self, new_labels: bool = False) -> list[str] | None:
         """Return the labels that rows of the memory may have; None = any."""

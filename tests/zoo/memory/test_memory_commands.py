@@ -169,7 +169,7 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
     names.unlink()
     first = write_table(tmp_path / "first.csv", [("2", "tungsten")], columns=("topic", "words"))
     assert zoo_command("memory", "add", checkpoint, first).code == 0
-    second = write_table(tmp_path / "second.csv", [("1", "durian")], columns=("class", "name"))
+    second = write_table(tmp_path / "second.csv", [("fruit", "durian")], columns=("class", "name"))
     assert "'words'" in refusal(zoo_command("memory", "add", checkpoint, second))
     columns = ("--text_column=name", "--label_column=class")
     assert zoo_command("memory", "add", checkpoint, second, *columns).code == 0
