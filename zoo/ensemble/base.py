@@ -225,7 +225,7 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         """Reason -> members of the option that the network does without."""
         by_reason: dict[str, list[str]] = {}
         for name in self.member_names:
-            if name not in self.network.members:
+            if name not in self.network.names:
                 reason = next(_REASONS[each] for each in MEMBERS[name].reads if each in _REASONS)
                 by_reason.setdefault(reason, []).append(name)
         return by_reason

@@ -29,10 +29,9 @@ from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.encoder_training import train_encoder
 from zoo.ensemble.member import Input, Readings
-from zoo.ensemble.members import MEMBERS
+from zoo.ensemble.members import Members
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.network import EnsembleNetwork
-from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
@@ -142,7 +141,6 @@ class EnsembleFit:
             self.validation_rows,
             self.validation_target,
             self.data.excludes_duplicates("validation"),
-            references=True,
         )
 
     def _cross_fit(self, readings: Readings) -> HeldOut | None:
@@ -158,7 +156,7 @@ class EnsembleFit:
         elif network.learns_by_gradients:
             read_without = self._read_without
         self.model.show_stage(f"weights: held-out predictions, {folds.max() + 1} folds")
-        names = [*network.members, *([] if len(self.validation_target) else network.references)]
+        names = network.names if len(self.validation_target) else list(network.members)
         crossed = cross_fit(
             readings, names, network.sizes, self.target, self.groups, folds, read_without
         ).select(self._usable_training_rows())
@@ -234,7 +232,7 @@ class EnsembleFit:
             return False
         weights = {title: pool.weights.get(name, {}) for name, title in COMBINATIONS.items()}
         members = [name for name, weight in weights[row].items() if weight] if row in weights else [row]
-        return any(name in self.network.members and "vectors" in MEMBERS[name].reads for name in members)
+        return any("vectors" in self.network.members.by_name[name].reads for name in members)
 
     def _notes(
         self, fitted_on: Sequence[HeldOut], split: str, lines: Sequence[Line], condition: str
@@ -277,16 +275,13 @@ def classify_rows(
     rows: NDArray[np.int64],
     target: NDArray[np.int64],
     excludes_duplicates: bool = False,
-    references: bool = False,
 ) -> HeldOut:
-    """Outputs of the members, and of the references if asked for, for some rows of a split, of classes `target` [n]."""
-    kinds = [model.network.members, *([model.network.references] if references else [])]
-    readings = read_table(model, data, split, {each for kind in kinds for each in kind.reads}, rows)
+    """Outputs of members and references for some rows of a split, of classes `target` [n]."""
+    members: Members = model.network.members
+    readings = read_table(model, data, split, members.reads, rows)
     if excludes_duplicates:
         readings = readings.without_duplicates()
-    outputs: dict[str, Outputs] = {}
-    for kind in kinds:
-        outputs |= classify(kind, readings, model.device)
+    outputs = classify(members, readings, model.device)
     return HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows)[rows])
 
 
@@ -314,10 +309,8 @@ def fit_members(
         has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
-    fitted_on = network.members.fitted_on | network.references.fitted_on
-    readings = read_table(model, data, split, fitted_on | inputs)
+    readings = read_table(model, data, split, network.members.fitted_on | inputs)
     network.members.fit(readings, target)
-    network.references.fit(readings, target)
     return readings
 
 

@@ -73,7 +73,9 @@ class EnsembleNetwork(nn.Module):
         self.bag = None if words is None else VectorBag(len(words.table))
         has_frozen_vectors = "encoder" in members and not sizes.trains_encoder
         references = [name for name in REFERENCES if name != "regression" or has_frozen_vectors]
-        self.members, self.references = Members(members, sizes), Members(references, sizes)
+        #: names of the members, without the references that the table compares them with.
+        self.names = list(members)
+        self.members = Members([*members, *references], sizes)
         self.learns_by_gradients = encoder is not None and sizes.trains_encoder
         if not self.learns_by_gradients:
             self.requires_grad_(False)
@@ -104,8 +106,7 @@ class EnsembleNetwork(nn.Module):
         if self.pool is None:
             return EnsembleOutput(self.encoder_logits(batch), torch.zeros_like(batch.memory_score))
         names = self.active_members()
-        references = self.references.reads if self.measures_table else set[Input]()
-        readings = self.read(batch, self.inputs_of(names) | references)
+        readings = self.read(batch, self.inputs_of(names))
         outputs = self.members.classify(readings, names)
         # Without any weight all classes are equal.
         blank = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
@@ -113,7 +114,7 @@ class EnsembleNetwork(nn.Module):
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            table = self.pool.table_rows(outputs | self.references.classify(readings)) | {"all": logits}
+            table = self.pool.table_rows(outputs) | {"all": logits}
         return EnsembleOutput(logits, memory_weight, None, contributions, retrieved, table)
 
     def inputs_of(self, names: Iterable[str]) -> set[Input]:
@@ -141,14 +142,12 @@ class EnsembleNetwork(nn.Module):
             return scores
 
     def active_members(self) -> list[str]:
-        """The members whose outputs are needed: those with a weight, or all."""
+        """The members whose outputs are needed: those with a weight, or all, and references, for the table."""
         if self.pool is None or self.measures_table:
             return list(self.members)
         weights = self.pool.weights
         combinations = ("all", "memory") if len(self.rarity) else ("all",)
-        return [
-            name for name in self.members if any(weights.get(each, {}).get(name) for each in combinations)
-        ]
+        return [name for name in self.names if any(weights.get(each, {}).get(name) for each in combinations)]
 
     def read(self, batch: ClassificationBatch, inputs: set[Input]) -> Readings:
         """The inputs of members for the texts of a batch."""
@@ -190,7 +189,7 @@ class EnsembleNetwork(nn.Module):
         self.fitted_version = int(values["version"])
 
     def _fitted_parts(self) -> dict[str, nn.Module]:
-        parts: dict[str, nn.Module] = {"members": self.members, "references": self.references}
+        parts: dict[str, nn.Module] = {"members": self.members}
         return parts if self.bag is None else {**parts, "bag": self.bag}
 
 

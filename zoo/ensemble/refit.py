@@ -179,7 +179,7 @@ def refit_members(
             "zoo memory tune: --refit reads all rows of the memory, and an index of your own can only be searched;"
             " omit it"
         )
-    names = [name for name, member in network.members.by_name.items() if member.has_fit]
+    names = [name for name in network.names if network.members.by_name[name].has_fit]
     if not names:
         raise InputError(
             "zoo memory tune: --refit fits members that need no gradients, and this model has none; omit it"
@@ -207,5 +207,5 @@ def refit_members(
         return [], fitted
     folds = folds_of(target, model.folds, keys)
     readings = readings.without_duplicates()
-    crossed = cross_fit(readings, list(network.members), network.sizes, target, keys, folds)
+    crossed = cross_fit(readings, network.names, network.sizes, target, keys, folds)
     return [crossed.select(usable)], fitted

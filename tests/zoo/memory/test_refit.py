@@ -82,8 +82,8 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
     again = zoo.load(train("again", [*FIRST, *MORE], LEXICAL)).model.network
     refitted = zoo.load(folder).model.network
-    for kind, name in (("members", "lexical"), ("references", "svm"), ("references", "majority")):
-        actual, expected = (getattr(each, kind)[name](Readings(TEXTS)).scores for each in (refitted, again))
+    for name in ("lexical", "svm", "majority"):
+        actual, expected = (each.members[name](Readings(TEXTS)).scores for each in (refitted, again))
         assert torch.equal(actual, expected)
     # An earlier version keeps its own members.
     after = probabilities(folder)
