@@ -23,7 +23,7 @@ import zoo
 from datamodules.retrieval import FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
-from zoo.serve.app import Limits, make_app
+from zoo.serve.app import make_app
 from zoo.serve.command import KEY
 from zoo.serve.live_model import LiveModel
 
@@ -174,7 +174,7 @@ def test_weights_that_are_fitted_meanwhile_are_used(
 
 
 def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None:
-    client = client_of(live, limits=Limits(texts=3, bytes=500))
+    client = client_of(live, max_texts=3, max_bytes=500)
     json_type = {"Content-Type": "application/json"}
     for route, body, status, word in (
         ("/predict", {"text": "a", "texts": ["b"]}, 422, "either"),
