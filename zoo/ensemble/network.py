@@ -17,8 +17,8 @@ from zoo.ensemble.members import REFERENCES, Members
 from zoo.ensemble.new_labels import combine, votes_of
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
+from zoo.layers.bags import VectorBag
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
-from zoo.layers.vector_bag import VectorBag
 
 
 class RetrievedRows(NamedTuple):
