@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,15 +17,12 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Memory
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.base import EnsembleModel, EpochOptions
-from zoo.ensemble.evidence import explain
 from zoo.ensemble.fit import EnsembleFit
-from zoo.ensemble.member import SearchedMemory
 from zoo.ensemble.network import EnsembleOutput
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.classification.predictor import Prediction
 from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of_start
 
 log = logging.getLogger("zoo")
@@ -153,14 +149,6 @@ class MemoryEnsemble(EnsembleModel):
             left_out = LeftOut.of(self.text_data.split("test").duplicates)
             self.evaluation.table = Answer("test", lines, [], left_out).as_json()
         self.network.measures_table = False
-
-    def explain(
-        self, predictions: Sequence[Prediction], output: EnsembleOutput, memories: bool
-    ) -> list[Prediction]:
-        """Add contributions of the members, and the memories that members retrieved; see `ExplainsPredictions`."""
-        memory: SearchedMemory | None = self.network.memory
-        rows = memory.encoded.memory.rows if memory is not None and memories else None
-        return explain(predictions, output, self.labels, self.new_labels, rows)
 
     # --- what is fitted again for a memory that has grown; see `fitted_weights.FitsWeights` ---
 
