@@ -16,7 +16,7 @@ import torch
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import LABELS, Result, resume, sentences, write_table
+from tests.zoo.conftest import LABELS, Result, refusal, resume, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.base import read_table
 from zoo.ensemble.fit import EnsembleFit
@@ -259,6 +259,11 @@ def test_small_tables(run: Run, rows: list[tuple[str, str]], tmp_path: Path) -> 
     assert zoo.load(folder).predict("apple")[0].label in {label for _, label in rows}
 
 
+def test_a_training_needs_a_number_of_epochs(zoo_command: Zoo, train_csv: Path) -> None:
+    options = [*SMALL, f"--data.train_file={train_csv}", "--run_dir=run", "--trainer.max_epochs=-1"]
+    refusal(zoo_command("fit", *options), "the number of epochs")
+
+
 def test_a_table_of_one_text_leaves_nothing_to_fit_weights_on(zoo_command: Zoo, tmp_path: Path) -> None:
     table = write_table(tmp_path / "same.csv", [("red apple", "fruit"), ("red apple", "metal")])
     result = zoo_command("fit", *SMALL, f"--data.train_file={table}", "--run_dir=run")
@@ -311,20 +316,3 @@ def test_memories_with_other_labels_do_not_vote(
     )  # fmt: skip
     assert result.code == 2
     assert "there are no memories (data.num_memories), or they have other labels" in result.err
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--model.members=[lexical,lexical]", "choose some of lexical"),
-        ("--model.members=[]", "choose some of lexical"),
-        ("--model.max_letters=1", "max_letters"),
-        ("--model.folds=1", "folds"),
-        ("--model.train_transformer=true", "model.transformer names none"),
-        ("--trainer.max_epochs=-1", "the number of epochs"),
-    ],
-)
-def test_refused_options(option: str, words: str, zoo_command: Zoo, train_csv: Path) -> None:
-    result = zoo_command("fit", *SMALL, f"--data.train_file={train_csv}", "--run_dir=run", option)
-    assert result.code == 2
-    assert words in result.err

@@ -82,28 +82,6 @@ def test_random_labels_stay_random(run: Run, tiny_bert: Path, tmp_path: Path) ->
     assert accuracies(run("run", *options, table=table))["all"] < 0.6
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--model.metric_steps=-1", "model.metric_steps=-1"),
-        ("--model.metric_layers=0", "model.metric_layers=0"),
-    ],
-)
-def test_refusals(
-    zoo_command: Callable[..., Result], train_csv: Path, tiny_bert: Path, option: str, message: str
-) -> None:
-    result = zoo_command(
-        "fit",
-        "--model=MemoryEnsemble",
-        f"--model.transformer={tiny_bert}",
-        "--data=ClassificationDataModule",
-        f"--data.train_file={train_csv}",
-        option,
-    )
-    assert result.code != 0
-    assert message in result.err
-
-
 # --- unusual tables and encoders ---
 
 
