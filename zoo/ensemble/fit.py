@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,6 +50,18 @@ _NO_CONDITION = (
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
 
+class LabelledRows(NamedTuple):
+    """Rows of known labels that members have not learned from: weights are fitted to them, and measured on them."""
+
+    split: TextSplit
+    #: int64 [n], numbers of the rows that are used.
+    rows: NDArray[np.int64]
+    #: int64 [n], their classes; C and above for those that the members do not know.
+    target: NDArray[np.int64]
+    #: the rows that are not used.
+    left_out: LeftOut = LeftOut()
+
+
 class EnsembleFit:
     """Fits everything but the encoder; each process does it by itself, with the same result."""
 
@@ -57,21 +69,18 @@ class EnsembleFit:
         """Read the labels; the model has its best encoder, and the data is set up for the fit."""
         self.model, self.data = model, data
         self.network: EnsembleNetwork = model.network
-        self.training, self.validation = data.split("train"), data.split("validation")
+        self.training = data.split("train")
         self.target = label_numbers(self.training.rows, data.spec.labels)
         #: rows [n] of one group are duplicates, which cross-fitting keeps together.
         self.groups = data.duplicate_keys(self.training.rows)
-        #: int64 [n], numbers of the validation rows that are used; the others measure memorization.
-        self.validation_rows = self.validation.independent_rows
-        target = label_numbers(self.validation.rows, data.spec.labels)[self.validation_rows]
-        #: int64 [n], their classes; C = unknown to the model.
-        self.validation_target = np.where(target == UNKNOWN, self.network.num_classes, target)
-        #: the rows that the table does not count.
-        self.left_out = LeftOut()
-        if len(self.validation_rows):
-            self.left_out = LeftOut.of(self.validation.duplicates)
+        split = data.split("validation")
+        rows = split.independent_rows  # the others measure memorization
+        target = label_numbers(split.rows, data.spec.labels)[rows]
+        left_out = LeftOut.of(split.duplicates) if len(rows) else LeftOut()
+        target = np.where(target == UNKNOWN, self.network.num_classes, target)
+        self.validation = LabelledRows(split, rows, target, left_out)
         #: whether weights are fitted on training rows as well.
-        self.crosses = bool((target >= 0).sum() < max(model.few_rows, 1))
+        self.crosses = bool((target < self.network.num_classes).sum() < max(model.few_rows, 1))
         #: of a frozen encoder that was tuned; None = it is as it was, or trained by gradients.
         self.metric: EncoderMetric | None = None
         #: the rows of the table, which stay with the model; None where they had a part in the weights.
@@ -89,8 +98,9 @@ class EnsembleFit:
         readings = self._fit_members()
         show("stage 4 of 4: weights are fitted on held-out rows")
         crossed = self._cross_fit(readings) if self.crosses else None
-        if len(self.validation_target):
-            split, held_out = "validation", self._classify_validation()
+        if len(self.validation.rows):
+            excludes = self.data.excludes_duplicates("validation")
+            split, held_out = "validation", classify_rows(self.model, self.data, self.validation, excludes)
         elif crossed is not None:
             split, held_out, crossed = "training", crossed, None
         else:
@@ -99,9 +109,15 @@ class EnsembleFit:
             )
         added = [] if crossed is None else [crossed]
         fitted_on = [held_out.known(network.num_classes), *added]
-        network.pool = _fit_pool(fitted_on)
+        if not any(len(part.target) for part in fitted_on):
+            raise InputError(
+                "no validation row has a label of the training rows, so no weight can be fitted; name other rows with"
+                " --data.validation_file"
+            )
+        network.pool = fit_pool(HeldOut.join(fitted_on))
         lines, conditions = self._measure(held_out, added)
-        return Answer(split, lines, self._notes(fitted_on, split, lines, conditions), self.left_out)
+        notes = self._notes(fitted_on, split, lines, conditions)
+        return Answer(split, lines, notes, self.validation.left_out)
 
     def _learn_metric(self) -> None:
         """Tune a frozen encoder, where that makes held-out rows more likely."""
@@ -111,9 +127,10 @@ class EnsembleFit:
         self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
         sizes = self.network.sizes
         metric = EncoderMetric(self.model, self.data, self.training, self.target, plan, sizes)
-        is_known = self.validation_target < self.network.num_classes
-        held_out = self.validation.rows.texts.take(self.validation_rows[is_known])
-        is_better = metric.learn(None if self.crosses else (held_out, self.validation_target[is_known]))
+        split, rows, target, _ = self.validation
+        is_known = target < self.network.num_classes
+        held_out = split.rows.texts.take(rows[is_known]), target[is_known]
+        is_better = metric.learn(None if self.crosses else held_out)
         self.metric = metric if is_better else None
         # Half precision is enough to tune it again on parts of a memory, for an audit.
         before = {name: value.half() for name, value in metric.original.items()}
@@ -132,17 +149,6 @@ class EnsembleFit:
             self.model, self.data, self.training, self.target, inputs, self.data.words.has_vector()
         )
 
-    def _classify_validation(self) -> HeldOut:
-        """Outputs of members and references for the validation rows."""
-        return classify_rows(
-            self.model,
-            self.data,
-            self.validation,
-            self.validation_rows,
-            self.validation_target,
-            self.data.excludes_duplicates("validation"),
-        )
-
     def _cross_fit(self, readings: Readings) -> HeldOut | None:
         """Outputs for training rows by members fitted without their fold; None if `init_from` was trained on all.
 
@@ -156,7 +162,7 @@ class EnsembleFit:
         elif network.learns_by_gradients:
             read_without = self._read_without
         self.model.show_stage(f"weights: held-out predictions, {folds.max() + 1} folds")
-        names = network.names if len(self.validation_target) else list(network.members)
+        names = network.names if len(self.validation.rows) else list(network.members)
         crossed = cross_fit(
             readings, names, network.sizes, self.target, self.groups, folds, read_without
         ).select(self._usable_training_rows())
@@ -183,8 +189,8 @@ class EnsembleFit:
         rows = np.flatnonzero(is_unseen & ~near)
         if len(rows) == 0:
             return np.flatnonzero(is_unseen)
-        if len(self.validation_target) == 0:
-            self.left_out = LeftOut(near=int((is_unseen & near).sum()))
+        if len(self.validation.rows) == 0:
+            self.validation = self.validation._replace(left_out=LeftOut(near=int((is_unseen & near).sum())))
         return rows
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
@@ -216,8 +222,8 @@ class EnsembleFit:
         """The rows of the table that stay with the model; texts of training rows do not."""
         data, labels = self.data, self.data.spec.labels
         memory = data.memory.opened if data.memory is not None and data.has_memory else None
-        if len(self.validation_target):
-            rows = self.validation.rows.select(self.validation_rows)
+        if len(self.validation.rows):
+            rows = self.validation.split.rows.select(self.validation.rows)
             texts, names = rows.texts, rows.labels or []
         else:
             texts, names = None, [labels[number] for number in held_out.target]
@@ -228,7 +234,7 @@ class EnsembleFit:
     def _is_flattered(self, row: str, pool: Pool) -> bool:
         """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""
         has_choice = self.model.trains_encoder and (self.model.trainer.max_epochs or 0) > 1
-        if not (len(self.validation_target) and has_choice):
+        if not (len(self.validation.rows) and has_choice):
             return False
         weights = {title: pool.weights.get(name, {}) for name, title in COMBINATIONS.items()}
         members = [name for name, weight in weights[row].items() if weight] if row in weights else [row]
@@ -248,7 +254,7 @@ class EnsembleFit:
             if count
         )
         notes = [f"Weights are fitted on {rows}; {condition}."]
-        if split == "training" and len(self.validation.rows):
+        if split == "training" and len(self.validation.split.rows):
             notes.append(
                 "No validation row can be counted: all have duplicates elsewhere, near ones included."
             )
@@ -271,12 +277,11 @@ class EnsembleFit:
 def classify_rows(
     model: EnsembleModel,
     data: TextRowsDataModule[Any],
-    split: TextSplit,
-    rows: NDArray[np.int64],
-    target: NDArray[np.int64],
+    labelled: LabelledRows,
     excludes_duplicates: bool = False,
 ) -> HeldOut:
-    """Outputs of members and references for some rows of a split, of classes `target` [n]."""
+    """Outputs of members and references, as they are now, for labelled rows."""
+    split, rows, target, _ = labelled
     members: Members = model.network.members
     readings = read_table(model, data, split, members.reads, rows)
     if excludes_duplicates:
@@ -312,14 +317,3 @@ def fit_members(
     readings = read_table(model, data, split, network.members.fitted_on | inputs)
     network.members.fit(readings, target)
     return readings
-
-
-def _fit_pool(held_out: Sequence[HeldOut]) -> Pool:
-    """Fit a pool to validation rows of known labels, and to cross-fitted training rows if there are any."""
-    rows = HeldOut.join(held_out)
-    if len(rows.target) == 0:
-        raise InputError(
-            "no validation row has a label of the training rows, so no weight can be fitted; name other rows with"
-            " --data.validation_file"
-        )
-    return fit_pool(rows)

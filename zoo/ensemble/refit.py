@@ -7,38 +7,26 @@ the members are fitted to the memory's rows first, these rows are cross-fitted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.text_rows import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import cross_fit, pools_by_fold
-from zoo.ensemble.fit import classify_rows, fit_members
+from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50
-
-
-class LabelledRows(NamedTuple):
-    """Rows for weights that are in neither the memory nor the training table."""
-
-    split: TextSplit
-    #: int64 [n], numbers of the rows that are used.
-    rows: NDArray[np.int64]
-    #: int64 [n], their classes; C and above for those that only the memory has.
-    target: NDArray[np.int64]
-    left_out: LeftOut
 
 
 def refit(
@@ -61,12 +49,12 @@ def refit(
     model.read_memory(data, memory)
     model.search_memory(data, memory)  # also for members that have no weight yet
     labelled = None if rows is None else _labelled_rows(model, data, memory, rows)
-    held_out = None if labelled is None else _classify(model, data, labelled)
+    held_out = None if labelled is None else classify_rows(model, data, labelled)
     accuracy = None if held_out is None else _accuracy(before, held_out.known(network.num_classes))
     if members:
         count = 0 if held_out is None else len(held_out.known(network.num_classes).target)
         added, fitted = refit_members(model, data, memory, crosses=count < max(model.few_rows, 1))
-        held_out = None if labelled is None else _classify(model, data, labelled)
+        held_out = None if labelled is None else classify_rows(model, data, labelled)
     else:
         added, fitted = _added_rows(model, data, memory), ""
     known = [] if held_out is None else [held_out.known(network.num_classes)]
@@ -112,11 +100,6 @@ def _labelled_rows(
     return LabelledRows(split, used, target, LeftOut.of(marks))
 
 
-def _classify(model: EnsembleModel, data: TextRowsDataModule[Any], labelled: LabelledRows) -> HeldOut:
-    """Outputs of the members, as they are now."""
-    return classify_rows(model, data, labelled.split, labelled.rows, labelled.target)
-
-
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:
     predicted = pool.combine(pool.calibrate(held_out.outputs)).argmax(dim=1)
     return float((predicted == held_out.target).double().mean())
@@ -158,7 +141,7 @@ def _added_rows(model: EnsembleModel, data: TextRowsDataModule[Any], memory: Mem
     used = np.flatnonzero(marks.is_independent & (target >= 0) & (target < model.network.num_classes))
     if len(used) == 0:
         return []
-    return [classify_rows(model, data, split, used, target[used], excludes_duplicates=True)]
+    return [classify_rows(model, data, LabelledRows(split, used, target[used]), excludes_duplicates=True)]
 
 
 def refit_members(
