@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -51,15 +51,6 @@ _REASONS: dict[Input, str] = {
     "neighbors": _NO_VOTE,
     "memory": _NO_VOTE,
 }
-
-
-class EpochOptions(NamedTuple):
-    """Options of one epoch of a training: those of the schedule and of callbacks."""
-
-    #: number of batches of a step.
-    accumulated: int
-    #: options of each group of the optimizer, such as its learning rate.
-    groups: list[PlainDict]
 
 
 class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
@@ -146,8 +137,9 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         self._answer_scores: AnswerScores | None = None
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
-        #: options of each epoch of the encoder's training, up to the best one once it is over.
-        self.epochs: list[EpochOptions] = []
+        #: of each epoch of the encoder's training, up to the best one once it is over: number of batches of a step
+        #: (`accumulated`), and options of each group of the optimizer, such as its learning rate (`groups`).
+        self.epochs: list[PlainDict] = []
 
     @override
     def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
@@ -271,13 +263,13 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
         target = None if rows is None else label_numbers(rows, self.labels)
         network.rarity = rarity_of(target, network.num_classes, len(self.new_labels))
-        if "memory" in network.inputs_of(network.active_members()):
+        if "memory" in network.members.inputs_of(network.active_members()):
             self.search_memory(data, memory)
 
     def search_memory(self, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
         """Let members search a memory by vectors, if one does; its texts are encoded unless they were before."""
         network = self.network
-        if "memory" not in network.inputs_of(network.members):
+        if "memory" not in network.members.reads:
             return
         if not isinstance(memory, FolderMemory):
             network.memory = None

@@ -38,19 +38,19 @@ def train_encoder(
         torch.manual_seed(data.seed)
         lengths = dataset.lengths()[rows]
         for epoch, options in enumerate(model.epochs):
-            for group, own in zip(optimizer.param_groups, options.groups, strict=True):
+            for group, own in zip(optimizer.param_groups, options["groups"], strict=True):
                 group.update(own)
             steps = list(_steps(model, data, lengths, epoch))
             for number, step in enumerate(steps, start=1):
                 for positions in step:
                     batch = on_device(dataset.__getitems__(rows[positions]), model)
                     loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)
-                    (loss / (len(step) * options.accumulated)).backward()  # type: ignore[no-untyped-call]
+                    (loss / (len(step) * options["accumulated"])).backward()  # type: ignore[no-untyped-call]
                     if not bool(loss.isfinite()):
                         raise InputError(
                             "training diverged while the weights were cross-fitted; use a lower learning rate"
                         )
-                if number % options.accumulated == 0 or number == len(steps):
+                if number % options["accumulated"] == 0 or number == len(steps):
                     trainer = model.trainer
                     model.configure_gradient_clipping(
                         optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm

@@ -223,12 +223,16 @@ class Members(nn.ModuleDict):
     @property
     def reads(self) -> set[Input]:
         """The inputs that they read."""
-        return {each for member in self.by_name.values() for each in member.reads}
+        return self.inputs_of(self)
 
     @property
     def fitted_on(self) -> set[Input]:
         """The inputs that they are fitted on."""
-        return {each for member in self.by_name.values() if member.has_fit for each in member.reads}
+        return self.inputs_of(name for name, member in self.by_name.items() if member.has_fit)
+
+    def inputs_of(self, names: Iterable[str]) -> set[Input]:
+        """The inputs that some of them read."""
+        return {each for name in names for each in self.by_name[name].reads}
 
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         """Fit them to n training texts; see `Member.fit`."""

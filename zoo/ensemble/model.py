@@ -16,7 +16,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Memory
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
-from zoo.ensemble.base import EnsembleModel, EpochOptions
+from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.network import EnsembleOutput
 from zoo.ensemble.pool import Pool
@@ -86,8 +86,8 @@ class MemoryEnsemble(EnsembleModel):
             }
             for group in optimizer.param_groups
         ]
-        epoch = EpochOptions(int(self.trainer.accumulate_grad_batches), groups)
-        self.epochs[self.current_epoch :] = [epoch]
+        accumulated = int(self.trainer.accumulate_grad_batches)
+        self.epochs[self.current_epoch :] = [{"accumulated": accumulated, "groups": groups}]
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
@@ -183,7 +183,7 @@ class MemoryEnsemble(EnsembleModel):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint[CHECKPOINT_KEY]["epochs"] = [epoch._asdict() for epoch in self.epochs]
+        checkpoint[CHECKPOINT_KEY]["epochs"] = list(self.epochs)
         has_pool = self.network.pool is not None  # a finished run that is trained further has none
         checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out() if has_pool else None
 
@@ -192,4 +192,4 @@ class MemoryEnsemble(EnsembleModel):
         super().on_load_checkpoint(checkpoint)
         own = checkpoint[CHECKPOINT_KEY]
         self.held_out = None if own["held_out"] is None else HeldOutRows.of(own["held_out"])
-        self.epochs = [EpochOptions(**epoch) for epoch in own["epochs"]]
+        self.epochs = list(own["epochs"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -106,7 +106,7 @@ class EnsembleNetwork(nn.Module):
         if self.pool is None:
             return EnsembleOutput(self.encoder_logits(batch), torch.zeros_like(batch.memory_score))
         names = self.active_members()
-        readings = self.read(batch, self.inputs_of(names))
+        readings = self.read(batch, self.members.inputs_of(names))
         outputs = self.members.classify(readings, names)
         # Without any weight all classes are equal.
         blank = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
@@ -116,11 +116,6 @@ class EnsembleNetwork(nn.Module):
         if self.measures_table:
             table = self.pool.table_rows(outputs) | {"all": logits}
         return EnsembleOutput(logits, memory_weight, None, contributions, retrieved, table)
-
-    def inputs_of(self, names: Iterable[str]) -> set[Input]:
-        """The inputs that some of the members read."""
-        members = self.members.by_name
-        return {each for name in names for each in members[name].reads}
 
     def encoder_logits(self, batch: ClassificationBatch) -> Tensor:
         """Scores [B, C] of the encoder's own classifier; 0 where none is trained."""
