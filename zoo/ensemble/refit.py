@@ -63,7 +63,8 @@ def refit(
             f"{fitted}the weights are as they were: there are no held-out rows, and fewer than {_FEWEST_ROWS} rows of"
             " the memory from which nothing was learned; to fit them, zoo memory tune with other labelled rows"
         )
-    network.pool = after = fit_pool(HeldOut.join([*known, *added]))
+    after = fit_pool(HeldOut.join([*known, *added]))
+    network.pool = after
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     counts = [f"{len(part.target)}" for part in (*known, *added)]
     if labelled is None or held_out is None:

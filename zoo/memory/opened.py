@@ -64,7 +64,8 @@ class OpenedMemory(NamedTuple):
         columns |= {name: value for name, value in given.items() if value is not None}
         if not self.memory.labels():
             columns["label_column"] = label_column
-        return self.read_labels(file, **{**columns, "id_column": id_column})
+        columns["id_column"] = id_column
+        return self.read_labels(file, **columns)
 
     def read_labels(self, file: str, **columns: Any) -> Rows:
         """Read a table by arguments of `read_table`; its labels are names, or numbers as in the training table."""
