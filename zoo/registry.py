@@ -67,7 +67,7 @@ MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, pape
     ("RetrievalDoc2Vec", "baselines.retrieval_topics", "retrieval", "Le, Mikolov: Distributed Representations of Sentences and Documents (2014), by gensim"),
     ("RetrievalPLSA", "baselines.retrieval_topics", "retrieval", "Hofmann: Probabilistic Latent Semantic Analysis (1999)"),
     ("RetrievalULM", "baselines.retrieval_lexical", "retrieval", "Zhai, Lafferty: A Study of Smoothing Methods for Language Models Applied to Ad Hoc Information Retrieval (2001), as Lucene computes it"),
-    ("SkipGram", "baselines.skip_gram", "classification", "Mikolov et al.: Distributed Representations of Words and Phrases (2013)"),
+    ("SkipGram", "baselines.word_averages", "classification", "Mikolov et al.: Distributed Representations of Words and Phrases (2013)"),
     ("TextCNN", "baselines.word_networks", "classification", "Kim: Convolutional Neural Networks for Sentence Classification (2014)"),
     ("TfidfSVM", "baselines.bag_of_words", "classification", _NONE + "scikit-learn's TfidfVectorizer and LinearSVC"),
     ("TransformerMatcher", "baselines.transformer_matcher", "matching", "Nogueira, Cho: Passage Re-ranking with BERT (2019); Reimers, Gurevych: Sentence-BERT (2019)"),

@@ -33,7 +33,7 @@ from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.audit.audit import share_of_errors
-from zoo.audit.judging import add_vectors, cross_judge, read_texts
+from zoo.audit.judging import cross_judge, read_texts
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Members
 
@@ -133,15 +133,15 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows.from_lists(train.texts, [labels[each] for each in train.target], source="clean")
         clean = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "clean")
-        votes = read_texts(clean, clean.labels()).rows.readings.neighbors
+        votes = read_texts(clean, clean.labels()).readings.neighbors
         assert votes is not None and votes.rows is not None  # noqa: PT018
-        noisy = plant(train, share, options.noise, seed, votes.rows)
+        noisy = plant(train, share, options.noise, seed, votes.rows.numpy())
         rows = Rows.from_lists(train.texts, [labels[each] for each in noisy], source="noisy")
         memory = FolderMemory.build(rows, EmbeddedRetriever(), Path(folder) / "noisy")
         inputs = read_texts(memory, labels)
         if train.vectors is not None:
-            inputs = add_vectors(inputs, EncodedMemory(memory, train.vectors, lambda texts: train.vectors))
-        probabilities = np.exp(cross_judge(inputs, inputs.rows).logs)
+            inputs = inputs.with_vectors(EncodedMemory(memory, train.vectors, lambda texts: train.vectors))
+        probabilities = np.exp(cross_judge(inputs).logs)
     is_wrong = noisy != train.target
     suspicion = 1 - probabilities[np.arange(len(noisy)), noisy]
     corrected = noisy.copy()

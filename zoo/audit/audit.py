@@ -131,11 +131,11 @@ def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement) -> Au
 def _neighbors_of_class(judgement: Judgement, row: int, wanted: int) -> list[int]:
     """The neighbors of a row with a class, the nearest of each search first."""
     by_search = [
-        np.where(vote.mask[row] & (vote.classes[row] == wanted), torch.from_numpy(vote.rows[row]), -1)
+        vote.rows[row].masked_fill(vote.target[row] != wanted, -1)
         for vote in judgement.votes.values()
         if vote.rows is not None
     ]
-    nearest = np.stack(by_search, axis=1).reshape(-1)
+    nearest = torch.stack(by_search, dim=1).flatten()
     return list(dict.fromkeys(nearest[nearest >= 0].tolist()))
 
 

@@ -1,4 +1,4 @@
-"""`zoo audit`: the labels of a model's memory that are probably wrong, and their correction."""
+"""`zoo audit`: the labels of a model's memory that are probably wrong."""
 
 from __future__ import annotations
 
@@ -8,51 +8,31 @@ import json
 from datamodules.core.errors import visible
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
-from datamodules.corpora.table import read_table
-from datamodules.retrieval import Retriever, open_memory
+from datamodules.retrieval import open_memory
 from zoo.audit.audit import Audit, audit
 from zoo.loading import load
-from zoo.memory.edit import relabel_rows
-from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import is_model
 
 _COLUMNS = ("id", "text", "label", "suggested", "suspicion")
 _CONTRADICTIONS = ("contradicting_ids", "contradicting_labels", "contradicting_texts")
 
 
-def audit_memory(
-    model: str,
-    output: str = "audit.csv",
-    apply: str | None = None,
-    allow_empty_class: bool = False,
-    refit: bool = False,
-    retriever: Retriever | None = None,
-) -> None:
-    """Write the rows of a model's memory, those whose label is probably wrong first; or correct confirmed ones.
+def audit_memory(model: str, output: str = "audit.csv") -> None:
+    """Write the rows of a model's memory, those whose label is probably wrong first.
 
     Each row is judged by members that are fitted without it and by its neighbors without itself and its duplicates. The
     table has a line for each row: id, text, label, suggested label, suspicion (1 - the probability of the
     label), and up to 3 rows that contradict it (JSON lists).
 
-    To correct labels, change the column `label` of the table where a suggestion is right, and name the table with
-    --apply: the memory has a new version with these labels.
+    To correct labels, change the column `label` of the table where a suggestion is right:
+    `zoo memory relabel MODEL --file audit.csv` makes a new version of the memory.
 
     Args:
         model: a run folder or a model folder; or a memory folder.
         output: the table, a CSV file.
-        apply: relabel the memory's rows by a table with the columns id and label instead; other rows stay.
-        allow_empty_class: with --apply, whether the last row of a class may get another label.
-        refit: with --apply, see `zoo memory remove`.
-        retriever: back end to use instead of the model's (another server).
     """
-    if apply is not None:
-        opened = OpenedMemory.open_to_change(model, retriever, refit)
-        # Labels are names: those of the memory, even where the training table has numbers for them.
-        rows = read_table(apply, "id", "label")
-        relabel_rows(opened, list(rows.texts), rows.labels or [], allow_empty_class, refit, retriever)
-        return
     table = check_output(output, [model])
-    audited = load(model, retriever=retriever) if is_model(model) else open_memory(model, retriever)
+    audited = load(model) if is_model(model) else open_memory(model)
     result = audit(audited)
     with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -6,8 +6,6 @@ Members are pooled as in a `MemoryEnsemble`, with calibrations and weights that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,10 +18,10 @@ from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.base import read_table
-from zoo.ensemble.cross_fitting import Reader, ReadRows, cross_fit
-from zoo.ensemble.member import Readings, Sizes
-from zoo.ensemble.members import MEMBERS, Members
-from zoo.ensemble.metric import EncoderMetric, TunedReader
+from zoo.ensemble.cross_fitting import ReadWithout, cross_fit
+from zoo.ensemble.member import Readings, SearchedMemory, Sizes
+from zoo.ensemble.members import MEMBERS
+from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.new_labels import votes_of
 from zoo.ensemble.outputs import Votes
@@ -37,19 +35,22 @@ NEIGHBORS = 50
 _COST, _RIDGE = 0.3, 1.0
 
 
-class Inputs(NamedTuple):
+class AuditedTexts(NamedTuple):
     """The rows of a memory as members read them."""
 
     #: int64 [n], classes.
     target: NDArray[np.int64]
     #: int64 [n], equal for duplicates.
     groups: NDArray[np.int64]
-    #: names of the members.
-    names: list[str]
+    readings: Readings
     sizes: Sizes
-    rows: ReadRows
-    #: int64 [n].
-    folds: NDArray[np.int64]
+
+    def with_vectors(self, memory: EncodedMemory) -> AuditedTexts:
+        """Add the vectors of the memory's rows, which also vote by their similarity."""
+        searched = SearchedMemory(memory, torch.from_numpy(self.target))
+        vectors = torch.from_numpy(memory.vectors.copy())
+        readings = self.readings._replace(vectors=vectors, memory=searched).without_duplicates()
+        return self._replace(readings=readings, sizes=self.sizes._replace(vector_size=vectors.shape[1]))
 
 
 class Judgement(NamedTuple):
@@ -67,98 +68,56 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
     An encoder that was trained by gradients has memorized the labels, and is not read. One whose metric was learned is
     tuned again for each fold, on the rows of the others, from the weights that it had before.
     """
-    inputs = read_texts(memory, labels)
+    rows = read_texts(memory, labels)
     model = None if predictor is None else predictor.model
     if predictor is None or not isinstance(model, MemoryEnsemble):
-        return cross_judge(inputs, inputs.rows)
-    sizes = model.network.sizes._replace(
+        return cross_judge(rows)
+    network, data = model.network, predictor.data
+    split = data.split_of(memory.rows, None)
+    sizes = network.sizes._replace(
         num_classes=len(labels), num_memories=NEIGHBORS, trains_encoder=False, c=_COST, ridge=_RIDGE
     )
-    inputs = inputs._replace(sizes=sizes)
-    if "bag" in model.network.members:
-        inputs = _with_bags(inputs, memory, predictor, model)
-    if model.network.encoder is None or model.network.learns_by_gradients:
-        return cross_judge(inputs, inputs.rows)
-    encode = partial(model.encode, predictor.data)
-    inputs = add_vectors(
-        inputs, EncodedMemory.open(memory, model.encoder_fingerprint(predictor.data), encode)
-    )
-    with _tuned(inputs, memory, predictor.data, model) as metric:
-        if metric is None:
-            return cross_judge(inputs, inputs.rows)
-        inputs = inputs._replace(folds=metric.fold_of_row())
-        return cross_judge(inputs, TunedReader(inputs.rows, metric))
+    rows = rows._replace(sizes=sizes)
+    if "bag" in network.members:
+        bags = read_table(model, data, split, {"bags"}).bags
+        rows = rows._replace(readings=rows.readings._replace(bags=bags))
+    if network.encoder is None or network.learns_by_gradients:
+        return cross_judge(rows)
+    encode = partial(model.encode, data)
+    rows = rows.with_vectors(EncodedMemory.open(memory, model.encoder_fingerprint(data), encode))
+    plan = model.metric_plan(len(rows.target))
+    if network.encoder_before is None or plan is None:
+        return cross_judge(rows)
+    metric = EncoderMetric(model, data, split, rows.target, plan, rows.sizes, network.encoder_before)
+    with model.in_use, metric.using(metric.original):
+        metric.tune_folds()
+        return cross_judge(rows, metric.fold_of_row, metric.read_without)
 
 
-def read_texts(memory: FolderMemory, labels: list[str]) -> Inputs:
+def read_texts(memory: FolderMemory, labels: list[str]) -> AuditedTexts:
     """Read the texts of a memory whose rows have these labels, and search each text among the others."""
     texts, target = memory.rows.texts[:], label_numbers(memory.rows, labels)
     neighbors = memory.search(texts, NEIGHBORS, exclude_duplicates=True)
     row_of = np.append(memory.opened.rows_with_ids(neighbors.memories.ids), -1)
-    numbers = row_of[neighbors.rows].astype(np.int64)
-    exists, classes = torch.from_numpy(numbers >= 0), torch.from_numpy(target[numbers])
-    votes = Votes(torch.from_numpy(neighbors.scores), exists, classes, len(labels), numbers)
+    numbers = torch.from_numpy(row_of[neighbors.rows].astype(np.int64))
+    classes = torch.from_numpy(target)[numbers]
+    votes = Votes(torch.from_numpy(neighbors.scores), numbers >= 0, classes, len(labels), numbers)
     sizes = Sizes(len(labels), NEIGHBORS, 0, 0, False, max_ngram=2, max_letters=5, c=_COST, ridge=_RIDGE)
-    groups = duplicate_codes(texts)
-    rows = ReadRows(Readings(texts, votes))
-    return Inputs(target, groups, ["lexical", "lexical_vote"], sizes, rows, folds_of(target, FOLDS, groups))
+    return AuditedTexts(target, duplicate_codes(texts), Readings(texts, votes), sizes)
 
 
-def add_vectors(inputs: Inputs, memory: EncodedMemory) -> Inputs:
-    """Add the vectors of a memory's rows, which also vote by their similarity."""
-    readings = inputs.rows.readings
-    readings = readings._replace(
-        vectors=torch.from_numpy(memory.vectors.copy()),
-        excluded=memory.memory.opened.excluded_rows(readings.texts),
-    )
-    return inputs._replace(
-        names=[*inputs.names, "encoder", "dense_vote"],
-        sizes=inputs.sizes._replace(vector_size=memory.vectors.shape[1]),
-        rows=ReadRows(readings, (memory, torch.from_numpy(inputs.target))),
-    )
-
-
-def _with_bags(
-    inputs: Inputs, memory: FolderMemory, predictor: Predictor[Any, Any], model: MemoryEnsemble
-) -> Inputs:
-    split = predictor.data.split_of(memory.rows, None)
-    bags = read_table(model, predictor.data, split, {"bags"}).bags
-    return inputs._replace(
-        names=[*inputs.names, "bag"],
-        rows=ReadRows(inputs.rows.readings._replace(bags=bags)),
-    )
-
-
-@contextmanager
-def _tuned(
-    inputs: Inputs, memory: FolderMemory, data: Any, model: MemoryEnsemble
-) -> Iterator[EncoderMetric | None]:
-    """Tune the model's encoder for each fold of the rows, and put its weights back; None if it has not been tuned."""
-    network, plan = model.network, model.metric_plan(len(inputs.target))
-    if network.encoder_before is None or plan is None:
-        yield None
-        return
-    metric = EncoderMetric(
-        network.encoder,
-        partial(model.tune_encoder, data, data.split_of(memory.rows, None), inputs.target, plan),
-        partial(model.encode, data),
-        plan.layers,
-        inputs.sizes,
-        inputs.rows.readings.texts,
-        inputs.target,
-        inputs.groups,
-        network.encoder_before,
-    )
-    with model.in_use, metric.restored():
-        metric.tune_folds()
-        yield metric
-
-
-def cross_judge(inputs: Inputs, reader: Reader) -> Judgement:
-    """Judge each row by members that were fitted without its fold."""
-    names = [name for name in MEMBERS if name in inputs.names]
-    members = partial(Members, names, inputs.sizes)
-    held_out = cross_fit(reader, members, inputs.target, inputs.groups, inputs.folds)
+def cross_judge(
+    rows: AuditedTexts, folds: NDArray[np.int64] | None = None, read_without: ReadWithout | None = None
+) -> Judgement:
+    """Judge each row by members that were fitted without its fold; see `cross_fit`."""
+    readings, target, groups = rows.readings, rows.target, rows.groups
+    names = [
+        name
+        for name in ("lexical", "encoder", "bag", "lexical_vote", "dense_vote")
+        if all(getattr(readings, each) is not None for each in MEMBERS[name].reads)
+    ]
+    folds = folds_of(target, FOLDS, groups) if folds is None else folds
+    held_out = cross_fit(readings, names, rows.sizes, target, groups, folds, read_without)
     pool = fit_pool(held_out)
     logs = pool.combine(pool.calibrate(held_out.outputs)).log_softmax(dim=1)
     return Judgement(logs.double().numpy(), votes_of(held_out.outputs))

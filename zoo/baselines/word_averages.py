@@ -3,11 +3,15 @@
 Base of the rows Skip-gram, LINE and PTE of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for Short
 Text Expansion", KDD 2017 (Section 4.2.1). In its rows with the index RF (after Rocchio), a text is joined with its
 memories before the mean, and the vectors are learned from both. `separate` is not in the paper.
+
+Skip-gram with negative sampling: Tomas Mikolov, Ilya Sutskever, Kai Chen, Greg Corrado, Jeffrey Dean: "Distributed
+Representations of Words and Phrases and their Compositionality", NIPS 2013; the vectors are gensim's.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +24,7 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, check_installed
 from datamodules.core.types import PlainDict
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -160,6 +164,38 @@ class WordAverages(Fitted, ClassificationTask):
             "weight": torch.from_numpy(machine.coef_).float(),
             "bias": torch.from_numpy(machine.intercept_).float(),
         }
+
+
+class SkipGram(WordAverages):
+    """Means of skip-gram vectors; `expand="join"` is Skip-gram_RF. It needs `pip install "memory-zoo[topics]"`."""
+
+    @override
+    def check_data(self, data: DataModule) -> None:
+        super().check_data(data)
+        check_installed("gensim", "topics", "SkipGram")
+
+    @override
+    def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
+        from gensim.models import Word2Vec
+
+        words = [vocabulary.words[number] for number in corpus.words.tolist()]
+        ends = corpus.offsets.tolist()
+        # With one worker the same seed gives the same vectors.
+        model = Word2Vec(
+            [words[start:end] for start, end in pairwise(ends)],
+            sg=1,
+            vector_size=self.word_size,
+            window=self.window,
+            negative=self.negatives,
+            epochs=self.epochs,
+            min_count=1,
+            workers=1,
+            seed=seed,
+        )
+        vectors = np.zeros((len(vocabulary), self.word_size), np.float32)
+        present = np.unique(corpus.words)
+        vectors[present] = model.wv[[vocabulary.words[number] for number in present]]
+        return vectors
 
 
 def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_memories: bool) -> Corpus:

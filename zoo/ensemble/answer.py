@@ -180,18 +180,16 @@ class Answer:
 
     @classmethod
     def of(cls, described: PlainDict) -> Answer:
-        """The answer that `dataclasses.asdict` described."""
-        lines = [Line(**line) for line in described["lines"]]
+        """The answer that `as_json` described."""
+        names = [each.name for each in fields(Line)]
+        lines = [Line(**{name: row[name] for name in names}) for row in described["rows"]]
         return cls(described["split"], lines, described["notes"], LeftOut(**described["left_out"]))
 
     @classmethod
     def read(cls, file: Path) -> Answer:
         """The answer in a file that `write` wrote; raises an `InputError` if it is damaged."""
         try:
-            described = load_json(file)
-            names = [each.name for each in fields(Line)]
-            lines = [{name: row[name] for name in names} for row in described["rows"]]
-            return cls.of({**described, "lines": lines})
+            return cls.of(load_json(file))
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{file}: damaged ({reason(error)}); train the model again") from error
 

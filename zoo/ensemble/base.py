@@ -6,13 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from datamodules.base import DataModule
@@ -21,14 +20,13 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
-from datamodules.duplicates import decode_keys
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.evidence import EnsemblePredictor
-from zoo.ensemble.member import Input, Readings, Sizes
+from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
@@ -38,11 +36,6 @@ from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
 from zoo.tasks.predictor import evaluating, on_device
-from zoo.training.checkpoints import meta_of_start
-from zoo.training.warm_start import start_from
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
 
 log = logging.getLogger("zoo")
 
@@ -60,32 +53,6 @@ _REASONS: dict[Input, str] = {
 }
 
 
-class EpochOptions(NamedTuple):
-    """Options of one epoch of a training: those of the schedule and of callbacks."""
-
-    #: number of batches of a step.
-    accumulated: int
-    #: options of each group of the optimizer, such as its learning rate.
-    groups: list[PlainDict]
-
-    @classmethod
-    def of(cls, trainer: pl.Trainer) -> EpochOptions:
-        """The options of the epoch that begins."""
-        (optimizer,) = trainer.optimizers
-        groups = [_plain_options(group) for group in optimizer.param_groups]
-        return cls(int(trainer.accumulate_grad_batches), groups)
-
-    def apply(self, optimizer: Optimizer) -> None:
-        """Give an optimizer of the same groups these options."""
-        for group, options in zip(optimizer.param_groups, self.groups, strict=True):
-            group.update(options)
-
-
-def _plain_options(group: PlainDict) -> PlainDict:
-    plain = {name: value for name, value in group.items() if name != "params"}
-    return {name: float(value) if isinstance(value, Tensor) else value for name, value in plain.items()}
-
-
 class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
     """Base of `MemoryEnsemble`: its members, its encoder, and the memory that they search."""
 
@@ -97,11 +64,9 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
     def __init__(
         self,
         members: Sequence[str] = ("lexical", "encoder", "bag", "lexical_vote", "dense_vote"),
-        transformer: str | None = None,
         train_transformer: bool = False,
         pooling: Pooling | None = None,
         metric_steps: int | None = None,
-        metric_layers: int | None = None,
         word_size: int = 100,
         characters: bool = False,
         hidden_size: int = 100,
@@ -119,12 +84,10 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         Args:
             members: some of `lexical` (TF-IDF, linear), `encoder`, `bag` (mean of pre-trained word vectors, kernel
                 machine), `lexical_vote` (of the retriever's memories), `dense_vote` (of the nearest encodings).
-            transformer: Hub name or folder of a pre-trained transformer that replaces the BiLSTM.
-            train_transformer: train the transformer; otherwise it is frozen, and a kernel machine reads its vectors.
+            train_transformer: train the `transformer`; otherwise it is frozen, and a kernel machine reads its vectors.
             pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             metric_steps: steps in which a frozen `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
-            metric_layers: number of its upper layers that are tuned; None = half of them.
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             characters: append the last state of an LSTM over a word's characters to its vector.
             hidden_size: state size of one direction of the BiLSTM.
@@ -138,16 +101,14 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
             **shared: options of `ReadsSpelling`, `LearnsMetric` and `Task`.
         """
         super().__init__(
-            transformer=transformer,
             metric_steps=metric_steps,
-            metric_layers=metric_layers,
             word_size=word_size,
             characters=characters,
             optimizer=optimizer,
             **shared,
         )
         check_choice("pooling", pooling or "mean", POOLINGS)
-        if pooling is not None and transformer is None:
+        if pooling is not None and self.transformer is None:
             raise InputError(
                 f"model.pooling={pooling} reduces the states of model.transformer, which names none; omit it"
             )
@@ -160,7 +121,7 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
             )
         if folds < 2 or few_rows < 0:
             raise InputError(f"model.folds={folds}, model.few_rows={few_rows}: use at least 2, and 0 or more")
-        if train_transformer and transformer is None:
+        if train_transformer and self.transformer is None:
             raise InputError("model.train_transformer is on, but model.transformer names none")
         if self.lora_rank is not None and not train_transformer and metric_steps == 0:
             raise InputError(
@@ -176,8 +137,9 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         self._answer_scores: AnswerScores | None = None
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
-        #: options of each epoch of the encoder's training, up to the best one once it is over.
-        self.epochs: list[EpochOptions] = []
+        #: of each epoch of the encoder's training, up to the best one once it is over: number of batches of a step
+        #: (`accumulated`), and options of each group of the optimizer, such as its learning rate (`groups`).
+        self.epochs: list[PlainDict] = []
 
     @override
     def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
@@ -255,21 +217,10 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         """Reason -> members of the option that the network does without."""
         by_reason: dict[str, list[str]] = {}
         for name in self.member_names:
-            if name not in self.network.members:
+            if name not in self.network.names:
                 reason = next(_REASONS[each] for each in MEMBERS[name].reads if each in _REASONS)
                 by_reason.setdefault(reason, []).append(name)
         return by_reason
-
-    def fresh_network(self, data: TextRowsDataModule[Any]) -> EnsembleNetwork:
-        """The network as it was before the training: drawn by the run's seed, or with the weights of `init_from`."""
-        assert self.spec is not None
-        with torch.random.fork_rng():
-            torch.manual_seed(data.seed)
-            fresh = self.build_network(self.spec, data.words.vectors(), None).to(self.device)
-        if self.init_from is not None:
-            with self.using(fresh):
-                start_from(self, self.init_from, verbose=False)
-        return fresh
 
     @contextmanager
     def using(self, network: EnsembleNetwork) -> Iterator[None]:
@@ -312,33 +263,28 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
         target = None if rows is None else label_numbers(rows, self.labels)
         network.rarity = rarity_of(target, network.num_classes, len(self.new_labels))
-        if "memory" in network.inputs_of(network.active_members()):
+        if "memory" in network.members.inputs_of(network.active_members()):
             self.search_memory(data, memory)
 
     def search_memory(self, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
         """Let members search a memory by vectors, if one does; its texts are encoded unless they were before."""
         network = self.network
-        if "memory" not in network.inputs_of(network.members):
+        if "memory" not in network.members.reads:
             return
         if not isinstance(memory, FolderMemory):
-            network.search(None, None)
+            network.memory = None
             return
         encoder = self.encoder_fingerprint(data)
-        if network.memory is None or not network.memory.is_of(memory, encoder):
+        if network.memory is None or not network.memory.encoded.is_of(memory, encoder):
             encoded = EncodedMemory.open(memory, encoder, partial(self.encode, data))
-            network.search(encoded, torch.from_numpy(label_numbers(memory.rows, self.labels)))
-
-    def is_unseen(self, data: TextRowsDataModule[Any], split: TextSplit) -> NDArray[np.bool_]:
-        """[n], the rows of a split that the model of `init_from` was not trained on."""
-        start, unseen = self.init_from, np.ones(len(split.rows), bool)
-        seen = None if start is None else decode_keys(meta_of_start(start).data.seen)
-        return unseen if seen is None else ~np.isin(data.duplicate_keys(split.rows), seen)
+            target = torch.from_numpy(label_numbers(memory.rows, self.labels))
+            network.memory = SearchedMemory(encoded, target)
 
     def learned_by_gradients(self) -> str | None:
         """The part that only a training can fit again; None if there is none."""
         if self.network.learns_by_gradients:
             return "the encoder"
-        return "the encoder's metric" if self.network.has_learned_metric else None
+        return None if self.network.encoder_before is None else "the encoder's metric"
 
     def show_stage(self, stage: str) -> None:
         """Log the stage of the run."""
@@ -354,13 +300,14 @@ def read_table(
     rows: NDArray[np.int64] | None = None,
 ) -> Readings:
     """The inputs of members for some rows of a table, or all, on the CPU."""
-    network = model.network
+    network: EnsembleNetwork = model.network
+    memory = network.memory
     rows = np.arange(len(split.rows)) if rows is None else rows
     texts = split.rows.texts.take(rows)
     vectors = None
     if "vectors" in inputs and not network.learns_by_gradients:
-        memory = network.memory
-        vectors = torch.from_numpy(model.encode(data, texts) if memory is None else memory.vectors_of(texts))
+        encode = partial(model.encode, data) if memory is None else memory.encoded.vectors_of
+        vectors = torch.from_numpy(encode(texts))
         inputs = inputs - {"vectors"}
     readings = Readings(texts)
     if len(rows) and inputs & {"vectors", "bags", "neighbors"}:
@@ -369,5 +316,5 @@ def read_table(
         with evaluating(model):
             batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, rows))
             readings = Readings.join([network.read(batch, inputs - {"memory"}) for batch in batches])
-    readings = readings._replace(texts=texts)
+    readings = readings._replace(texts=texts, memory=memory if "memory" in inputs else None)
     return readings if vectors is None else readings._replace(vectors=vectors)

@@ -1,26 +1,25 @@
 """Cross-fitting: each row is classified by members that have learned from no row of its fold.
 
-The fit, `zoo memory tune --refit` and the audit of a memory use it. It knows neither a model nor a trainer: a `Reader`
-knows how to read rows, and what has to be learned again without a fold.
+The fit, `zoo memory tune --refit` and the audit of a memory use it. It knows neither a model nor a trainer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from typing_extensions import Self
 
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from zoo.ensemble.member import Input, Readings
+from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Members
 from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
+
+#: Reads n rows by an encoder that has not learned from some of them: from inputs that all encoders share, and the
+#: numbers of these rows.
+ReadWithout: TypeAlias = Callable[[Readings, NDArray[np.int64]], Readings]
 
 #: Folds of held-out rows, each classified with weights that were fitted to the others.
 FOLDS = 5
@@ -28,76 +27,47 @@ FOLDS = 5
 _ROWS = 256
 
 
-class FoldReader(Protocol):
-    """Reads rows of a table as inputs of members, with an encoder that has not learned from the rows of a fold."""
-
-    @property
-    def memory(self) -> tuple[EncodedMemory | None, Tensor | None]:
-        """The memory that is searched by the encoder's vectors, and the classes of its rows."""
-
-    def read(self, rows: NDArray[np.int64], inputs: set[Input]) -> Readings:
-        """The inputs of members for some rows."""
-
-
-class Reader(Protocol):
-    """Reads the rows of a table; the fit, `tune` and the audit make one."""
-
-    def without(self, rows: NDArray[np.int64]) -> FoldReader:
-        """A reader whose encoder has not learned from some of the rows."""
-
-
-@dataclass(frozen=True)
-class ReadRows:
-    """A `Reader` of a table that was read before, by an encoder that has learned from none of its rows."""
-
-    readings: Readings
-    memory: tuple[EncodedMemory | None, Tensor | None] = (None, None)
-
-    def read(self, rows: NDArray[np.int64], inputs: set[Input]) -> Readings:
-        """The inputs of some rows."""
-        return self.readings.select(rows)
-
-    def without(self, rows: NDArray[np.int64]) -> Self:
-        """The reader itself."""
-        return self
-
-
 def cross_fit(
-    reader: Reader,
-    members: Callable[[], Members],
+    readings: Readings,
+    members: Sequence[str],
+    sizes: Sizes,
     target: NDArray[np.int64],
     groups: NDArray[np.integer],
     folds: NDArray[np.int64],
+    read_without: ReadWithout | None = None,
 ) -> HeldOut:
     """Outputs for n rows, each of members that are fitted without its fold.
 
     Args:
-        reader: of the n rows.
-        members: makes members that are not fitted yet.
+        readings: of the n rows.
+        members: names of members and references.
+        sizes: of the members.
         target: int64 [n], classes.
         groups: [n], equal for duplicates.
         folds: int64 [n], 0, 1, ...; rows of one group are in one fold.
+        read_without: None = the encoder of `readings` has learned from no row.
     """
     parts, order = [], []
     for fold in range(folds.max() + 1):
         rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        own, fitted = reader.without(rows), members()
-        fitted.search(*own.memory)
-        fitted.fit(own.read(others, fitted.fitted_on), target[others])
-        outputs = classify(fitted, own.read(rows, fitted.reads))
+        read = readings if read_without is None else read_without(readings, rows)
+        fitted = Members(members, sizes)
+        fitted.fit(read.select(others), target[others])
+        outputs = classify(fitted, read.select(rows))
         parts.append(HeldOut(outputs, torch.from_numpy(target[rows]), groups[rows]))
         order.append(rows)
     return HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
 
 
 def classify(members: Members, readings: Readings, device: torch.device | str = "cpu") -> dict[str, Outputs]:
-    """The outputs of members for a table's inputs, of at least one text, on the CPU."""
+    """The outputs of members for a table's inputs, on the CPU; none without a text."""
     parts = []
     with torch.inference_mode():
         for start in range(0, len(readings.texts), _ROWS):
             block = np.arange(start, min(start + _ROWS, len(readings.texts)))
             parts.append(members.classify(readings.select(block).to(torch.device(device))))
-    return {name: type(first).join([part[name] for part in parts]) for name, first in parts[0].items()}
+    names = parts[0] if parts else ()
+    return {name: parts[0][name].joined([part[name] for part in parts[1:]]) for name in names}
 
 
 def pools_by_fold(

@@ -18,6 +18,7 @@ from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.tasks.predictor import on_device
 from zoo.training.trained_parts import freeze_parts, parameter_groups
+from zoo.training.warm_start import start_from
 
 
 def train_encoder(
@@ -27,7 +28,7 @@ def train_encoder(
 
     Each process trains the same network, on the batches of all processes.
     """
-    network = model.fresh_network(data)
+    network = fresh_network(model, data)
     freeze_parts(network, model.freeze_patterns)
     optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
     contents = BatchContents(memory_texts=False)
@@ -37,18 +38,19 @@ def train_encoder(
         torch.manual_seed(data.seed)
         lengths = dataset.lengths()[rows]
         for epoch, options in enumerate(model.epochs):
-            options.apply(optimizer)
+            for group, own in zip(optimizer.param_groups, options["groups"], strict=True):
+                group.update(own)
             steps = list(_steps(model, data, lengths, epoch))
             for number, step in enumerate(steps, start=1):
                 for positions in step:
                     batch = on_device(dataset.__getitems__(rows[positions]), model)
                     loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)
-                    (loss / (len(step) * options.accumulated)).backward()  # type: ignore[no-untyped-call]
+                    (loss / (len(step) * options["accumulated"])).backward()  # type: ignore[no-untyped-call]
                     if not bool(loss.isfinite()):
                         raise InputError(
                             "training diverged while the weights were cross-fitted; use a lower learning rate"
                         )
-                if number % options.accumulated == 0 or number == len(steps):
+                if number % options["accumulated"] == 0 or number == len(steps):
                     trainer = model.trainer
                     model.configure_gradient_clipping(
                         optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
@@ -56,6 +58,18 @@ def train_encoder(
                     optimizer.step()
                     optimizer.zero_grad()
     return network
+
+
+def fresh_network(model: EnsembleModel, data: TextRowsDataModule[Any]) -> EnsembleNetwork:
+    """The network as it was before the training: drawn by the run's seed, or with the weights of `init_from`."""
+    assert model.spec is not None
+    with torch.random.fork_rng():
+        torch.manual_seed(data.seed)
+        fresh = model.build_network(model.spec, data.words.vectors(), None).to(model.device)
+    if model.init_from is not None:
+        with model.using(fresh):
+            start_from(model, model.init_from, verbose=False)
+    return fresh
 
 
 def _steps(

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
 
 from datamodules.corpora.rows import Rows
 from zoo.ensemble.answer import Answer
-from zoo.ensemble.network import EnsembleOutput, RetrievedRows
+from zoo.ensemble.member import SearchedMemory
+from zoo.ensemble.network import RetrievedRows
 from zoo.tasks.classification.predictor import (
     ClassificationPredictor,
     Prediction,
@@ -16,7 +21,7 @@ from zoo.tasks.classification.predictor import (
 
 
 class EnsemblePredictor(ClassificationPredictor):
-    """A predictor with the table of results of the training."""
+    """A predictor with contributions of the members, the memories that they retrieved, and the table of results."""
 
     @property
     def answer(self) -> Answer | None:
@@ -24,43 +29,38 @@ class EnsemblePredictor(ClassificationPredictor):
         file = self.answer_file
         return Answer.read(file) if file is not None and file.is_file() else None
 
-
-def explain(
-    predictions: Sequence[Prediction],
-    output: EnsembleOutput,
-    labels: Sequence[str],
-    new_labels: Sequence[str],
-    memory: Rows | None,
-) -> list[Prediction]:
-    """Add evidence to the predictions of a batch; `memory` is None where no member searched it."""
-    number = {label: position for position, label in enumerate(labels)}
-    explained = []
-    for row, prediction in enumerate(predictions):
-        assert prediction.label is not None
-        column = number[prediction.label]
-        contributions = {name: float(scores[row, column]) for name, scores in output.contributions.items()}
-        explained.append(
-            prediction._replace(
-                contributions=contributions, known_by_memory_alone=prediction.label in new_labels
-            )
-        )
-    if memory is not None:
-        for retrieved in output.retrieved:
-            explained = _with_retrieved(explained, retrieved, memory)
-    return explained
+    @override
+    def _of_batch(
+        self, texts: list[str], memories: list[list[RetrievedMemory]] | None, output: Any
+    ) -> list[Prediction]:
+        model: Any = self.model
+        columns = {label: column for column, label in enumerate(model.labels)}
+        explained = []
+        for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
+            column = columns[str(prediction.label)]
+            contributions = {
+                name: float(scores[row, column]) for name, scores in output.contributions.items()
+            }
+            is_new = prediction.label in model.new_labels
+            explained.append(prediction._replace(contributions=contributions, known_by_memory_alone=is_new))
+        searched: SearchedMemory | None = model.network.memory
+        if searched is not None and memories is not None:
+            for retrieved in output.retrieved:
+                explained = _with_retrieved(explained, retrieved, searched.encoded.memory.rows)
+        return explained
 
 
 def _with_retrieved(
     predictions: Sequence[Prediction], retrieved: RetrievedRows, memory: Rows
 ) -> list[Prediction]:
     """Add the memories that a member retrieved by vectors."""
-    ids, texts, labels = columns_of(memory, retrieved.rows)
-    scores, weights = retrieved.score.tolist(), retrieved.weight.tolist()
+    rows, scores, weights = (part.tolist() for part in retrieved)
+    ids, texts, labels = columns_of(memory, np.array(rows))
     extended = []
     for row, prediction in enumerate(predictions):
         # A memory of both votes counts for both.
         listed = {each.id: each._replace(found_by=each.found_by or "words") for each in prediction.memories}
-        columns = (side[row] for side in (retrieved.rows.tolist(), ids, texts, labels, scores, weights))
+        columns = (side[row] for side in (rows, ids, texts, labels, scores, weights))
         for number, name, text, label, score, weight in zip(*columns, strict=True):
             if number < 0:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,20 +21,21 @@ from torch import Tensor
 from datamodules.batch import BatchContents
 from datamodules.classification.dataset import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from datamodules.duplicates import decode_keys
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.base import EnsembleModel, read_table
-from zoo.ensemble.cross_fitting import FOLDS, Reader, ReadRows, classify, cross_fit, pools_by_fold
+from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.encoder_training import train_encoder
 from zoo.ensemble.member import Input, Readings
-from zoo.ensemble.members import MEMBERS, Members
-from zoo.ensemble.metric import EncoderMetric, TunedReader
-from zoo.ensemble.network import EnsembleNetwork, scores_of
+from zoo.ensemble.members import Members
+from zoo.ensemble.metric import EncoderMetric
+from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
+from zoo.training.checkpoints import meta_of_start
 
 log = logging.getLogger("zoo")
 
@@ -49,6 +50,18 @@ _NO_CONDITION = (
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
 
+class LabelledRows(NamedTuple):
+    """Rows of known labels that members have not learned from: weights are fitted to them, and measured on them."""
+
+    split: TextSplit
+    #: int64 [n], numbers of the rows that are used.
+    rows: NDArray[np.int64]
+    #: int64 [n], their classes; C and above for those that the members do not know.
+    target: NDArray[np.int64]
+    #: the rows that are not used.
+    left_out: LeftOut = LeftOut()
+
+
 class EnsembleFit:
     """Fits everything but the encoder; each process does it by itself, with the same result."""
 
@@ -56,21 +69,18 @@ class EnsembleFit:
         """Read the labels; the model has its best encoder, and the data is set up for the fit."""
         self.model, self.data = model, data
         self.network: EnsembleNetwork = model.network
-        self.training, self.validation = data.split("train"), data.split("validation")
+        self.training = data.split("train")
         self.target = label_numbers(self.training.rows, data.spec.labels)
         #: rows [n] of one group are duplicates, which cross-fitting keeps together.
         self.groups = data.duplicate_keys(self.training.rows)
-        #: int64 [n], numbers of the validation rows that are used; the others measure memorization.
-        self.validation_rows = self.validation.independent_rows
-        target = label_numbers(self.validation.rows, data.spec.labels)[self.validation_rows]
-        #: int64 [n], their classes; C = unknown to the model.
-        self.validation_target = np.where(target == UNKNOWN, self.network.num_classes, target)
-        #: the rows that the table does not count.
-        self.left_out = LeftOut()
-        if len(self.validation_rows):
-            self.left_out = LeftOut.of(self.validation.duplicates)
+        split = data.split("validation")
+        rows = split.independent_rows  # the others measure memorization
+        target = label_numbers(split.rows, data.spec.labels)[rows]
+        left_out = LeftOut.of(split.duplicates) if len(rows) else LeftOut()
+        target = np.where(target == UNKNOWN, self.network.num_classes, target)
+        self.validation = LabelledRows(split, rows, target, left_out)
         #: whether weights are fitted on training rows as well.
-        self.crosses = bool((target >= 0).sum() < max(model.few_rows, 1))
+        self.crosses = bool((target < self.network.num_classes).sum() < max(model.few_rows, 1))
         #: of a frozen encoder that was tuned; None = it is as it was, or trained by gradients.
         self.metric: EncoderMetric | None = None
         #: the rows of the table, which stay with the model; None where they had a part in the weights.
@@ -87,19 +97,27 @@ class EnsembleFit:
         show("stage 3 of 4: members are fitted")
         readings = self._fit_members()
         show("stage 4 of 4: weights are fitted on held-out rows")
-        crossed, crossed_references = self._cross_fit(readings) if self.crosses else (None, {})
-        if len(self.validation_target):
-            split, (held_out, references) = "validation", self._classify_validation()
+        crossed = self._cross_fit(readings) if self.crosses else None
+        if len(self.validation.rows):
+            excludes = self.data.excludes_duplicates("validation")
+            split, held_out = "validation", classify_rows(self.model, self.data, self.validation, excludes)
         elif crossed is not None:
-            split, held_out, references, crossed = "training", crossed, crossed_references, None
+            split, held_out, crossed = "training", crossed, None
         else:
             raise InputError(
                 "model.init_from has seen all rows: name others, to fit weights, with --data.validation_file"
             )
-        fitted_on = [held_out.known(network.num_classes), *([] if crossed is None else [crossed])]
-        network.pool = _fit_pool(fitted_on)
-        lines, conditions = self._measure(held_out, crossed, references)
-        return Answer(split, lines, self._notes(fitted_on, split, lines, conditions), self.left_out)
+        added = [] if crossed is None else [crossed]
+        fitted_on = [held_out.known(network.num_classes), *added]
+        if not any(len(part.target) for part in fitted_on):
+            raise InputError(
+                "no validation row has a label of the training rows, so no weight can be fitted; name other rows with"
+                " --data.validation_file"
+            )
+        network.pool = fit_pool(HeldOut.join(fitted_on))
+        lines, conditions = self._measure(held_out, added)
+        notes = self._notes(fitted_on, split, lines, conditions)
+        return Answer(split, lines, notes, self.validation.left_out)
 
     def _learn_metric(self) -> None:
         """Tune a frozen encoder, where that makes held-out rows more likely."""
@@ -107,22 +125,17 @@ class EnsembleFit:
         if plan is None:
             return
         self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
-        encoder: Any = self.network.encoder
-        data, model = self.data, self.model
-        texts = self.training.rows.texts[:]
-        tune = partial(model.tune_encoder, data, self.training, self.target, plan)
-        encode = partial(model.encode, data)
-        metric = EncoderMetric(
-            encoder, tune, encode, plan.layers, self.network.sizes, texts, self.target, self.groups
-        )
-        is_known = self.validation_target < self.network.num_classes
-        held_out = self.validation.rows.texts.take(self.validation_rows[is_known])
-        is_better = metric.learn(None if self.crosses else (held_out, self.validation_target[is_known]))
+        sizes = self.network.sizes
+        metric = EncoderMetric(self.model, self.data, self.training, self.target, plan, sizes)
+        split, rows, target, _ = self.validation
+        is_known = target < self.network.num_classes
+        held_out = split.rows.texts.take(rows[is_known]), target[is_known]
+        is_better = metric.learn(None if self.crosses else held_out)
         self.metric = metric if is_better else None
         # Half precision is enough to tune it again on parts of a memory, for an audit.
         before = {name: value.half() for name, value in metric.original.items()}
         self.network.encoder_before = before if is_better else None
-        model.forget_digests()
+        self.model.forget_digests()
         if not is_better:
             log.info("the encoder classifies held-out rows better as it is: its metric is not learned")
 
@@ -132,84 +145,68 @@ class EnsembleFit:
         if self.crosses:
             # An encoder that is trained by gradients is trained again for each fold, and reads its vectors then.
             inputs = self.network.members.reads - ({"vectors"} if self.network.learns_by_gradients else set())
-        has_vector = self.data.words.has_vector()
-        return fit_members(self.model, self.data, self.training, self.target, inputs, has_vector)
-
-    def _classify_validation(self) -> tuple[HeldOut, dict[str, Tensor]]:
-        """Outputs of the members for the validation rows, and scores [n, C] of the references."""
-        network = self.network
-        network.excludes_duplicates = self.data.excludes_duplicates("validation")
-        inputs = network.members.reads | network.references.reads
-        readings = read_table(self.model, self.data, self.validation, inputs, rows=self.validation_rows)
-        if network.excludes_duplicates:
-            readings = readings._replace(excluded=network.excluded_rows(readings.texts))
-        device = self.model.device
-        held_out = HeldOut(
-            classify(network.members, readings, device),
-            torch.from_numpy(self.validation_target),
-            self.data.duplicate_keys(self.validation.rows)[self.validation_rows],
+        return fit_members(
+            self.model, self.data, self.training, self.target, inputs, self.data.words.has_vector()
         )
-        return held_out, scores_of(classify(network.references, readings, device))
 
-    def _cross_fit(self, readings: Readings) -> tuple[HeldOut | None, dict[str, Tensor]]:
-        """Outputs for training rows by members fitted without their fold, and scores [n, C] of the references.
+    def _cross_fit(self, readings: Readings) -> HeldOut | None:
+        """Outputs for training rows by members fitted without their fold; None if `init_from` was trained on all.
 
-        None if `init_from` was trained on all; references are classified only where they are to be measured.
+        References are among them where training rows are measured.
         """
-        ids = self.data.own_ids("train", self.training.rows)
         network = self.network
-        rows = ReadRows(
-            readings._replace(excluded=network.excluded_rows(readings.texts, ids)),
-            (network.memory, network.memory_target),
-        )
-        folds = folds_of(self.target, self.model.folds, self.groups)
-        reader: Reader = rows
+        readings = readings.without_duplicates(self.data.own_ids("train", self.training.rows))
+        folds, read_without = folds_of(self.target, self.model.folds, self.groups), None
         if self.metric is not None:
-            reader, folds = TunedReader(rows, self.metric), self.metric.fold_of_row()
+            folds, read_without = self.metric.fold_of_row, self.metric.read_without
         elif network.learns_by_gradients:
-            reader = _TrainedReader(self.model, self.data, self.training, rows)
+            read_without = self._read_without
         self.model.show_stage(f"weights: held-out predictions, {folds.max() + 1} folds")
-        names = [*network.members, *([] if len(self.validation_target) else network.references)]
-        members = partial(Members, names, network.sizes)
-        crossed = cross_fit(reader, members, self.target, self.groups, folds).select(
-            self._usable_training_rows()
-        )
-        if len(crossed.target) == 0:
-            return None, {}
-        references = {name: crossed.outputs.pop(name) for name in names if name in network.references}
-        return crossed, scores_of(references)
+        names = network.names if len(self.validation.rows) else list(network.members)
+        crossed = cross_fit(
+            readings, names, network.sizes, self.target, self.groups, folds, read_without
+        ).select(self._usable_training_rows())
+        return crossed if len(crossed.target) else None
+
+    def _read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
+        """The inputs for the training rows by an encoder that was trained without a fold; see `cross_fit`."""
+        others = np.setdiff1d(np.arange(len(self.target)), rows)
+        with self.model.using(train_encoder(self.model, self.data, others)):
+            memory = readings.memory
+            if memory is not None:
+                memory = memory.encoded_by(partial(self.model.encode, self.data))
+            read = read_table(self.model, self.data, self.training, {"vectors"})
+        return readings._replace(vectors=read.vectors, logits=read.logits, memory=memory)
 
     def _usable_training_rows(self) -> NDArray[np.int64]:
         """The rows that `init_from` was not trained on, without near-duplicates unless all have some."""
-        is_unseen = self.model.is_unseen(self.data, self.training)
-        near = np.zeros(len(is_unseen), bool)
+        is_unseen, near = np.ones(len(self.target), bool), np.zeros(len(self.target), bool)
+        if self.model.init_from is not None:
+            seen = decode_keys(meta_of_start(self.model.init_from).data.seen)
+            is_unseen = is_unseen if seen is None else ~np.isin(self.groups, seen)
         if self.training.neighbors is not None:
             near = have_near_duplicates(self.training.rows.texts, self.training.neighbors)
         rows = np.flatnonzero(is_unseen & ~near)
         if len(rows) == 0:
             return np.flatnonzero(is_unseen)
-        if len(self.validation_target) == 0:
-            self.left_out = LeftOut(near=int((is_unseen & near).sum()))
+        if len(self.validation.rows) == 0:
+            self.validation = self.validation._replace(left_out=LeftOut(near=int((is_unseen & near).sum())))
         return rows
 
-    def _measure(
-        self, held_out: HeldOut, crossed: HeldOut | None, references: dict[str, Tensor]
-    ) -> tuple[list[Line], str]:
+    def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
         pool, num_classes = self.network.pool, self.network.num_classes
         assert pool is not None
         scores: AnswerScores | None = None
         probabilities = torch.zeros(len(held_out.target), num_classes)
         groups = number_groups(held_out.groups, np.arange(len(held_out.target)))
-        pools = list(pools_by_fold(held_out, [] if crossed is None else [crossed], num_classes))
+        pools = list(pools_by_fold(held_out, added, num_classes))
         condition = _FOLD_CONDITION if len(pools) == FOLDS else _ROW_CONDITION
         for rows, without in pools:
             if without is None:
                 condition = _NO_CONDITION
-            fitted = without or pool
-            logs = fitted.calibrate(held_out.select(rows).outputs)
-            probabilities[rows] = fitted.combine(logs).softmax(dim=1)
-            table = fitted.table_rows(logs, {name: each[rows] for name, each in references.items()})
+            table = (without or pool).table_rows(held_out.select(rows).outputs)
+            probabilities[rows] = table["all"].softmax(dim=1)
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
             scores.update(table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
@@ -225,8 +222,8 @@ class EnsembleFit:
         """The rows of the table that stay with the model; texts of training rows do not."""
         data, labels = self.data, self.data.spec.labels
         memory = data.memory.opened if data.memory is not None and data.has_memory else None
-        if len(self.validation_target):
-            rows = self.validation.rows.select(self.validation_rows)
+        if len(self.validation.rows):
+            rows = self.validation.split.rows.select(self.validation.rows)
             texts, names = rows.texts, rows.labels or []
         else:
             texts, names = None, [labels[number] for number in held_out.target]
@@ -237,11 +234,11 @@ class EnsembleFit:
     def _is_flattered(self, row: str, pool: Pool) -> bool:
         """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""
         has_choice = self.model.trains_encoder and (self.model.trainer.max_epochs or 0) > 1
-        if not (len(self.validation_target) and has_choice):
+        if not (len(self.validation.rows) and has_choice):
             return False
         weights = {title: pool.weights.get(name, {}) for name, title in COMBINATIONS.items()}
         members = [name for name, weight in weights[row].items() if weight] if row in weights else [row]
-        return any(name in self.network.members and "vectors" in MEMBERS[name].reads for name in members)
+        return any("vectors" in self.network.members.by_name[name].reads for name in members)
 
     def _notes(
         self, fitted_on: Sequence[HeldOut], split: str, lines: Sequence[Line], condition: str
@@ -257,7 +254,7 @@ class EnsembleFit:
             if count
         )
         notes = [f"Weights are fitted on {rows}; {condition}."]
-        if split == "training" and len(self.validation.rows):
+        if split == "training" and len(self.validation.split.rows):
             notes.append(
                 "No validation row can be counted: all have duplicates elsewhere, near ones included."
             )
@@ -277,44 +274,20 @@ class EnsembleFit:
         return notes
 
 
-@dataclass(frozen=True)
-class _TrainedReader:
-    """A `Reader` of the training rows whose encoder is trained by gradients: again, for each fold."""
-
-    model: EnsembleModel
-    data: TextRowsDataModule[Any]
-    training: TextSplit
-    #: the rows but for the encoder's vectors.
-    rows: ReadRows
-
-    def without(self, rows: NDArray[np.int64]) -> _FoldReader:
-        """A reader by an encoder that was trained on the other rows."""
-        others = np.setdiff1d(np.arange(len(self.training.rows)), rows)
-        network = train_encoder(self.model, self.data, others)
-        memory, target = self.rows.memory
-        if memory is not None:
-            with self.model.using(network):
-                memory = memory.encoded_by(partial(self.model.encode, self.data))
-        return _FoldReader(self, network, (memory, target))
-
-
-class _FoldReader(NamedTuple):
-    """A `FoldReader` by a network with an encoder of its own."""
-
-    table: _TrainedReader
-    network: EnsembleNetwork
-    memory: tuple[EncodedMemory | None, Tensor | None]
-
-    def read(self, rows: NDArray[np.int64], inputs: set[Input]) -> Readings:
-        """The inputs of some rows."""
-        table = self.table
-        readings = table.rows.read(rows, inputs)
-        if "vectors" not in inputs:
-            return readings
-        # Evaluation mode is switched on for the model's network: this one would read with dropout.
-        with table.model.using(self.network):
-            read = read_table(table.model, table.data, table.training, {"vectors"}, rows)
-        return readings._replace(vectors=read.vectors, logits=read.logits)
+def classify_rows(
+    model: EnsembleModel,
+    data: TextRowsDataModule[Any],
+    labelled: LabelledRows,
+    excludes_duplicates: bool = False,
+) -> HeldOut:
+    """Outputs of members and references, as they are now, for labelled rows."""
+    split, rows, target, _ = labelled
+    members: Members = model.network.members
+    readings = read_table(model, data, split, members.reads, rows)
+    if excludes_duplicates:
+        readings = readings.without_duplicates()
+    outputs = classify(members, readings, model.device)
+    return HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows)[rows])
 
 
 def fit_members(
@@ -323,7 +296,7 @@ def fit_members(
     split: TextSplit,
     target: NDArray[np.int64],
     inputs: set[Input],
-    has_vector: Tensor | None,
+    has_vector: Tensor | None = None,
 ) -> Readings:
     """Fit members and references to the rows of a split, and return their inputs, for the same rows.
 
@@ -333,26 +306,14 @@ def fit_members(
         split: n rows.
         target: int64 [n], their classes.
         inputs: further ones that are returned.
-        has_vector: bool [V], words with a pre-trained vector, for a bag.
+        has_vector: bool [V], words with a pre-trained vector, for a bag; None = those of its last fit.
     """
     network = model.network
     if network.bag is not None:
-        assert has_vector is not None  # bags are made of pre-trained vectors only
+        # Words without a pre-trained vector have the weight 0.
+        has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
-    fitted_on = network.members.fitted_on | network.references.fitted_on
-    readings = read_table(model, data, split, fitted_on | inputs)
+    readings = read_table(model, data, split, network.members.fitted_on | inputs)
     network.members.fit(readings, target)
-    network.references.fit(readings, target)
     return readings
-
-
-def _fit_pool(held_out: Sequence[HeldOut]) -> Pool:
-    """Fit a pool to validation rows of known labels, and to cross-fitted training rows if there are any."""
-    rows = HeldOut.join(held_out)
-    if len(rows.target) == 0:
-        raise InputError(
-            "no validation row has a label of the training rows, so no weight can be fitted; name other rows with"
-            " --data.validation_file"
-        )
-    return fit_pool(rows)

@@ -14,13 +14,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import ExcludedRows
+from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.layers.kernel_machine import RIDGE
 
-#: Input of a member. `memory` stands for a search of the memory by vectors; the others are fields of `Readings`.
+#: Input of a member: a field of `Readings`.
 Input: TypeAlias = Literal["texts", "vectors", "bags", "neighbors", "memory"]
+
+
+class SearchedMemory(NamedTuple):
+    """A memory that members search by the texts' vectors."""
+
+    encoded: EncodedMemory
+    #: int64 [rows], classes; negative for none, C and above for new ones.
+    target: Tensor
+
+    def encoded_by(self, encode: Encode) -> SearchedMemory:
+        """The same memory with the vectors of another encoder."""
+        return self._replace(encoded=self.encoded.encoded_by(encode))
 
 
 class Readings(NamedTuple):
@@ -35,38 +49,49 @@ class Readings(NamedTuple):
     logits: Tensor | None = None
     #: float32 [n, d], weighted means of word vectors.
     bags: Tensor | None = None
+    #: None where there is none to search.
+    memory: SearchedMemory | None = None
     #: rows of the memory that each text must not retrieve; None = it may retrieve all.
     excluded: ExcludedRows | None = None
 
     def select(self, rows: NDArray[np.int64]) -> Readings:
         """The inputs for some of the texts."""
-        texts = [self.texts[row] for row in rows]
-        neighbors = None if self.neighbors is None else self.neighbors.select(rows)
-        vectors, logits, bags = (None if part is None else part[rows] for part in self._tensors())
-        excluded = None if self.excluded is None else [self.excluded[row] for row in rows]
-        return Readings(texts, neighbors, vectors, logits, bags, excluded)
+        return self._replace(
+            texts=[self.texts[row] for row in rows],
+            neighbors=None if self.neighbors is None else self.neighbors.select(rows),
+            excluded=None if self.excluded is None else [self.excluded[row] for row in rows],
+            **{name: part[rows] for name, part in self._tensors().items()},
+        )
 
     def to(self, device: torch.device) -> Readings:
         """The same inputs on a device."""
         neighbors = None if self.neighbors is None else self.neighbors.to(device)
-        vectors, logits, bags = (None if part is None else part.to(device) for part in self._tensors())
-        return Readings(self.texts, neighbors, vectors, logits, bags, self.excluded)
+        parts = {name: part.to(device) for name, part in self._tensors().items()}
+        return self._replace(neighbors=neighbors, **parts)
 
-    def _tensors(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        return self.vectors, self.logits, self.bags
+    def without_duplicates(self, own_ids: Sequence[str] | None = None) -> Readings:
+        """The same inputs; no text retrieves its duplicates or, with own ids, its own row from the memory."""
+        if self.memory is None:
+            return self
+        return self._replace(excluded=self.memory.encoded.memory.opened.excluded_rows(self.texts, own_ids))
+
+    def _tensors(self) -> PlainDict:
+        parts = {"vectors": self.vectors, "logits": self.logits, "bags": self.bags}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @classmethod
     def join(cls, parts: Sequence[Readings]) -> Readings:
         """Consecutive inputs as one, on the CPU; each has the same fields, without excluded rows."""
-        texts = [text for part in parts for text in part.texts]
-        neighbors = [part.neighbors for part in parts if part.neighbors is not None]
-        vectors, logits, bags = (
-            torch.cat([tensor.cpu() for tensor in tensors if tensor is not None])
-            if tensors[0] is not None
-            else None
-            for tensors in zip(*(part._tensors() for part in parts), strict=True)
+        first, *others = parts
+        neighbors = [part.neighbors for part in others if part.neighbors is not None]
+        tensors: PlainDict = {
+            name: torch.cat([part._tensors()[name].cpu() for part in parts]) for name in first._tensors()
+        }
+        return first._replace(
+            texts=[text for part in parts for text in part.texts],
+            neighbors=None if first.neighbors is None else first.neighbors.joined(neighbors),
+            **tensors,
         )
-        return cls(texts, Votes.join(neighbors) if neighbors else None, vectors, logits, bags)
 
 
 class Sizes(NamedTuple):
@@ -101,17 +126,13 @@ class Member(nn.Module, ABC):
     title: ClassVar[str]
     #: the inputs that it reads.
     reads: ClassVar[frozenset[Input]]
+    #: False if `fit` does nothing.
+    has_fit: bool = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.sizes = sizes
 
-    @property
-    def fitted_on(self) -> frozenset[Input]:
-        """The inputs that `fit` reads."""
-        return self.reads
-
-    @abstractmethod
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         """Fit the member to n training texts; each process does it by itself, with the same result.
 
@@ -121,9 +142,3 @@ class Member(nn.Module, ABC):
     @abstractmethod
     def forward(self, readings: Readings) -> Outputs:
         """Classify texts."""
-
-    def search(self, memory: EncodedMemory | None, target: Tensor) -> None:
-        """Use a memory, or None, for `memory` inputs.
-
-        `target` has the classes of its rows, int64; negative: none, C and above: new ones.
-        """

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.member import Input, Member, Readings, Sizes
 from zoo.ensemble.outputs import Outputs, Scores, Votes
 from zoo.layers.kernel_machine import KernelMachine
@@ -52,14 +51,10 @@ class Encoder(Member):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        is_frozen = not sizes.trains_encoder
-        machine = KernelMachine(sizes.vector_size, sizes.num_classes, sizes.ridge)
-        self.machine = machine if is_frozen else None
-
-    @property
-    @override
-    def fitted_on(self) -> frozenset[Input]:
-        return frozenset() if self.machine is None else self.reads
+        self.has_fit = not sizes.trains_encoder
+        self.machine = None
+        if self.has_fit:
+            self.machine = KernelMachine(sizes.vector_size, sizes.num_classes, sizes.ridge)
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
@@ -98,25 +93,13 @@ class Bag(Member):
         return Scores(self.machine(readings.bags))
 
 
-class Vote(Member):
-    """Base of the members that have nothing to fit: memories vote for their own classes."""
-
-    @property
-    @override
-    def fitted_on(self) -> frozenset[Input]:
-        return frozenset()
-
-    @override
-    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        pass
-
-
-class LexicalVote(Vote):
-    """The memories that the retriever returned."""
+class LexicalVote(Member):
+    """The memories that the retriever returned vote for their own classes."""
 
     name = "lexical_vote"
     title = "vote of lexical neighbors"
     reads: ClassVar[frozenset[Input]] = frozenset({"neighbors"})
+    has_fit = False
 
     @override
     def forward(self, readings: Readings) -> Votes:
@@ -124,41 +107,28 @@ class LexicalVote(Vote):
         return readings.neighbors
 
 
-class DenseVote(Vote):
-    """The memories whose vectors are nearest to the text's; no votes without a memory."""
+class DenseVote(Member):
+    """The memories whose vectors are nearest to the text's vote for their own classes; none without a memory."""
 
     name = "dense_vote"
     title = "vote of dense neighbors"
     reads: ClassVar[frozenset[Input]] = frozenset({"vectors", "memory"})
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes)
-        self.num_memories, self.num_classes = sizes.num_memories, sizes.num_classes
-        # The memory is in no checkpoint.
-        self.memory: EncodedMemory | None = None
-        self.target = torch.zeros(0, dtype=torch.int64)
-
-    @override
-    def search(self, memory: EncodedMemory | None, target: Tensor) -> None:
-        self.memory, self.target = memory, target
+    has_fit = False
 
     @override
     def forward(self, readings: Readings) -> Votes:
         assert readings.vectors is not None
-        vectors = readings.vectors.float()
-        shape = len(vectors), self.num_memories
-        if self.memory is None:
-            nothing = vectors.new_zeros(shape)
-            return Votes(nothing, nothing > 0, nothing.long(), self.num_classes, np.full(shape, -1))
+        vectors, sizes = readings.vectors.float(), self.sizes
+        if readings.memory is None:
+            nothing = vectors.new_zeros(len(vectors), sizes.num_memories)
+            none = nothing.long() - 1
+            return Votes(nothing, nothing > 0, none, sizes.num_classes, none)
         queries = functional.normalize(vectors, dim=1).cpu().numpy()
-        hits = self.memory.search(queries, self.num_memories, readings.excluded)
-        rows = torch.from_numpy(hits.rows.astype(np.int64))
+        hits = readings.memory.encoded.search(queries, sizes.num_memories, readings.excluded)
+        scores, rows = torch.from_numpy(hits.scores), torch.from_numpy(hits.rows.astype(np.int64))
         # Row -1 (no memory) reads the appended -1.
-        classes = torch.cat([self.target, self.target.new_tensor([-1])])[rows]
-        score, mask, classes = (
-            part.to(vectors.device) for part in (torch.from_numpy(hits.scores), rows >= 0, classes)
-        )
-        return Votes(score, mask, classes, self.num_classes, rows.numpy())
+        classes = functional.pad(readings.memory.target, (0, 1), value=-1)[rows]
+        return Votes(scores, rows >= 0, classes, sizes.num_classes, rows).to(vectors.device)
 
 
 class Majority(Member):
@@ -206,10 +176,19 @@ class Regression(Member):
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        from sklearn.linear_model import LogisticRegression
+
         assert readings.vectors is not None
-        weight, bias = fit_regression(readings.vectors.numpy(), target, self.linear.out_features)
-        self.linear.weight.copy_(weight)
-        self.linear.bias.copy_(bias)
+        vectors, present = readings.vectors.numpy(), np.unique(target)
+        # A missing class never wins.
+        self.linear.weight.zero_()
+        self.linear.bias.fill_(-10.0)
+        if len(present) == 1:
+            self.linear.bias[present] = 10.0
+            return
+        classifier = LogisticRegression(C=_best_cost(vectors, target), max_iter=500).fit(vectors, target)
+        weight, bias = (torch.from_numpy(part).float() for part in planes_of(classifier))
+        self.linear.weight[present], self.linear.bias[present] = weight, bias
 
     @override
     def forward(self, readings: Readings) -> Scores:
@@ -244,23 +223,21 @@ class Members(nn.ModuleDict):
     @property
     def reads(self) -> set[Input]:
         """The inputs that they read."""
-        return {each for member in self.by_name.values() for each in member.reads}
+        return self.inputs_of(self)
 
     @property
     def fitted_on(self) -> set[Input]:
         """The inputs that they are fitted on."""
-        return {each for member in self.by_name.values() for each in member.fitted_on}
+        return self.inputs_of(name for name, member in self.by_name.items() if member.has_fit)
+
+    def inputs_of(self, names: Iterable[str]) -> set[Input]:
+        """The inputs that some of them read."""
+        return {each for name in names for each in self.by_name[name].reads}
 
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         """Fit them to n training texts; see `Member.fit`."""
         for member in self.by_name.values():
             member.fit(readings, target)
-
-    def search(self, memory: EncodedMemory | None, target: Tensor | None) -> None:
-        """Search a memory by vectors, whose rows have these classes (negative: none; C and above: new ones)."""
-        classes = torch.zeros(0, dtype=torch.int64) if target is None else target
-        for member in self.by_name.values():
-            member.search(memory, classes)
 
     def classify(self, readings: Readings, names: Iterable[str] | None = None) -> dict[str, Outputs]:
         """The outputs of some of them, or all."""
@@ -271,22 +248,6 @@ class Members(nn.ModuleDict):
 def titles() -> dict[str, str]:
     """Name -> name in tables, of all members and references."""
     return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
-
-
-def fit_regression(
-    vectors: NDArray[np.float32], target: NDArray[np.int64], num_classes: int
-) -> tuple[Tensor, Tensor]:
-    """Return weight [C, l] and bias [C] of a regression on vectors [n, l] of length 1; a missing class never wins."""
-    from sklearn.linear_model import LogisticRegression
-
-    weight, bias = torch.zeros(num_classes, vectors.shape[1]), torch.full((num_classes,), -10.0)
-    present = np.unique(target)
-    if len(present) == 1:
-        bias[present] = 10.0
-        return weight, bias
-    classifier = LogisticRegression(C=_best_cost(vectors, target), max_iter=500).fit(vectors, target)
-    weight[present], bias[present] = (torch.from_numpy(part).float() for part in planes_of(classifier))
-    return weight, bias
 
 
 def _best_cost(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,12 +15,12 @@ from torch import Tensor
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
-from zoo.ensemble.cross_fitting import ReadRows
+from datamodules.text_rows import TextRowsDataModule, TextSplit
+from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Encoder
 from zoo.ensemble.pool import folds_of
-from zoo.layers.encoders import TransformerEncoder
-from zoo.tasks.classification.metric_learning import trained_weights
+from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights
 
 #: Weights of an encoder's layers, by name.
 Weights: TypeAlias = dict[str, Tensor]
@@ -35,43 +34,36 @@ _COMPARED_ROWS = 1000
 
 
 class TunedFold(NamedTuple):
-    """An encoder that has not seen some of the training rows.
+    """An encoder that has not seen some of the training rows."""
 
-    Attributes:
-        rows: the rows that it has not seen.
-        weights: its own.
-        vectors: float32 [n, l], of all training rows.
-    """
-
+    #: the rows that it has not seen.
     rows: NDArray[np.int64]
     weights: Weights
+    #: float32 [n, l], of all training rows.
     vectors: NDArray[np.float32]
 
 
-@dataclass
 class EncoderMetric:
-    """Tunes a frozen encoder on rows of known classes: all of them, or all but a fold."""
+    """Tunes a model's frozen encoder on rows of known classes: all of them, or all but a fold."""
 
-    encoder: TransformerEncoder
-    #: tunes the encoder, in place, on rows with these numbers.
-    tune_on: Callable[[NDArray[np.int64]], None]
-    #: the vectors of texts by the encoder as it is, [m, l].
-    encode: Callable[[list[str]], NDArray[np.float32]]
-    #: number of its upper layers that are tuned; None = half of them.
-    layers: int | None
-    #: sizes of the member that reads its vectors.
-    sizes: Sizes
-    #: of n rows.
-    texts: list[str]
-    #: int64 [n], classes.
-    target: NDArray[np.int64]
-    #: [n], equal for duplicates.
-    groups: NDArray[np.integer]
-    #: the weights before any tuning; None = the present ones.
-    before: Weights | None = None
-
-    def __post_init__(self) -> None:
-        self.original: Weights = self._weights() if self.before is None else self.before
+    def __init__(
+        self,
+        model: EnsembleModel,
+        data: TextRowsDataModule[Any],
+        split: TextSplit,
+        target: NDArray[np.int64],
+        plan: MetricPlan,
+        sizes: Sizes,
+        before: Weights | None = None,
+    ) -> None:
+        """Take n rows, their classes [n], and the encoder's weights before any tuning; None = the present ones."""
+        self.encoder, self.target, self.layers, self.sizes = model.network.encoder, target, plan.layers, sizes
+        self.texts = split.rows.texts[:]
+        self._tune_on = partial(model.tune_encoder, data, split, target, plan)
+        self._encode = partial(model.encode, data)
+        self.original: Weights = self._weights() if before is None else before
+        #: the fold of each row, int64 [n].
+        self.fold_of_row = folds_of(target, FOLDS, data.duplicate_keys(split.rows))
         #: encoders for cross-fitting; empty where there is none.
         self.folds: list[TunedFold] = []
 
@@ -87,41 +79,38 @@ class EncoderMetric:
             True if the encoder was tuned; otherwise it is as it was.
         """
         if validation is None:
-            before = self.encode(self.texts)
+            before = self._encode(self.texts)
             self.tune_folds()
             gains = np.concatenate([self._gains_of_fold(fold, before) for fold in self.folds])
             weights = [fold.weights for fold in self.folds]
-            self.use({name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]})
+            self._use(
+                {name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]}
+            )
         else:
-            self.use(self.tune(np.arange(len(self.target))))
+            self._use(self._tune(np.arange(len(self.target))))
             gains = self._gains(*validation)
         # An encoder of one part is a little worse than their mean, so that its gain is slightly negative where tuning
         # hardly matters.
         is_worse = bool(gains.sum() < -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)))
         if is_worse:
             self.folds = []
-            self.use(self.original)
+            self._use(self.original)
         return not is_worse
 
-    def tune(self, rows: NDArray[np.int64]) -> Weights:
+    def _tune(self, rows: NDArray[np.int64]) -> Weights:
         """Weights of the encoder, tuned on some of the rows."""
-        self.use(self.original)
-        self.tune_on(rows)
+        self._use(self.original)
+        self._tune_on(rows)
         return self._weights()
 
     def tune_folds(self) -> None:
         """Tune an encoder for each fold, which it does not see; the encoder in use is the last one then."""
-        folds = self.fold_of_row()
-        for fold in np.unique(folds):
-            rows = np.flatnonzero(folds == fold)
-            weights = self.tune(np.flatnonzero(folds != fold))
-            self.folds.append(TunedFold(rows, weights, self.encode(self.texts)))
+        for fold in np.unique(self.fold_of_row):
+            rows = np.flatnonzero(self.fold_of_row == fold)
+            weights = self._tune(np.flatnonzero(self.fold_of_row != fold))
+            self.folds.append(TunedFold(rows, weights, self._encode(self.texts)))
 
-    def fold_of_row(self) -> NDArray[np.int64]:
-        """The fold of each row, int64 [n]."""
-        return folds_of(self.target, FOLDS, self.groups)
-
-    def use(self, weights: Weights) -> None:
+    def _use(self, weights: Weights) -> None:
         """Give the encoder these weights."""
         own = dict(self.encoder.named_parameters())
         with torch.no_grad():
@@ -131,24 +120,26 @@ class EncoderMetric:
     @contextmanager
     def using(self, weights: Weights) -> Iterator[None]:
         """Give the encoder other weights for a while."""
-        with self.restored():
-            self.use(weights)
-            yield
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Give the encoder its present weights again afterwards."""
         before = self._weights()
         try:
+            self._use(weights)
             yield
         finally:
-            self.use(before)
+            self._use(before)
 
-    def encode_by(self, fold: TunedFold, texts: list[str]) -> NDArray[np.float32]:
+    def read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
+        """The inputs for the n rows by the encoder that has not seen a fold; see `cross_fit`."""
+        tuned = next(fold for fold in self.folds if np.array_equal(fold.rows, rows))
+        memory = readings.memory
+        if memory is not None:
+            memory = memory.encoded_by(partial(self._encode_by, tuned))
+        return readings._replace(vectors=torch.from_numpy(tuned.vectors), memory=memory)
+
+    def _encode_by(self, fold: TunedFold, texts: list[str]) -> NDArray[np.float32]:
         """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""
         rows = RowLookup.of(text_hashes(self.texts)).first_rows(text_hashes(texts)).astype(np.int64)
         with self.using(fold.weights):
-            return look_up_vectors(texts, fold.vectors, rows, self.encode)
+            return look_up_vectors(texts, fold.vectors, rows, self._encode)
 
     def _weights(self) -> Weights:
         return {name: value.detach().clone() for name, value in trained_weights(self.encoder, self.layers)}
@@ -171,7 +162,7 @@ class EncoderMetric:
         seen, unseen = [self.texts[row] for row in few], [texts[row] for row in held_out]
 
         def likelihoods() -> NDArray[np.float32]:
-            vectors, others = self.encode(seen), self.encode(unseen)
+            vectors, others = self._encode(seen), self._encode(unseen)
             return self._likelihoods(vectors, self.target[few], others, target[held_out])
 
         after = likelihoods()
@@ -191,20 +182,3 @@ class EncoderMetric:
         scores = member(Readings([], vectors=torch.from_numpy(held_out)))
         logs: Tensor = scores.log_probabilities(scores.best_calibration(classes))
         return logs.gather(1, classes[:, None])[:, 0].numpy()
-
-
-@dataclass(frozen=True)
-class TunedReader:
-    """A `Reader` of the rows on which a metric was learned: each fold by the encoder that has not seen it."""
-
-    rows: ReadRows
-    metric: EncoderMetric
-
-    def without(self, rows: NDArray[np.int64]) -> ReadRows:
-        """A reader by the encoder of a fold."""
-        tuned = next(fold for fold in self.metric.folds if np.array_equal(fold.rows, rows))
-        readings = self.rows.readings._replace(vectors=torch.from_numpy(tuned.vectors))
-        memory, target = self.rows.memory
-        if memory is not None:
-            memory = memory.encoded_by(partial(self.metric.encode_by, tuned))
-        return ReadRows(readings, (memory, target))

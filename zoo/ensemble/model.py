@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,17 +15,14 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Memory
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
-from zoo.ensemble.base import EnsembleModel, EpochOptions
-from zoo.ensemble.evidence import explain
+from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.network import EnsembleOutput
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.classification.predictor import Prediction
 from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of_start
 
 log = logging.getLogger("zoo")
@@ -82,7 +77,17 @@ class MemoryEnsemble(EnsembleModel):
 
     @override
     def on_train_epoch_start(self) -> None:
-        self.epochs[self.current_epoch :] = [EpochOptions.of(self.trainer)]
+        (optimizer,) = self.trainer.optimizers
+        groups = [
+            {
+                name: float(value) if isinstance(value, Tensor) else value
+                for name, value in group.items()
+                if name != "params"
+            }
+            for group in optimizer.param_groups
+        ]
+        accumulated = int(self.trainer.accumulate_grad_batches)
+        self.epochs[self.current_epoch :] = [{"accumulated": accumulated, "groups": groups}]
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
@@ -142,16 +147,8 @@ class MemoryEnsemble(EnsembleModel):
         if self._answer_scores is not None:
             lines = self._answer_scores.lines(self.network.pool.weights["all"])
             left_out = LeftOut.of(self.text_data.split("test").duplicates)
-            self.evaluation.table = asdict(Answer("test", lines, [], left_out))
+            self.evaluation.table = Answer("test", lines, [], left_out).as_json()
         self.network.measures_table = False
-
-    def explain(
-        self, predictions: Sequence[Prediction], output: EnsembleOutput, memories: bool
-    ) -> list[Prediction]:
-        """Add contributions of the members, and the memories that members retrieved; see `ExplainsPredictions`."""
-        memory: EncodedMemory | None = self.network.memory
-        rows = memory.memory.rows if memory is not None and memories else None
-        return explain(predictions, output, self.labels, self.new_labels, rows)
 
     # --- what is fitted again for a memory that has grown; see `fitted_weights.FitsWeights` ---
 
@@ -186,7 +183,7 @@ class MemoryEnsemble(EnsembleModel):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint[CHECKPOINT_KEY]["epochs"] = [epoch._asdict() for epoch in self.epochs]
+        checkpoint[CHECKPOINT_KEY]["epochs"] = list(self.epochs)
         has_pool = self.network.pool is not None  # a finished run that is trained further has none
         checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out() if has_pool else None
 
@@ -195,4 +192,4 @@ class MemoryEnsemble(EnsembleModel):
         super().on_load_checkpoint(checkpoint)
         own = checkpoint[CHECKPOINT_KEY]
         self.held_out = None if own["held_out"] is None else HeldOutRows.of(own["held_out"])
-        self.epochs = [EpochOptions(**epoch) for epoch in own["epochs"]]
+        self.epochs = list(own["epochs"])

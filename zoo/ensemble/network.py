@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Self, override
 
 from datamodules.batch import ClassificationBatch
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from zoo.ensemble.member import Input, Readings, Sizes
+from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import REFERENCES, Members
 from zoo.ensemble.new_labels import combine, votes_of
-from zoo.ensemble.outputs import Outputs, Scores, Votes
+from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
+from zoo.layers.bags import VectorBag
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
-from zoo.layers.vector_bag import VectorBag
 
 
 class RetrievedRows(NamedTuple):
     """Memories that a member retrieved by itself, besides those of the batch."""
 
     #: int64 [B, K], rows of the memory, -1 where there are fewer than K.
-    rows: NDArray[np.int64]
+    rows: Tensor
     #: float32 [B, K], retrieval scores.
     score: Tensor
     #: float32 [B, K], shares of all votes.
@@ -55,9 +52,8 @@ class EnsembleOutput(NamedTuple):
 class EnsembleNetwork(nn.Module):
     """Members, the encoder that they read, and the pool of their outputs."""
 
-    #: the memory that is searched by vectors, and the classes of its rows.
-    memory: EncodedMemory | None = None
-    memory_target: Tensor | None = None
+    #: the memory that is searched by vectors; it is in no checkpoint.
+    memory: SearchedMemory | None = None
 
     def __init__(
         self,
@@ -77,7 +73,9 @@ class EnsembleNetwork(nn.Module):
         self.bag = None if words is None else VectorBag(len(words.table))
         has_frozen_vectors = "encoder" in members and not sizes.trains_encoder
         references = [name for name in REFERENCES if name != "regression" or has_frozen_vectors]
-        self.members, self.references = Members(members, sizes), Members(references, sizes)
+        #: names of the members, without the references that the table compares them with.
+        self.names = list(members)
+        self.members = Members([*members, *references], sizes)
         self.learns_by_gradients = encoder is not None and sizes.trains_encoder
         if not self.learns_by_gradients:
             self.requires_grad_(False)
@@ -103,29 +101,12 @@ class EnsembleNetwork(nn.Module):
             self.encoder.eval()
         return self
 
-    @property
-    def has_learned_metric(self) -> bool:
-        """True if a frozen encoder was tuned on the training rows."""
-        return self.encoder_before is not None
-
-    def search(self, memory: EncodedMemory | None, target: Tensor | None) -> None:
-        """Search a memory by vectors, whose rows have these classes (negative: none; C and above: new ones)."""
-        self.memory, self.memory_target = memory, target
-        self.members.search(memory, target)
-
-    def excluded_rows(
-        self, texts: Sequence[str], own_ids: Sequence[str] | None = None
-    ) -> list[NDArray[np.int32]] | None:
-        """Rows of the searched memory that are duplicates of each text; with own ids, also the text's own row."""
-        return None if self.memory is None else self.memory.memory.opened.excluded_rows(texts, own_ids)
-
     def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
         if self.pool is None:
             return EnsembleOutput(self.encoder_logits(batch), torch.zeros_like(batch.memory_score))
         names = self.active_members()
-        references = self.references.reads if self.measures_table else set[Input]()
-        readings = self.read(batch, self.inputs_of(names) | references)
+        readings = self.read(batch, self.members.inputs_of(names))
         outputs = self.members.classify(readings, names)
         # Without any weight all classes are equal.
         blank = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
@@ -133,15 +114,8 @@ class EnsembleNetwork(nn.Module):
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            scores = scores_of(self.references.classify(readings))
-            table = self.pool.table_rows(self.pool.calibrate(outputs), scores)
-            table["all"] = logits
+            table = self.pool.table_rows(outputs) | {"all": logits}
         return EnsembleOutput(logits, memory_weight, None, contributions, retrieved, table)
-
-    def inputs_of(self, names: Iterable[str]) -> set[Input]:
-        """The inputs that some of the members read."""
-        members = self.members.by_name
-        return {each for name in names for each in members[name].reads}
 
     def encoder_logits(self, batch: ClassificationBatch) -> Tensor:
         """Scores [B, C] of the encoder's own classifier; 0 where none is trained."""
@@ -163,14 +137,12 @@ class EnsembleNetwork(nn.Module):
             return scores
 
     def active_members(self) -> list[str]:
-        """The members whose outputs are needed: those with a weight, or all."""
+        """The members whose outputs are needed: those with a weight, or all, and references, for the table."""
         if self.pool is None or self.measures_table:
             return list(self.members)
         weights = self.pool.weights
         combinations = ("all", "memory") if len(self.rarity) else ("all",)
-        return [
-            name for name in self.members if any(weights.get(each, {}).get(name) for each in combinations)
-        ]
+        return [name for name in self.names if any(weights.get(each, {}).get(name) for each in combinations)]
 
     def read(self, batch: ClassificationBatch, inputs: set[Input]) -> Readings:
         """The inputs of members for the texts of a batch."""
@@ -186,9 +158,9 @@ class EnsembleNetwork(nn.Module):
             words = self.words if self.encoder is None else self.encoder.words
             assert self.bag is not None
             readings = readings._replace(bags=self.bag(batch, words))
-        if "memory" in inputs and self.excludes_duplicates:
-            readings = readings._replace(excluded=self.excluded_rows(readings.texts))
-        return readings
+        if "memory" in inputs:
+            readings = readings._replace(memory=self.memory)
+        return readings.without_duplicates() if self.excludes_duplicates else readings
 
     def get_extra_state(self) -> PlainDict:
         """Pool and earlier weights of the encoder, for the state dict."""
@@ -212,7 +184,7 @@ class EnsembleNetwork(nn.Module):
         self.fitted_version = int(values["version"])
 
     def _fitted_parts(self) -> dict[str, nn.Module]:
-        parts: dict[str, nn.Module] = {"members": self.members, "references": self.references}
+        parts: dict[str, nn.Module] = {"members": self.members}
         return parts if self.bag is None else {**parts, "bag": self.bag}
 
 
@@ -231,8 +203,3 @@ def _memory_weights(
         else:
             retrieved.append(RetrievedRows(vote.rows, vote.score, shares))
     return of_batch, retrieved
-
-
-def scores_of(outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
-    """Scores [n, C] of references, by name."""
-    return {name: output.scores for name, output in outputs.items() if isinstance(output, Scores)}

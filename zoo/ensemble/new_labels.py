@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -73,7 +74,11 @@ def with_new_classes(
     """
     num_classes, num_new = logits.shape[1], len(rarity)
     weights = pool.weights.get("memory", {})
-    votes = {name: each.over(num_classes + num_new) for name, each in votes.items() if weights.get(name)}
+    votes = {
+        name: replace(each, num_classes=num_classes + num_new)
+        for name, each in votes.items()
+        if weights.get(name)
+    }
     if not votes:
         never = logits.new_full((len(logits), num_new), NEVER)
         parts = {

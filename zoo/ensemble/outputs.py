@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -23,8 +24,9 @@ SHARPNESSES = [0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0]
 SMOOTHINGS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
 
 
+@dataclass(frozen=True, eq=False)
 class Outputs(ABC):
-    """Uncalibrated outputs of one member for n texts."""
+    """Uncalibrated outputs of one member for n texts: tensors [n, ...]."""
 
     #: the calibrations to choose from.
     calibrations: ClassVar[Sequence[Calibration]]
@@ -32,15 +34,6 @@ class Outputs(ABC):
     @abstractmethod
     def log_probabilities(self, calibration: Calibration) -> Tensor:
         """Calibrated log probabilities, float32 [n, C]."""
-
-    @abstractmethod
-    def select(self, rows: NDArray[np.int64]) -> Self:
-        """The outputs for some of the texts."""
-
-    @classmethod
-    @abstractmethod
-    def join(cls, parts: Sequence[Self]) -> Self:
-        """Several outputs as one, on the CPU."""
 
     def best_calibration(self, target: Tensor) -> Calibration:
         """The calibration with the highest likelihood of the classes [n]."""
@@ -50,70 +43,69 @@ class Outputs(ABC):
 
         return min(self.calibrations, key=loss)
 
+    def select(self, rows: NDArray[np.int64]) -> Self:
+        """The outputs for some of the texts."""
+        return self.each(lambda tensor: tensor[rows])
 
+    def to(self, device: torch.device) -> Self:
+        """The same outputs on a device."""
+        return self.each(lambda tensor: tensor.to(device))
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """These outputs and those for further texts as one, on the CPU."""
+        return self.each(lambda *tensors: torch.cat([tensor.cpu() for tensor in tensors]), others)
+
+    def each(self, change: Callable[..., Tensor], others: Sequence[Self] = ()) -> Self:
+        """The outputs with changed tensors; `change` also gets the tensors of the same name in other outputs."""
+        changed = {}
+        for field in fields(self):
+            tensors = [getattr(outputs, field.name) for outputs in (self, *others)]
+            if isinstance(tensors[0], Tensor):
+                changed[field.name] = change(*tensors)
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, eq=False)
 class Scores(Outputs):
     """A score for each class."""
 
     calibrations: ClassVar = [(temperature, 0.0) for temperature in TEMPERATURES]
 
-    def __init__(self, scores: Tensor) -> None:
-        """Take scores, float32 [n, C]."""
-        self.scores = scores
+    #: float32 [n, C].
+    scores: Tensor
 
     @override
     def log_probabilities(self, calibration: Calibration) -> Tensor:
         return (self.scores.float() * calibration[0]).log_softmax(dim=1)
 
-    @override
-    def select(self, rows: NDArray[np.int64]) -> Scores:
-        return Scores(self.scores[rows])
 
-    @classmethod
-    @override
-    def join(cls, parts: Sequence[Scores]) -> Scores:
-        return Scores(torch.cat([part.scores.cpu() for part in parts]))
-
-
+@dataclass(frozen=True, eq=False)
 class Votes(Outputs):
     """Retrieved memories that vote for their own classes."""
 
     calibrations: ClassVar = [(sharpness, smoothing) for sharpness in SHARPNESSES for smoothing in SMOOTHINGS]
 
-    def __init__(
-        self,
-        score: Tensor,
-        mask: Tensor,
-        target: Tensor,
-        num_classes: int,
-        rows: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Take scores, True where there is a memory, classes and rows of memories, each [n, K].
-
-        Classes and rows are negative where there is none; rows are None for memories that came with the batch.
-        """
-        self.rows = rows
-        self.score = score.masked_fill(~mask, 0.0)
-        self.mask = mask
-        self.classes = target.masked_fill(~mask, -1)
-        self.num_classes = num_classes
+    #: float32 [n, K], retrieval scores.
+    score: Tensor
+    #: bool [n, K], True where there is a memory.
+    mask: Tensor
+    #: int64 [n, K], classes of the memories: negative for none, C and above for new ones.
+    classes: Tensor
+    #: C.
+    num_classes: int
+    #: int64 [n, K], rows of the memory; None for memories that came with the batch.
+    rows: Tensor | None = None
 
     @property
     def target(self) -> Tensor:
         """int64 [n, K], the memories' classes among the C; -1 for all others."""
-        return self.classes.masked_fill(self.classes >= self.num_classes, -1)
-
-    def over(self, num_classes: int) -> Votes:
-        """The same votes over more classes."""
-        return Votes(self.score, self.mask, self.classes, num_classes, self.rows)
-
-    def to(self, device: torch.device) -> Votes:
-        """The same votes on a device."""
-        score, mask, classes = (part.to(device) for part in (self.score, self.mask, self.classes))
-        return Votes(score, mask, classes, self.num_classes, self.rows)
+        is_known = self.mask & (self.classes < self.num_classes)
+        return self.classes.masked_fill(~is_known, -1)
 
     def shares(self, sharpness: float) -> Tensor:
         """float32 [n, K]: weights of the memories, (score / best score) ** sharpness, scaled to the sum 1."""
-        return vote(torch.zeros_like(self.score), self.score, self.mask, 0.0, sharpness)
+        score = self.score.masked_fill(~self.mask, 0.0)
+        return vote(torch.zeros_like(score), score, self.mask, 0.0, sharpness)
 
     @override
     def log_probabilities(self, calibration: Calibration) -> Tensor:
@@ -121,17 +113,3 @@ class Votes(Outputs):
         sharpness, smoothing = calibration
         votes = count_votes(self.shares(sharpness), self.target, self.num_classes)
         return ((votes + smoothing / self.num_classes) / (votes.sum(dim=1, keepdim=True) + smoothing)).log()
-
-    @override
-    def select(self, rows: NDArray[np.int64]) -> Votes:
-        own = None if self.rows is None else self.rows[rows]
-        return Votes(self.score[rows], self.mask[rows], self.classes[rows], self.num_classes, own)
-
-    @classmethod
-    @override
-    def join(cls, parts: Sequence[Votes]) -> Votes:
-        score, mask, classes = (
-            torch.cat([getattr(part, name).cpu() for part in parts]) for name in ("score", "mask", "classes")
-        )
-        rows = [part.rows for part in parts if part.rows is not None]
-        return Votes(score, mask, classes, parts[0].num_classes, np.concatenate(rows) if rows else None)

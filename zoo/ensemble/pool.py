@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from datamodules.core.types import PlainDict
-from zoo.ensemble.outputs import Calibration, Outputs, Votes
+from zoo.ensemble.members import REFERENCES
+from zoo.ensemble.outputs import Calibration, Outputs, Scores, Votes
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
@@ -31,7 +32,7 @@ COMBINATIONS = {"text": "without memory", "memory": "memory alone", "all": "all"
 class HeldOut(NamedTuple):
     """Outputs for n rows with known classes that the members have not learned from."""
 
-    #: member -> its outputs.
+    #: member or reference -> its outputs.
     outputs: dict[str, Outputs]
     #: int64 [n].
     target: Tensor
@@ -54,10 +55,12 @@ class HeldOut(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
-        """Several as one; each has the same members."""
+        """Several as one, with the outputs that all have."""
+        first, *others = parts
         outputs = {
-            name: type(first).join([part.outputs[name] for part in parts])
-            for name, first in parts[0].outputs.items()
+            name: each.joined([part.outputs[name] for part in others])
+            for name, each in first.outputs.items()
+            if all(name in part.outputs for part in others)
         }
         target = torch.cat([part.target.cpu() for part in parts])
         return cls(outputs, target, np.concatenate([part.groups for part in parts]))
@@ -95,10 +98,14 @@ class Pool(NamedTuple):
         weights = self.weights[combination]
         return torch.stack([weights[name] * log_probabilities[name] for name in weights]).sum(dim=0)
 
-    def table_rows(
-        self, log_probabilities: Mapping[str, Tensor], references: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def table_rows(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Row of the answer's table -> [n, C]: references, each member alone, and the combinations."""
+        log_probabilities = self.calibrate(outputs)
+        references = {
+            name: each.scores
+            for name, each in outputs.items()
+            if name in REFERENCES and isinstance(each, Scores)
+        }
         combined = {
             title: self.combine(log_probabilities, name)
             for name, title in COMBINATIONS.items()
@@ -110,6 +117,7 @@ class Pool(NamedTuple):
 def fit_pool(held_out: HeldOut) -> Pool:
     """Fit calibrations and weights on held-out rows; duplicates are one row, since they are one observation."""
     outputs, target, _ = held_out.distinct()
+    outputs = {name: each for name, each in outputs.items() if name not in REFERENCES}
     calibrations = {name: each.best_calibration(target) for name, each in outputs.items()}
     logs = {name: outputs[name].log_probabilities(calibration) for name, calibration in calibrations.items()}
     votes = [name for name, each in outputs.items() if isinstance(each, Votes)]

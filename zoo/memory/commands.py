@@ -1,13 +1,20 @@
-"""`zoo memory add` and `show`: the contents of a memory, and its growth while the model stays as it is."""
+"""`zoo memory`: the rows of a memory are shown, added and corrected, while the model stays as it is."""
 
 from __future__ import annotations
 
-from datamodules.core.errors import excerpt, visible
+import json
+
+import pyarrow.compute as pc
+
+from datamodules.core.errors import InputError, excerpt, visible
+from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, IndexMemory, Retriever, UnknownLabels
+from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
 from datamodules.retrieval.memories.changes import conflicting_rows, corrections
+from datamodules.retrieval.memories.memory import Change
 from zoo.memory.opened import OpenedMemory
+from zoo.memory.tuning import fit_again, how_to_train
 
 _SHOWN_CONFLICTS = 10
 
@@ -18,14 +25,10 @@ def add(
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
     id_column: Column | None = None,
-    header: bool | None = None,
-    class_names: str | list[str] | None = None,
     unknown_labels: UnknownLabels = "refuse",
     new_labels: bool = False,
     relabel: bool = False,
     tune: bool = False,
-    push: str | None = None,
-    retriever: Retriever | None = None,
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
 
@@ -39,32 +42,16 @@ def add(
         text_column: name or number of the text, or several; null: as for the first rows of the memory.
         label_column: name or number of the label; null: as for the first rows.
         id_column: name or number of an id; null names the rows VERSION:POSITION.
-        header: whether a CSV file has a header line; null: as for the first rows.
-        class_names: names for labels that are numbers from 1: a list, or a file; null: as for the first rows.
         unknown_labels: refuse a table with labels that the model does not know, or skip and count these rows.
         new_labels: add such rows: the model predicts their labels from then on by its memory alone.
         relabel: correct the memory: rows with the text of a new one get its label.
         tune: fit the weights to the grown memory, on the held-out rows that stayed with the model and on the added
             rows, each classified without it.
-        push: upload the changed model, too: wandb:entity/project/name, a new version of an artifact whose inputs have
-            the table, or user/name on the Hugging Face Hub.
-        retriever: back end to use instead of the model's (another server).
     """
-    opened = OpenedMemory.open_to_change(model, retriever, push=push)
+    opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
     memory, labels = opened.folder, opened.memory.labels()
-    given = {
-        "text_column": text_column,
-        "label_column": label_column,
-        "header": header,
-        "class_names": class_names,
-    }
-    columns = opened.columns | {name: value for name, value in given.items() if value is not None}
-    columns["id_column"] = id_column
-    if not labels:
-        columns["label_column"] = label_column
-    rows = read_table(file, **columns)
+    rows = opened.read(file, text_column, label_column, id_column)
     known = opened.addable_labels(new_labels)
-    tuned = opened.check_fits_weights("--tune") if tune else None
     corrected = 0
     if relabel and (changes := corrections(opened.folder.rows, opened.folder.opened.lookup, rows)):
         corrected = memory.relabel(changes, known).changed
@@ -88,24 +75,186 @@ def add(
             "a text with two labels has two votes; to give the old memories the new label: the same command with"
             " --relabel true"
         )
-    if tuned is not None:
-        from zoo.memory.tuning import fit_again
-
-        fit_again(tuned, None, refit=False, retriever=retriever)
-    opened.share(push)
+    if tune and opened.model is not None:
+        fit_again(opened.model, None, refit=False)
 
 
-def show(model: str, memory: str | None = None, retriever: Retriever | None = None) -> None:
+def remove(
+    model: str,
+    ids: str | None = None,
+    file: str | None = None,
+    where: str | None = None,
+    id_column: Column = "id",
+    allow_empty_class: bool = False,
+    refit: bool = False,
+) -> None:
+    """Remove rows from a model's memory. Its predictions do without them at once, as if they had never been there.
+
+    The old version stays: see `memory_version` of `zoo predict`, and `zoo memory compact`, which deletes it for good.
+    What the model itself has learned from the rows is printed, with the command that ends it.
+
+    Args:
+        model: a run folder or a model folder; or a memory folder.
+        ids: the rows' ids, such as '[12,2:0]'.
+        file: in place of ids, a table that has them in a column, or a .txt file with one in each line.
+        where: in place of ids, label=NAME for all rows of a class.
+        id_column: name or number of the column of ids in `file`.
+        allow_empty_class: whether the last row of a class may be removed.
+        refit: also fit the members that need no gradients again, and the weights, without the rows.
+    """
+    opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
+    memory = opened.folder
+    given = [name for name, value in (("ids", ids), ("file", file), ("where", where)) if value is not None]
+    if len(given) != 1:
+        raise InputError(
+            f"zoo memory remove: give one of --ids, --file and --where, not {len(given)} of them"
+        )
+    if ids is not None:
+        wanted = _parse_ids(ids)
+    elif file is not None:
+        wanted = _ids_in(file, id_column)
+    else:
+        wanted = _ids_where(memory, str(where))
+    if refit:  # a command that was killed after its first step is repeated
+        gone = memory.removed_ids()
+        wanted = [each for each in wanted if each not in gone]
+    _report(opened, memory.remove(wanted, allow_empty_class), "removed", refit)
+
+
+def relabel(
+    model: str,
+    ids: str | None = None,
+    label: str | None = None,
+    file: str | None = None,
+    id_column: Column = "id",
+    label_column: Column = "label",
+    allow_empty_class: bool = False,
+    refit: bool = False,
+) -> None:
+    """Give other labels to rows of a model's memory.
+
+    Args:
+        model: a run folder or a model folder; or a memory folder.
+        ids: the rows' ids, such as '[12,2:0]', which all get `label`.
+        label: the label of `ids`.
+        file: in place of both, a table with ids and labels, such as that of `zoo audit`.
+        id_column: name or number of the column of ids in `file`.
+        label_column: name or number of the column of labels in `file`.
+        allow_empty_class: whether the last row of a class may get another label.
+        refit: see `zoo memory remove`.
+    """
+    opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
+    if (file is None) == (ids is None) or (ids is None) != (label is None):
+        raise InputError("zoo memory relabel: give --ids and --label, or --file")
+    if file is not None:
+        rows = opened.read_labels(file, text_column=id_column, label_column=label_column)
+        wanted, labels = list(rows.texts), rows.labels or []
+    else:
+        wanted = _parse_ids(str(ids))
+        labels = [str(label)] * len(wanted)
+    opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
+    changes = dict(zip(wanted, labels, strict=True))
+    done = opened.folder.relabel(changes, opened.addable_labels(), allow_empty_class)
+    _report(opened, done, "relabelled", refit)
+
+
+def replace(
+    model: str,
+    file: str,
+    id_column: Column = "id",
+    text_column: TextColumn | None = None,
+    label_column: Column | None = None,
+    allow_empty_class: bool = False,
+    refit: bool = False,
+) -> None:
+    """Put the rows of a table in the place of those with the same ids in a model's memory.
+
+    Args:
+        model: a run folder or a model folder; or a memory folder.
+        file: table of texts with ids, labelled if the memory is.
+        id_column: name or number of the column of ids.
+        text_column: name or number of the text, or several; null: as for the first rows of the memory.
+        label_column: name or number of the label; null: as for the first rows.
+        allow_empty_class: whether the last row of a class may get another label.
+        refit: see `zoo memory remove`.
+    """
+    opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
+    rows = opened.read(file, text_column, label_column, id_column)
+    done = opened.folder.replace(rows, opened.addable_labels(), allow_empty_class)
+    _report(opened, done, "replaced", refit)
+
+
+def compact(model: str, keep: int = 1) -> None:
+    """Delete the old versions of a model's memory for good, with the texts that only they have.
+
+    Args:
+        model: a run folder or a model folder; or a memory folder.
+        keep: number of versions to keep, the current one included.
+    """
+    opened = OpenedMemory.open_to_change(model)
+    memory, folder = opened.folder, opened.model
+    deleted = memory.compact(keep)
+    first = memory.versions()[0][0]
+    kept = "version" if first == memory.version else f"versions {first} to"
+    print(f"{memory.location()}: {deleted} versions deleted, {kept} {memory.version} kept")
+    if deleted and memory.retriever.is_on_server:
+        print(
+            "the server keeps the index of the first version, which other memories may share; delete it there"
+        )
+    if folder is None:
+        return
+    state = folder.state
+    fitted_at = max((version for version in state.fitted if version <= first), default=0)
+    folder.switch(state.since(first))
+    folder.delete_unused_values()
+    if state.fitted_to(first).members is not None and fitted_at < first:
+        print(
+            f"the members were fitted to version {fitted_at}, and know its rows; to fit them to those of the"
+            f" memory: zoo memory tune {model} LABELLED.csv --refit true"
+        )
+    print(
+        "the training table and its copies in the cache of data are as they were; delete them if no text may remain"
+        " there"
+    )
+
+
+def tune(
+    model: str,
+    file: str,
+    text_column: TextColumn | None = None,
+    label_column: Column | None = None,
+    refit: bool = False,
+) -> None:
+    """Fit the weights of a model's memory again, on labelled rows: after it has grown, or to start with.
+
+    The calibration and the weights of the members are written into the model folder, and used from the memory's present
+    version on. An earlier version of the memory keeps its own.
+
+    Args:
+        model: a run folder or a model folder.
+        file: table of labelled rows that are in neither the training set nor the memory.
+        text_column: name or number of the text, or several; null: as in training.
+        label_column: name or number of the label; null: as in training.
+        refit: first fit the members that need no gradients (lexical, bag, the kernel machine on a frozen encoder) to
+            the memory's labelled rows instead of the training rows.
+    """
+    folder = OpenedMemory.open_to_change(model).model_with_weights("zoo memory tune")
+    options = folder.meta.data.options
+    names = ("text_column", "label_column", "header", "quotes", "class_names")
+    columns = {name: options[name] for name in names if name in options}
+    given = {"text_column": text_column, "label_column": label_column}
+    columns |= {name: value for name, value in given.items() if value is not None}
+    fit_again(folder, read_table(file, **columns), refit)
+
+
+def show(model: str, memory: str | None = None) -> None:
     """Print where a memory is, its versions, labels, back end and ranking.
 
     Args:
         model: a run folder or a model folder; or a memory folder.
         memory: a memory folder instead of the model's.
-        retriever: back end to use instead of the model's (another server).
     """
-    import pyarrow.compute as pc
-
-    opened = OpenedMemory.open(model, retriever, memory).memory
+    opened = OpenedMemory.open(model, memory).memory
     facts = {"memory": opened.location()}
     labels, conflicts = opened.labels(), list[str]()
     if isinstance(opened, FolderMemory):
@@ -137,3 +286,54 @@ def _conflicts_of(memory: FolderMemory) -> list[str]:
         listed = ", ".join(f"{name} {label}" for name, label in votes)
         lines.append(f"{excerpt(named.texts[0], 60)}: {visible(listed)}")
     return lines
+
+
+def _parse_ids(text: str) -> list[str]:
+    """Return the ids in '[a,b]', 'a,b' or a JSON list of strings; raise an `InputError` if there are none."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if isinstance(values, list) and all(isinstance(each, str) for each in values):
+        ids = values
+    else:  # not as JSON or YAML, where 007 is the number 7
+        ids = [each.strip() for each in text.strip().removeprefix("[").removesuffix("]").split(",")]
+    if not all(ids) or not ids:
+        raise InputError(f"--ids {visible(text)}: names no id; give a list, such as '[12,2:0]'")
+    return ids
+
+
+def _ids_in(file: str, id_column: Column) -> list[str]:
+    if file.endswith(".txt"):
+        return [name for line in open_lines(file) if (name := line.rstrip("\r\n"))]
+    return list(read_table(file, id_column, None).texts)
+
+
+def _ids_where(memory: FolderMemory, condition: str) -> list[str]:
+    """The ids of the rows for which `label=NAME` is true."""
+    column, equals, name = condition.partition("=")
+    if column.strip() != "label" or not equals:
+        raise InputError(f"--where {visible(condition)}: only label=NAME is known")
+    if name not in memory.labels():
+        raise InputError(
+            f"--where {visible(condition)}: no row has this label; there are {visible(', '.join(memory.labels()))}"
+        )
+    ids: list[str] = memory.rows.table.filter(pc.field("label") == name).column("id").to_pylist()
+    return ids
+
+
+def _report(opened: OpenedMemory, done: Change, what: str, refit: bool) -> None:
+    """Print what a change has done, and end it: fit again what can be, or name what still knows the old rows."""
+    print(f"{opened.memory.location()}: version {done.version}, {done.rows} memories, {done.changed} {what}")
+    model = opened.model
+    if model is None or not (done.changed or refit):
+        return
+    if refit:
+        fit_again(model, None, refit)
+    elif model.meta.fits_weights:
+        print(
+            "the fitted members and their weights are as they were; to fit them to the rows of the memory: this command"
+            f" with --refit true, or zoo memory tune {model.source} LABELLED.csv --refit true"
+        )
+    else:
+        print(f"the network is as it was, and knows the rows that it was trained with; {how_to_train(model)}")

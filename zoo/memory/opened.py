@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
-from datamodules.retrieval import FolderMemory, Memory, Retriever, open_memory
+from datamodules.corpora.records import Column, TextColumn
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
+from datamodules.retrieval import FolderMemory, Memory, open_memory
 from zoo.model_folder.folder import ModelFolder, is_model
 
 
@@ -21,27 +23,23 @@ class OpenedMemory(NamedTuple):
     model: ModelFolder | None
 
     @classmethod
-    def open(cls, name: str, retriever: Retriever | None = None, memory: str | None = None) -> OpenedMemory:
+    def open(cls, name: str, memory: str | None = None) -> OpenedMemory:
         """Open the memory of a model or another one (`memory`), or a memory folder, in the current version."""
         if not is_model(name):
             if memory is not None:
                 raise InputError(f"{name}: is a memory folder; give a model, or omit --memory")
-            return cls(open_memory(name, retriever), None)
+            return cls(open_memory(name), None)
         model = ModelFolder.open(name)
-        retriever = retriever or model.retriever()
-        opened = model.open_memory(retriever) if memory is None else open_memory(memory, retriever)
+        opened = model.open_memory() if memory is None else open_memory(memory, model.retriever())
         _check_labels(model, opened)
         return cls(opened, model)
 
     @classmethod
-    def open_to_change(
-        cls, name: str, retriever: Retriever | None = None, refit: bool = False, push: str | None = None
-    ) -> OpenedMemory:
-        """Open a memory that can be changed; raise an `InputError` unless what follows is possible, too."""
-        opened = cls.open(name, retriever)
-        opened.check_push(push)
-        if refit:
-            opened.check_fits_weights("--refit")
+    def open_to_change(cls, name: str, fits_for: str | None = None) -> OpenedMemory:
+        """Open a memory that can be changed; `fits_for` is the option that fits the model's weights afterwards."""
+        opened = cls.open(name)
+        if fits_for is not None:
+            opened.model_with_weights(fits_for)
         if opened.model is not None:
             opened.model.check_changeable()
         return opened
@@ -53,10 +51,29 @@ class OpenedMemory(NamedTuple):
             raise self.memory.is_only_read()
         return self.memory
 
-    @property
-    def columns(self) -> PlainDict:
-        """The arguments of `read_table` for rows like those of the memory."""
-        return {} if self.model is None else dict(self.model.meta.data.memory_columns)
+    def read(
+        self,
+        file: str,
+        text_column: TextColumn | None = None,
+        label_column: Column | None = None,
+        id_column: Column | None = None,
+    ) -> Rows:
+        """Read a table of rows for the memory; columns that are None are those of its first rows."""
+        given = {"text_column": text_column, "label_column": label_column}
+        columns = {} if self.model is None else dict(self.model.meta.data.memory_columns)
+        columns |= {name: value for name, value in given.items() if value is not None}
+        if not self.memory.labels():
+            columns["label_column"] = label_column
+        columns["id_column"] = id_column
+        return self.read_labels(file, **columns)
+
+    def read_labels(self, file: str, **columns: Any) -> Rows:
+        """Read a table by arguments of `read_table`; its labels are names, or numbers as in the training table."""
+        columns.pop("class_names", None)
+        rows = read_table(file, **columns)
+        unknown = set(rows.labels or ()) - set(self.memory.labels())
+        names = None if self.model is None else self.model.meta.data.memory_columns.get("class_names")
+        return rows if names is None or not unknown else read_table(file, **columns, class_names=names)
 
     def addable_labels(self, new_labels: bool = False) -> list[str] | None:
         """Return the labels that rows of the memory may have; None = any."""
@@ -78,36 +95,18 @@ class OpenedMemory(NamedTuple):
                 " again with their rows, or use a MemoryEnsemble"
             )
 
-    def check_fits_weights(self, option: str) -> ModelFolder:
+    def model_with_weights(self, option: str) -> ModelFolder:
         """Return the model, or raise an `InputError` if it has no weights that can be fitted without training."""
-        if (model := self.model) is None:
+        if self.model is None:
             raise InputError(
                 f"{option}: {self.memory.location()} is a memory folder, and has no weights; name the model"
             )
-        model.check_changeable()
-        if not model.meta.fits_weights:
+        if not self.model.meta.fits_weights:
             raise InputError(
-                f"{model.source}: a {model.meta.model} has no weights that could be fitted without training; train a"
-                " MemoryEnsemble"
+                f"{self.model.source}: a {self.model.meta.model} has no weights that could be fitted without training;"
+                " train a MemoryEnsemble"
             )
-        return model
-
-    def check_push(self, push: str | None) -> None:
-        """Raise an `InputError` unless the model, once changed, can be uploaded as `push`."""
-        if push is None:
-            return
-        if self.model is None:
-            raise InputError(f"--push: {self.memory.location()} is a memory folder; name the model")
-        from zoo.model_folder import sharing  # the import takes seconds
-
-        sharing.check_target(push)
-
-    def share(self, push: str | None) -> None:
-        """Upload the changed model, if `push` names a place."""
-        if push is not None and self.model is not None:
-            from zoo.model_folder import sharing  # the import takes seconds
-
-            print(sharing.share(self.model.source, push))
+        return self.model
 
 
 def _check_labels(model: ModelFolder, memory: Memory) -> None:

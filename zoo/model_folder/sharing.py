@@ -27,18 +27,6 @@ def check_target(name: str, private: bool = False) -> None:
         )
 
 
-def share(model: str, name: str) -> str:
-    """Export a changed model, upload it, and return its new address."""
-    with tempfile.TemporaryDirectory() as parent:
-        folder = export(model, Path(parent) / "model")
-        try:
-            return upload(folder, name)
-        except InputError as error:
-            raise InputError(
-                f"{error}; {model} is changed, and `zoo export {model} FOLDER --push {name}` uploads it later"
-            ) from error
-
-
 def upload(folder: Path, name: str, private: bool = False) -> str:
     """Upload an exported model, and return its new address."""
     if artifacts.is_artifact_name(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
@@ -25,28 +25,34 @@ from zoo.serve.rows import hits_of, report_row
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
 
 
-class Limits(NamedTuple):
-    """Limits of one request."""
+def make_app(
+    live: LiveModel, key: str | None = None, max_texts: int = 1024, max_bytes: int = 8_000_000
+) -> FastAPI:
+    """Make the application; with a key, every route but `/health` requires it.
 
-    #: texts, or rows.
-    texts: int = 1024
-    #: bytes of the body.
-    bytes: int = 8_000_000
-
-
-def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = None) -> FastAPI:
-    """Make the application; with a key, every route but `/health` requires it."""
-    limits = limits or Limits()
+    A request has at most `max_texts` texts or rows, and `max_bytes` in its body.
+    """
     app = FastAPI(title="Memory Zoo", version=__version__, description=f"The model {live.source}.")
-    app.add_middleware(LimitedBodies, most=limits.bytes)
+    app.add_middleware(LimitedBodies, most=max_bytes)
     if key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     app.add_exception_handler(InputError, _refuse)
-    needs_key = [Depends(_KeyCheck(key))]
+
+    def check_key(
+        given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
+    ) -> None:
+        # `surrogateescape`: any bytes of a header can be compared.
+        sent = b"" if given is None else given.credentials.encode("utf-8", "surrogateescape")
+        if key is not None and not hmac.compare_digest(sent, key.encode()):
+            raise HTTPException(
+                401, "send the key of the server: Authorization: Bearer KEY", {"WWW-Authenticate": "Bearer"}
+            )
+
+    needs_key = [Depends(check_key)]
 
     def check_number(number: int, what: str) -> None:
-        if number > limits.texts:
-            raise HTTPException(413, f"{number} {what} in one request; send at most {limits.texts}")
+        if number > max_texts:
+            raise HTTPException(413, f"{number} {what} in one request; send at most {max_texts}")
 
     @app.get("/health")
     def health() -> PlainDict:
@@ -138,25 +144,6 @@ def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = No
         return {**report, "memory_version": served.memory_version}
 
     return app
-
-
-class _KeyCheck:
-    """Refuses requests without the key."""
-
-    def __init__(self, key: str | None) -> None:
-        self._key = None if key is None else key.encode()
-
-    def __call__(
-        self, given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
-    ) -> None:
-        if self._key is None:
-            return
-        # `surrogateescape`: any bytes of a header can be compared.
-        key = b"" if given is None else given.credentials.encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(key, self._key):
-            raise HTTPException(
-                401, "send the key of the server: Authorization: Bearer KEY", {"WWW-Authenticate": "Bearer"}
-            )
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:

@@ -20,6 +20,8 @@ from datamodules.core.lightning import predict_only
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from zoo.serve.live_model import LiveModel
+
 #: Environment variable with the key that every request must send.
 KEY = "ZOO_SERVE_KEY"
 _LEAST_KEY = 16
@@ -75,6 +77,10 @@ def serve(
             "threads": threads,
         }
         os.environ[_OPTIONS] = json.dumps(options)  # uvicorn gives none to an application that it makes
+        if workers > 1:
+            # Uvicorn would start processes that cannot load the model again and again. This one keeps nothing of it.
+            _load()
+            gc.collect()
         address, opened = listening.getsockname(), f"[{host}]" if ":" in host else host
         print(f"{visible(model)}: http://{opened}:{address[1]} (routes: /docs)", flush=True)
         uvicorn.run(
@@ -89,13 +95,23 @@ def serve(
 
 
 def make_application() -> FastAPI:
-    """Load the model in this process, which only predicts, and make its application: uvicorn's factory."""
-    options = json.loads(os.environ[_OPTIONS])
+    """Load the model in this process, and make its application: uvicorn's factory."""
+    from zoo.serve.app import make_app
+
     _end_with_parent()
+    live = _load()
+    # What is loaded stays: the garbage collector need not search it.
+    gc.collect()
+    gc.freeze()
+    return make_app(live, os.environ.get(KEY))
+
+
+def _load() -> LiveModel:
+    """Load the model in this process, which only predicts, with one prediction."""
+    options = json.loads(os.environ[_OPTIONS])
     predict_only()
     import torch
 
-    from zoo.serve.app import make_app
     from zoo.serve.live_model import LiveModel
 
     torch.set_num_threads(options["threads"])
@@ -103,10 +119,7 @@ def make_application() -> FastAPI:
     import_module(options["module"])  # of a model of the user's own
     live = LiveModel(options["model"], options["device"])
     live.current().records(["warm up"])  # compiled code is loaded by the first prediction
-    # What is loaded stays: the garbage collector need not search it.
-    gc.collect()
-    gc.freeze()
-    return make_app(live, os.environ.get(KEY))
+    return live
 
 
 def _end_with_parent() -> None:

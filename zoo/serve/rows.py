@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, check_count
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.memories.memory import Neighbors
-from zoo.layers.vote import count_votes, vote
 
 
 def hits_of(neighbors: Neighbors) -> list[list[PlainDict]]:
@@ -31,8 +29,6 @@ def report_row(memory: Memory, row_id: str, k: int) -> PlainDict | None:
 
     A neighbor votes for its label with the third power of its retrieval score; `votes` are shares, the largest first.
     """
-    import pyarrow.compute as pc
-
     check_count("k", k, MOST_HITS)
     if not isinstance(memory, FolderMemory):
         raise InputError(
@@ -43,27 +39,21 @@ def report_row(memory: Memory, row_id: str, k: int) -> PlainDict | None:
         return None
     (described,) = memory.rows.select([row]).table.to_pylist()
     neighbors = memory.search([described["text"]], k, exclude_duplicates=True, own_ids=[row_id])
-    report: PlainDict = {**described, "neighbors": hits_of(neighbors)[0]}
+    hits = hits_of(neighbors)[0]
+    report: PlainDict = {**described, "neighbors": hits}
     if described["label"] is None:
         return report
-    votes = _votes(neighbors)
+    votes = _votes(hits)
     best = next(iter(votes), None)
-    return {
-        **report,
-        "votes": votes,
-        "vote": best,
-        "agrees": None if best is None else best == described["label"],
-    }
+    agrees = None if best is None else best == described["label"]
+    return {**report, "votes": votes, "vote": best, "agrees": agrees}
 
 
-def _votes(neighbors: Neighbors) -> dict[str, float]:
-    """Label -> share of the vote of one text's neighbors, largest first."""
-    memories = neighbors.memories
-    labels = memories.distinct_labels()
-    number = {label: position for position, label in enumerate(labels)}
-    # Row -1 (no memory) reads the appended class.
-    classes = np.array([*(number[label] for label in memories.labels or ()), -1])
-    rows, scores = torch.from_numpy(neighbors.rows), torch.from_numpy(neighbors.scores)
-    shares = vote(torch.zeros_like(scores), scores, rows >= 0, 0.0)
-    votes = count_votes(shares, torch.from_numpy(classes[neighbors.rows]), len(labels))[0].tolist()
-    return dict(sorted(zip(labels, votes, strict=True), key=lambda each: -each[1]))
+def _votes(hits: list[PlainDict]) -> dict[str, float]:
+    """Label -> share of the vote of hits, best first; see `zoo.layers.vote`."""
+    shares: dict[str, float] = {}
+    for hit in hits:
+        relative = hit["retrieval_score"] / max(hits[0]["retrieval_score"], 1e-6)
+        shares[hit["label"]] = shares.get(hit["label"], 0.0) + max(relative, 1e-3) ** 3
+    total = sum(shares.values())
+    return {label: share / total for label, share in sorted(shares.items(), key=lambda each: -each[1])}

@@ -93,10 +93,10 @@ def test_planted_errors_are_found_and_corrected(run: Run, zoo_command: Zoo, tmp_
     assert [row.id for row in found.rows] == [row["id"] for row in rows]
 
     # A table in which nobody confirmed anything changes nothing; a confirmed label makes a version.
-    result = zoo_command("audit", folder, "--apply=audit.csv")
+    result = zoo_command("memory", "relabel", folder, "--file=audit.csv")
     assert result.out.splitlines()[0].endswith("version 1, 90 memories, 0 relabelled"), result.err
     Path("confirmed.csv").write_text(f"id,label\n{rows[0]['id']},{rows[0]['suggested']}\n")
-    result = zoo_command("audit", folder, "--apply=confirmed.csv")
+    result = zoo_command("memory", "relabel", folder, "--file=confirmed.csv")
     assert result.out.splitlines()[0].endswith("version 2, 90 memories, 1 relabelled"), result.err
     after = {row.id: row for row in audit(zoo.load(folder)).rows}
     assert after[rows[0]["id"]].suspicion < 0.5
@@ -191,12 +191,11 @@ def test_an_encoder_that_has_learned_the_labels_is_not_read(
     train = write_table(tmp_path / "noisy.csv", ROWS)
     predictor = zoo.load(run("bilstm", f"--data.word_vectors={vectors}", table=train))
     given = []
-    monkeypatch.setattr(judging, "cross_judge", lambda inputs, reader: given.append(inputs))
+    monkeypatch.setattr(judging, "cross_judge", given.append)
     judge(predictor.memory, predictor.memory.labels(), predictor)
-    (inputs,) = given
-    assert inputs.names == ["lexical", "lexical_vote", "bag"]
-    assert inputs.rows.readings.vectors is None
-    assert inputs.rows.readings.bags.shape == (len(predictor.memory), 8)
+    (rows,) = given
+    assert rows.readings.vectors is None
+    assert rows.readings.bags.shape == (len(predictor.memory), 8)
 
 
 def test_a_model_without_memory_is_refused(zoo_command: Zoo, train_csv: Path) -> None:
@@ -242,7 +241,7 @@ def test_what_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
         ("id,suggested\n3,metal\n", "label"),
     ):
         Path("bad.csv").write_text(contents)
-        assert expected in refusal(zoo_command("audit", memory, "--apply=bad.csv"))
+        assert expected in refusal(zoo_command("memory", "relabel", memory, "--file=bad.csv"))
     assert FolderMemory(memory, EmbeddedRetriever()).version == 1
     assert "names no file" in refusal(zoo_command("audit", memory, "--output="))
     for name, rows, expected in (

@@ -21,8 +21,7 @@ from tests.zoo.adapters import Classification
 from tests.zoo.baselines.test_reference_labels import fitted
 from tests.zoo.conftest import sentences, write_table
 from zoo.baselines.line import LINE, PTE, draw_edge, noise_tables, sample_edges
-from zoo.baselines.skip_gram import SkipGram
-from zoo.baselines.word_averages import Corpus, WordAverages, read_corpus
+from zoo.baselines.word_averages import Corpus, SkipGram, WordAverages, read_corpus
 
 TRAIN = sentences(60, seed=3)
 #: Three texts of five words, one without any, one memory.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from tests.zoo.conftest import LABELS, Result, write_table
+from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.answer import AnswerScores, number_groups
-from zoo.ensemble.network import EnsembleNetwork
+from zoo.ensemble.member import Readings
 from zoo.ensemble.outputs import Scores
-from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
+from zoo.ensemble.pool import HeldOut, fit_pool
 
 Run = Callable[..., Path]
 Pairs = list[tuple[str, str]]
@@ -92,14 +92,14 @@ def test_equal_row_numbers_of_another_table_exclude_no_memory(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     excluded: list[int] = []
-    excluded_rows = EnsembleNetwork.excluded_rows
+    without_duplicates = Readings.without_duplicates
 
-    def record(self: EnsembleNetwork, *arguments: Any) -> Any:
-        rows = excluded_rows(self, *arguments)
-        excluded.extend(map(len, rows or []))
-        return rows
+    def record(self: Readings, own_ids: Sequence[str] | None = None) -> Readings:
+        readings = without_duplicates(self, own_ids)
+        excluded.extend(map(len, readings.excluded or []))
+        return readings
 
-    monkeypatch.setattr(EnsembleNetwork, "excluded_rows", record)
+    monkeypatch.setattr(Readings, "without_duplicates", record)
     table = write_table(tmp_path / "train.csv", distinct_sentences(60, seed=1))
     other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2))
     options = [
@@ -153,24 +153,3 @@ def test_duplicates_do_not_make_weights_more_certain() -> None:
     once = HeldOut({name: Scores(each) for name, each in outputs.items()}, target, np.arange(60))
     many = HeldOut.join([once] * 20)
     assert fit_pool(many) == fit_pool(once)
-
-
-def test_duplicates_among_validation_rows_do_not_change_the_weights(run: Run, tmp_path: Path) -> None:
-    rows = distinct_sentences(40, seed=3, labels=LABELS[:2], noise=True)
-    twice = write_table(tmp_path / "twice.csv", [*rows, *exact(rows)])
-    once = write_table(tmp_path / "once.csv", rows)
-    table = write_table(tmp_path / "train.csv", distinct_sentences(60, seed=4, labels=LABELS[:2]))
-    answers = [
-        answer_of(run(file.stem, FAST, f"--data.validation_file={file}", "--model.few_rows=0", table=table))
-        for file in (twice, once)
-    ]
-    assert [answer["rows"][0]["texts"] for answer in answers] == [80, 40]
-    assert answers[0]["weights"] == answers[1]["weights"]
-
-
-def test_folds_keep_groups_together() -> None:
-    random = np.random.default_rng(0)
-    groups = random.integers(0, 30, 200)
-    folds = folds_of(random.integers(0, 3, 200), 5, groups)
-    assert {len(set(folds[groups == group])) for group in set(groups)} == {1}
-    assert len(set(folds)) == 5

@@ -12,6 +12,7 @@ import pytest
 
 from tests.zoo.conftest import write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
+from zoo.ensemble import encoder_training
 from zoo.ensemble.encoder_training import train_encoder
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
@@ -47,7 +48,7 @@ def test_an_encoder_on_all_rows_is_the_one_that_predicts(
         return fit_everything(self)
 
     monkeypatch.setattr(MemoryEnsemble, "on_train_start", keep)
-    monkeypatch.setattr(MemoryEnsemble, "fresh_network", lambda self, data: copy.deepcopy(start["network"]))
+    monkeypatch.setattr(encoder_training, "fresh_network", lambda *_: copy.deepcopy(start["network"]))
     monkeypatch.setattr(EnsembleFit, "run", compare)
     table = write_table(tmp_path / "train.csv", distinct_sentences(120, seed=1))
     run("run", "--trainer.max_epochs=3", "--model.dropout=0", *options, table=table)

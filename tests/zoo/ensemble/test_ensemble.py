@@ -16,11 +16,10 @@ import torch
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import LABELS, Result, resume, sentences, write_table
+from tests.zoo.conftest import LABELS, Result, refusal, resume, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.base import read_table
 from zoo.ensemble.fit import EnsembleFit
-from zoo.ensemble.model import MemoryEnsemble
 from zoo.training.checkpoints import Start
 
 Run = Callable[..., Path]
@@ -171,17 +170,6 @@ def test_the_best_epoch_of_the_encoder_is_kept(run: Run) -> None:
     assert len(best["memory_zoo"]["epochs"]) == accuracies.index(max(accuracies)) + 1
 
 
-def test_members_of_random_labels_are_no_better_than_chance_on_held_out_rows(
-    run: Run, tmp_path: Path
-) -> None:
-    """On rows that they have learned from, the members would nearly always be right."""
-    random = np.random.default_rng(0)
-    rows = [(text, str(random.choice(LABELS))) for text, _ in sentences(150, seed=5)]
-    folder = run("run", "--data.validation_split=0.4", table=write_table(tmp_path / "noise.csv", rows))
-    answer = json.loads((folder / "answer.json").read_text())
-    assert {row["name"]: row["accuracy"] for row in answer["rows"]}["all"] < 0.55
-
-
 def test_a_transformer_is_named_once(run: Run, tiny_bert: Path) -> None:
     folder = run("run", f"--model.transformer={tiny_bert}")
     frozen = Start.open(str(folder))
@@ -206,20 +194,6 @@ def test_a_transformer_is_named_once(run: Run, tiny_bert: Path) -> None:
         own = model.network.read(dataset.__getitems__(range(len(texts))), {"vectors"})
     scores = [model.network.members["encoder"](each) for each in (looked_up, own)]
     torch.testing.assert_close(scores[0].scores, scores[1].scores, rtol=1e-4, atol=1e-4)
-
-
-def test_the_stages_come_in_order(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages: list[str] = []
-    show_stage = MemoryEnsemble.show_stage
-
-    def record(self: MemoryEnsemble, stage: str) -> None:
-        stages.append(stage)
-        show_stage(self, stage)
-
-    monkeypatch.setattr(MemoryEnsemble, "show_stage", record)
-    run("run")
-    shown = [stage[:12] for stage in stages if stage.startswith("stage")]
-    assert shown == [f"stage {i} of 4" for i in range(1, 5)]
 
 
 @pytest.mark.usefixtures("_wandb_offline")
@@ -285,22 +259,16 @@ def test_small_tables(run: Run, rows: list[tuple[str, str]], tmp_path: Path) -> 
     assert zoo.load(folder).predict("apple")[0].label in {label for _, label in rows}
 
 
+def test_a_training_needs_a_number_of_epochs(zoo_command: Zoo, train_csv: Path) -> None:
+    options = [*SMALL, f"--data.train_file={train_csv}", "--run_dir=run", "--trainer.max_epochs=-1"]
+    refusal(zoo_command("fit", *options), "the number of epochs")
+
+
 def test_a_table_of_one_text_leaves_nothing_to_fit_weights_on(zoo_command: Zoo, tmp_path: Path) -> None:
     table = write_table(tmp_path / "same.csv", [("red apple", "fruit"), ("red apple", "metal")])
     result = zoo_command("fit", *SMALL, f"--data.train_file={table}", "--run_dir=run")
     assert result.code == 2
     assert "same.csv: a single text" in result.err
-
-
-def test_without_validation_rows_the_table_is_about_cross_fitted_rows(run: Run, tmp_path: Path) -> None:
-    table = write_table(tmp_path / "train.csv", distinct_sentences(90, seed=1))
-    folder = run("run", "--data.validation_split=0", table=table)
-    answer = json.loads((folder / "answer.json").read_text())
-    num_rows = 90
-    assert answer["split"] == "training"
-    assert {row["texts"] for row in answer["rows"]} == {num_rows}
-    assert {"svm", "majority", "all"} <= {row["name"] for row in answer["rows"]}
-    assert "validation rows" not in " ".join(answer["notes"])
 
 
 def test_duplicates_are_in_one_fold(run: Run, tmp_path: Path) -> None:
@@ -348,20 +316,3 @@ def test_memories_with_other_labels_do_not_vote(
     )  # fmt: skip
     assert result.code == 2
     assert "there are no memories (data.num_memories), or they have other labels" in result.err
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--model.members=[lexical,lexical]", "choose some of lexical"),
-        ("--model.members=[]", "choose some of lexical"),
-        ("--model.max_letters=1", "max_letters"),
-        ("--model.folds=1", "folds"),
-        ("--model.train_transformer=true", "model.transformer names none"),
-        ("--trainer.max_epochs=-1", "the number of epochs"),
-    ],
-)
-def test_refused_options(option: str, words: str, zoo_command: Zoo, train_csv: Path) -> None:
-    result = zoo_command("fit", *SMALL, f"--data.train_file={train_csv}", "--run_dir=run", option)
-    assert result.code == 2
-    assert words in result.err

@@ -68,7 +68,7 @@ def test_the_memory_is_encoded_by_the_tuned_encoder(
     folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5")
     predictor = zoo.load(folder)
     predictor.model.search_memory(predictor.data, predictor.memory)
-    memory = predictor.model.network.memory
+    memory = predictor.model.network.memory.encoded
     texts = memory.memory.rows.texts[:10]
     np.testing.assert_allclose(predictor.encode(texts), memory.vectors[:10], atol=2e-2)
 
@@ -80,28 +80,6 @@ def test_random_labels_stay_random(run: Run, tiny_bert: Path, tmp_path: Path) ->
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=60", "--data.validation_split=0.4"]
     table = write_table(tmp_path / "noise.csv", rows)
     assert accuracies(run("run", *options, table=table))["all"] < 0.6
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--model.metric_steps=-1", "model.metric_steps=-1"),
-        ("--model.metric_layers=0", "model.metric_layers=0"),
-    ],
-)
-def test_refusals(
-    zoo_command: Callable[..., Result], train_csv: Path, tiny_bert: Path, option: str, message: str
-) -> None:
-    result = zoo_command(
-        "fit",
-        "--model=MemoryEnsemble",
-        f"--model.transformer={tiny_bert}",
-        "--data=ClassificationDataModule",
-        f"--data.train_file={train_csv}",
-        option,
-    )
-    assert result.code != 0
-    assert message in result.err
 
 
 # --- unusual tables and encoders ---

@@ -102,3 +102,5 @@ def test_folds_divide_each_class_evenly() -> None:
     counts = np.array([np.bincount(folds[target == c], minlength=5) for c in range(3)])
     assert counts.max(axis=1).tolist() == [10, 5, 1]
     assert (counts.max(axis=1) - counts.min(axis=1)).max() <= 1
+    groups = np.arange(78) // 2
+    assert all(len(set(folds_of(target, 5, groups)[groups == group])) == 1 for group in set(groups))

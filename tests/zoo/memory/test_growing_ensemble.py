@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,17 @@ import torch
 from numpy.typing import NDArray
 
 import zoo
+from datamodules.batch import ClassificationBatch
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.model import MemoryEnsemble
-from zoo.ensemble.network import EnsembleOutput
+from zoo.ensemble.network import EnsembleNetwork, EnsembleOutput
 from zoo.ensemble.new_labels import NEVER, with_new_classes
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import Pool
-from zoo.tasks.classification.predictor import Prediction
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -104,15 +104,13 @@ def test_each_version_keeps_its_predictions(
     run: Run, zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs: list[EnsembleOutput] = []
-    explain = MemoryEnsemble.explain
+    forward = EnsembleNetwork.forward
 
-    def record(
-        self: MemoryEnsemble, predictions: Sequence[Prediction], output: EnsembleOutput, memories: bool
-    ) -> list[Prediction]:
-        outputs.append(output)
-        return explain(self, predictions, output, memories)
+    def record(self: EnsembleNetwork, batch: ClassificationBatch) -> EnsembleOutput:
+        outputs.append(forward(self, batch))
+        return outputs[-1]
 
-    monkeypatch.setattr(MemoryEnsemble, "explain", record)
+    monkeypatch.setattr(EnsembleNetwork, "forward", record)
     # Labels with noise give the votes a weight.
     rows = [(text, "metal" if i % 4 == 0 else label) for i, (text, label) in enumerate(sentences(90, 1))]
     folder = run("run", table=write_table(tmp_path / "noisy.csv", rows))

@@ -84,7 +84,7 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     assert "40 memories, 0 removed" in again[0]
     assert "lexical fitted to 40 rows of the memory" in again[1]
     assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40")
-    fit_again(ModelFolder.open(never), None, True, None)
+    fit_again(ModelFolder.open(never), None, True)
     mine, others = zoo.load(folder), zoo.load(never)
     assert mine.predict(TEXTS) == others.predict(TEXTS)
     assert mine.model.describe_weights() == others.model.describe_weights()

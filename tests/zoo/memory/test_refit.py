@@ -20,7 +20,7 @@ from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Encoder
-from zoo.ensemble.refit import MemberFit
+from zoo.ensemble.refit import refit_members
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -82,8 +82,8 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
     again = zoo.load(train("again", [*FIRST, *MORE], LEXICAL)).model.network
     refitted = zoo.load(folder).model.network
-    for kind, name in (("members", "lexical"), ("references", "svm"), ("references", "majority")):
-        actual, expected = (getattr(each, kind)[name](Readings(TEXTS)).scores for each in (refitted, again))
+    for name in ("lexical", "svm", "majority"):
+        actual, expected = (each.members[name](Readings(TEXTS)).scores for each in (refitted, again))
         assert torch.equal(actual, expected)
     # An earlier version keeps its own members.
     after = probabilities(folder)
@@ -124,9 +124,9 @@ def test_a_kernel_machine_on_a_frozen_encoder(
     predictor.model.search_memory(predictor.data, predictor.memory)
     network = predictor.model.network
     expected = Encoder(network.sizes)
-    target = network.memory_target.numpy()
+    target = network.memory.target.numpy()
     rows = np.flatnonzero(target < len(LABELS))
-    expected.fit(Readings([], vectors=torch.from_numpy(network.memory.vectors[rows])), target[rows])
+    expected.fit(Readings([], vectors=torch.from_numpy(network.memory.encoded.vectors[rows])), target[rows])
     queries = Readings([], vectors=torch.from_numpy(predictor.model.encode(predictor.data, TEXTS)))
     assert len(rows) == 100
     # Texts are encoded in other batches.
@@ -172,7 +172,7 @@ def test_a_learned_metric_is_named(
     train: Callable[..., Path], grow: Callable[..., str], tiny_bert: Path
 ) -> None:
     folder = train("run", FIRST, f"--model.transformer={tiny_bert}", "--model.metric_steps=1")
-    is_learned = zoo.load(folder).model.network.has_learned_metric
+    is_learned = zoo.load(folder).model.network.encoder_before is not None
     assert ("the encoder's metric has learned" in grow(folder)) == is_learned
 
 
@@ -235,5 +235,5 @@ def test_refusals(run: Run, zoo_command: Zoo, dev: Path, tmp_path: Path) -> None
     folder = run("run", LEXICAL)
     predictor = zoo.load(folder)
     with pytest.raises(InputError, match="an index of your own can only be searched"):
-        MemberFit(predictor.model, predictor.data, None)
+        refit_members(predictor.model, predictor.data, None, crosses=True)
     assert not list(folder.glob("members-*"))

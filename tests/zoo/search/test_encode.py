@@ -176,6 +176,11 @@ def test_a_classifiers_memory_with_labels(zoo_command: Command, fit: Callable[..
     assert result.out == "memory: 30 memories, 3 labels\n", result.err
     texts = [text for text, _ in sentences(30, seed=7)]
     np.testing.assert_allclose(np.load("out/vectors.npy"), zoo.load(checkpoint).encode(texts), atol=1e-6)
+    # An exported folder has the same encoder.
+    assert zoo_command("export", checkpoint, "shared").code == 0
+    result = zoo_command("encode", "--ckpt_path=shared", *options[:2], "--output=again")
+    assert result.code == 0, result.err
+    np.testing.assert_array_equal(np.load("again/vectors.npy"), np.load("out/vectors.npy"))
 
 
 def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:

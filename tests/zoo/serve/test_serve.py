@@ -23,7 +23,7 @@ import zoo
 from datamodules.retrieval import FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
-from zoo.serve.app import Limits, make_app
+from zoo.serve.app import make_app
 from zoo.serve.command import KEY
 from zoo.serve.live_model import LiveModel
 
@@ -174,7 +174,7 @@ def test_weights_that_are_fitted_meanwhile_are_used(
 
 
 def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None:
-    client = client_of(live, limits=Limits(texts=3, bytes=500))
+    client = client_of(live, max_texts=3, max_bytes=500)
     json_type = {"Content-Type": "application/json"}
     for route, body, status, word in (
         ("/predict", {"text": "a", "texts": ["b"]}, 422, "either"),
@@ -247,6 +247,16 @@ def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     yield process, process.stdout.readline().split()[1]
     process.kill()
     process.wait()
+
+
+def test_a_model_that_cannot_be_loaded_ends_all_processes(folder: Path) -> None:
+    """Uvicorn starts a process that failed again, without end."""
+    weights = folder / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stderr.count("damaged")) == (2, 1), result.stderr
 
 
 def call(url: str, body: object = None) -> Any:

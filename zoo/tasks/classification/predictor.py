@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import tee
 from operator import itemgetter, length_hint
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -91,14 +91,6 @@ class Prediction(NamedTuple):
         return (
             f"Prediction(label={self.label!r}, probability={self.probability:.3f}, text={text!r}; {evidence})"
         )
-
-
-@runtime_checkable
-class ExplainsPredictions(Protocol):
-    """A model with more evidence than the memories of a batch."""
-
-    def explain(self, predictions: Sequence[Prediction], output: Any, memories: bool) -> list[Prediction]:
-        """Add evidence to the predictions of a batch, from the output of the network; or all but the memories."""
 
 
 class ClassifiesTexts(TrainedModel, Protocol):
@@ -281,8 +273,6 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
             best = max(range(len(labels)), key=probability.__getitem__)
             probabilities = dict(zip(labels, probability, strict=True))
             predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
-        if isinstance(self.model, ExplainsPredictions):
-            return self.model.explain(predictions, output, memories is not None)
         return predictions
 
     @override
