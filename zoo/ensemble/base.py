@@ -39,7 +39,6 @@ from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
 from zoo.tasks.predictor import evaluating, on_device
 from zoo.training.checkpoints import meta_of_start
-from zoo.training.warm_start import start_from
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -266,9 +265,8 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         with torch.random.fork_rng():
             torch.manual_seed(data.seed)
             fresh = self.build_network(self.spec, data.words.vectors(), None).to(self.device)
-        if self.init_from is not None:
-            with self.using(fresh):
-                start_from(self, self.init_from, verbose=False)
+        with self.using(fresh):
+            self.take_start(verbose=False)
         return fresh
 
     @contextmanager

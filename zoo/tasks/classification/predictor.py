@@ -17,7 +17,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.batch import TextBatch
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
@@ -36,7 +36,8 @@ from zoo.tasks.classification.drift import drift, likeness
 from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.fits_weights import FitsWeights
-from zoo.tasks.predictor import Predictor, TrainedModel, collecting_later, evaluating, on_device
+from zoo.tasks.model import Model
+from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device
 from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and_ids_in
 
 log = logging.getLogger("zoo")
@@ -101,18 +102,25 @@ class ExplainsPredictions(Protocol):
         """Add evidence to the predictions of a batch, from the output of the network; or all but the memories."""
 
 
-class ClassifiesTexts(TrainedModel, Protocol):
-    """A trained classifier."""
+class ClassificationModel(Model[TextRowsDataModule[Any]]):
+    """A classifier, without its training."""
+
+    spec: ClassificationSpec | None
+    #: labels that only the memory has; their classes follow those of the training.
+    new_labels: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
-        """The classes, in the order of the logits."""
+        """The classes that the model predicts, in the order of its logits."""
+        assert self.spec is not None
+        return [*self.spec.labels, *self.new_labels]
 
-    def encode_texts(self, batch: TextBatch) -> torch.Tensor:
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> torch.Tensor:
         """The texts' vectors [B, vector_size]."""
+        raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
 
 
-class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]]):
+class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[Any]]):
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'

@@ -13,31 +13,28 @@ from torch.nn import functional
 from typing_extensions import override
 
 from callbacks.chart import Chart
-from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from datamodules.text_rows import TextRowsDataModule
 from zoo.tasks.base import Task
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.classification.predictor import ClassificationPredictor, lines_of
+from zoo.tasks.classification.predictor import ClassificationModel, ClassificationPredictor, lines_of
 
 
-class ClassificationTask(Task[TextRowsDataModule[Any]]):
+class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
     """Base of the classifiers."""
 
     task = "classification"
     pipeline_tag = "text-classification"
     spec_type = ClassificationSpec
     predictor_type = ClassificationPredictor
-    spec: ClassificationSpec | None
 
     #: the options that disable the memory; "" = the model also runs without one, None = it does not.
     without_memory: ClassVar[str | None] = None
     #: meaning of the output's `memory_weight`, for charts.
     memory_weight: str = "weight"
-    #: labels that only the memory has; their classes follow those of the training.
-    new_labels: tuple[str, ...] = ()
 
     @override
     def check_data(self, data: TextRowsDataModule[Any]) -> None:
@@ -48,12 +45,6 @@ class ClassificationTask(Task[TextRowsDataModule[Any]]):
                 f"a {type(self).__name__} with these options reads memories, but data.num_memories is 0; set"
                 f" --data.num_memories{instead}"
             )
-
-    @property
-    def labels(self) -> list[str]:
-        """The classes that the model predicts, in the order of its logits."""
-        assert self.spec is not None
-        return [*self.spec.labels, *self.new_labels]
 
     @override
     def new_scores(self) -> ClassificationScores:
@@ -86,10 +77,6 @@ class ClassificationTask(Task[TextRowsDataModule[Any]]):
             labels: list[str] = data.facts.get("labels", [])
             return labels
         return super().row_names(name, weight, data)
-
-    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The texts' vectors [B, vector_size]."""
-        raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
 
     @override
     def charts(self, data: TextRowsDataModule[Any], rows: int) -> Iterator[Chart]:

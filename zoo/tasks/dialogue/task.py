@@ -18,7 +18,7 @@ from zoo.tasks.base import Task, check_choice, check_not_negative
 from zoo.tasks.dialogue.charts import attention_chart
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.outputs import DialogueOutput
-from zoo.tasks.dialogue.predictor import DialoguePredictor
+from zoo.tasks.dialogue.predictor import DialogueModel, DialoguePredictor
 
 Readout: TypeAlias = Literal["sentence", "word", "joint"]
 Loss: TypeAlias = Literal["joint", "each"]
@@ -27,7 +27,7 @@ Loss: TypeAlias = Literal["joint", "each"]
 _LEAST = 1e-30
 
 
-class DialogueTask(Task[DialogueDataModule]):
+class DialogueTask(Task[DialogueDataModule], DialogueModel):
     """Base of the models that answer a question with one word."""
 
     task = "dialogue"
@@ -53,8 +53,7 @@ class DialogueTask(Task[DialogueDataModule]):
         check_choice("loss", loss, ("joint", "each"))
         check_not_negative(sentence_loss=sentence_loss)
         self.loss, self.sentence_loss = loss, sentence_loss
-        #: the read-out of the model's answers.
-        self.readout: Readout = self.readouts[0]
+        self.readout = self.readouts[0]
 
     @override
     def idle_options(self, data: DialogueDataModule) -> Iterator[tuple[str, str]]:

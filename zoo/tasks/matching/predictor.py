@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
 from zoo.tasks.matching.outputs import MatchingOutput
-from zoo.tasks.predictor import Predictor, TrainedModel, memory_of
+from zoo.tasks.model import Model
+from zoo.tasks.predictor import Predictor, memory_of
 from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
 
 #: Questions whose candidates are ranked together.
@@ -80,14 +82,15 @@ class _List(NamedTuple):
     texts: list[str]
 
 
-class ScoresPairs(TrainedModel, Protocol):
-    """A trained matching model."""
+class MatchingModel(Model[MatchingDataModule]):
+    """A model that scores pairs, without its training."""
 
+    @abstractmethod
     def probability(self, score: Tensor) -> Tensor | None:
-        """Probabilities [P] of a match from scores [P]; None where the score of a ranking is none."""
+        """Probabilities [P] of a match from scores [P]; None where only the order was learned."""
 
 
-class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
+class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
     """Scores pairs, ranks given candidates, or retrieves candidates from the memory and ranks them."""
 
     example = 'model.predict([("a question", "an answer")])[0]'

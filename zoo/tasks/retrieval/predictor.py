@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.batch import DocumentBatch, QueryBatch
+from datamodules.batch import DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
@@ -30,7 +31,8 @@ from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.predictor import Predictor, TrainedModel, evaluating, memory_of, on_device
+from zoo.tasks.model import Model
+from zoo.tasks.predictor import Predictor, evaluating, memory_of, on_device
 from zoo.tasks.records import BLOCK, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
 
 
@@ -65,24 +67,59 @@ class TracesStates(Protocol):
         """States at each word of queries or documents: name -> [B, T, directions * H]; and the number of directions."""
 
 
-class RanksDocuments(TrainedModel, Protocol):
-    """A trained retrieval model."""
+class RetrievalModel(Model[ClickthroughDataModule]):
+    """A model that ranks documents, without its training.
 
-    @property
-    def mix_retriever(self) -> bool:
-        """Whether the retriever's scores are mixed with the model's."""
+    Its network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
+    the relevance. A model that compares texts differently overrides `encode_collection` and `score`.
+    """
 
-    def encode_collection(self, dataset: RankingDataset, block: int) -> Any:
-        """Encode documents, `block` at a time, for `ranking_scores`."""
+    #: the retriever's scores are added to the model's, with the weight `mixture`.
+    mix_retriever: bool
+    mixture: Tensor
 
-    def ranking_scores(self, batch: QueryBatch, documents: Any) -> list[Tensor]:
-        """The scores [B, D] of all documents, in a list of one."""
+    def encode_collection(
+        self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
+    ) -> Any:
+        """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
+        blocks = dataset.document_blocks(block)[process::processes]
+        # A run has the progress bar of the epoch.
+        hidden = None if self._trainer is None else True
+        bar = tqdm(blocks, "encoding documents", unit=" batches", delay=2, disable=hidden)
+        return encode_blocks(self, dataset, bar, queries=False)
 
     def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
         """Embed queries, or documents: float32 [B, d]."""
+        encode = self.network.encode_queries if queries else self.network.encode_documents
+        vectors: Tensor = encode(TextBatch(batch.word, batch.char, batch.text))
+        return vectors.float()
+
+    def score(self, batch: QueryBatch, documents: Any) -> Tensor:
+        """The relevance of all documents, as `encode_collection` returned them, to queries: float32 [B, D]."""
+        queries = self.embed(batch, queries=True)
+        with torch.autocast(queries.device.type, enabled=False):
+            score: Tensor = queries @ documents.T
+        return score
+
+    def ranking_scores(
+        self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
+    ) -> list[Tensor]:
+        """The final scores of all documents for each weight of the retriever's (None: the selected): [B, D] each."""
+        score = self.score(batch, documents)
+        if self.mix_retriever:
+            if batch.hit is None or batch.hit_score is None:
+                raise InputError("model.mix_retriever: the retriever's scores are missing; set data.num_hits")
+            hits = retriever_scores(batch.hit, batch.hit_score, score.shape[1])
+            chosen = self.mixture.view(1) if weights is None else weights
+            scores = [score + weight * hits for weight in chosen]
+        else:
+            scores = [score]
+        if batch.candidate is not None:
+            scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
+        return scores
 
 
-class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
+class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
     """Ranks the corpus of the training, or a memory that replaces it, for queries; embeds texts."""
 
     example = 'model.predict("a query")[0]'
@@ -274,7 +311,7 @@ def query_blocks(dataset: RankingDataset, size: int) -> list[NDArray[np.int64]]:
 
 
 def encode_blocks(
-    model: RanksDocuments,
+    model: RetrievalModel,
     dataset: RankingDataset,
     blocks: Iterable[NDArray[np.int64]],
     queries: bool,
@@ -295,3 +332,10 @@ def encode_blocks(
 def _record(id_: str, query: str, ranked: Sequence[RankedDocument]) -> PlainDict:
     documents = [{"id": each.id, "text": each.text, "score": each.score} for each in ranked]
     return {"id": id_, "query": query, "documents": documents}
+
+
+def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
+    """Scores [B, H] of hits int64 [B, H], -1 = none, over that of the best: float32 [B, D], 0 for other documents."""
+    shares = score / score.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    scores = shares.new_zeros(len(hit), documents + 1)
+    return scores.scatter(1, hit.remainder(documents + 1), shares * (hit >= 0))[:, :documents]
