@@ -42,7 +42,7 @@ class MemoryEnsemble(EnsembleModel):
 
     #: of the encoder's own classifier.
     monitor: ClassVar[str | None] = "val/encoder_accuracy"
-    #: whether the memory may have labels that the training lacks.
+    fits_weights: ClassVar[bool] = True
     takes_new_labels: ClassVar[bool] = True
 
     # --- the encoder's training, and the fit of everything else ---
@@ -153,7 +153,7 @@ class MemoryEnsemble(EnsembleModel):
         rows = memory.memory.rows if memory is not None and memories else None
         return explain(predictions, output, self.labels, self.new_labels, rows)
 
-    # --- what is fitted again for a memory that has grown; see `fitted_weights.FitsWeights` ---
+    # --- what is fitted again for a memory that has grown ---
 
     def refit(self, data: Any, memory: Memory | None, rows: Rows | None, members: bool = False) -> str:
         """Fit the weights again on labelled rows, after the members; return a report."""

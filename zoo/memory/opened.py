@@ -98,16 +98,16 @@ class OpenedMemory(NamedTuple):
             return
         if self.model is None:
             raise InputError(f"--push: {self.memory.location()} is a memory folder; name the model")
-        from zoo.model_folder import sharing  # the import takes seconds
+        from zoo.model_folder import export  # the import takes seconds
 
-        sharing.check_target(push)
+        export.check_target(push)
 
     def share(self, push: str | None) -> None:
         """Upload the changed model, if `push` names a place."""
         if push is not None and self.model is not None:
-            from zoo.model_folder import sharing  # the import takes seconds
+            from zoo.model_folder import export  # the import takes seconds
 
-            print(sharing.share(self.model.source, push))
+            print(export.share(self.model.source, push))
 
 
 def _check_labels(model: ModelFolder, memory: Memory) -> None:

@@ -34,9 +34,8 @@ class Meta:
     transformer_config: PlainDict | None = None
     #: further values of the class.
     extras: PlainDict = field(default_factory=dict)
-    #: whether members and their weights can be fitted without training, see `FitsWeights`.
+    #: see `Model`.
     fits_weights: bool = False
-    #: whether the model predicts labels that only its memory has.
     takes_new_labels: bool = False
 
     def to_dict(self) -> PlainDict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Generic
 
 import torch
@@ -20,7 +21,6 @@ from datamodules.retrieval import Memory
 from datamodules.state import DataState
 from zoo.layers.encoders import transformer_config_of
 from zoo.model_folder.meta import Meta
-from zoo.tasks.fits_weights import FitsWeights
 from zoo.training.checkpoints import CHECKPOINT_KEY, check_shapes, plain
 
 DataT = TypeVar("DataT", bound=DataModule, default=Any)
@@ -36,6 +36,10 @@ class Model(LightningModule, Generic[DataT]):
     reads_strings: ClassVar[bool] = False
     #: the network reads memories.
     uses_memory: bool = True
+    #: members and their weights can be fitted again without training, by the methods of `MemoryEnsemble`.
+    fits_weights: ClassVar[bool] = False
+    #: the memory may have labels that the training lacks.
+    takes_new_labels: ClassVar[bool] = False
     #: the NamedTuple that describes the task's data, see `datamodules.batch`.
     spec_type: ClassVar[type[Any]]
     network: Any
@@ -114,6 +118,13 @@ class Model(LightningModule, Generic[DataT]):
             self.to(self.device)
         check_shapes(meta, self.hparams, self.state_dict(), weights)
 
+    def save(self, folder: Path, data: DataT) -> None:
+        """Write the model folder of a trained model, with the memory of its data; replace an earlier folder."""
+        from zoo.model_folder.writing import write  # which imports PyTorch's file formats
+
+        held_out, encoder = self.describe_held_out(), self.encodings_to_keep(data)
+        write(folder, self.describe(), self.state_dict(), data, held_out, encoder)
+
     def describe(self) -> Meta:
         """The model without its weights, for checkpoints and model folders."""
         assert self.data_state is not None
@@ -125,8 +136,8 @@ class Model(LightningModule, Generic[DataT]):
             data=self.data_state,
             transformer_config=None if config is None else plain(config),
             extras=plain(self.describe_extras()),
-            fits_weights=isinstance(self, FitsWeights),
-            takes_new_labels=bool(getattr(self, "takes_new_labels", False)),
+            fits_weights=self.fits_weights,
+            takes_new_labels=self.takes_new_labels,
         )
 
     def describe_extras(self) -> PlainDict:

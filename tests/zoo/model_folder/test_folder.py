@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import MANIFEST, finish_folder, load_json, with_checksum
 from tests.zoo.conftest import Fit, Zoo, refusal, sentences, write_table
 from zoo.model_folder.export import export
-from zoo.model_folder.names import KIND
+from zoo.model_folder.folder import KIND
 from zoo.model_folder.state import Fitted
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]

@@ -21,7 +21,6 @@ from datamodules.corpora.table import read_table
 from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.model_folder.export import export
-from zoo.model_folder.folder import ModelFolder
 from zoo.registry import model_class
 from zoo.reproduce.table import load_table
 from zoo.tasks import encoders
@@ -66,7 +65,7 @@ def train(model: Task, data: Any, **options: Any) -> Task:
 
 def keep(model: Task, name: str = "old.ckpt") -> Start:
     model.trainer.save_checkpoint(name)
-    ModelFolder.write(Path(name).with_suffix(""), model, model.trainer.datamodule)  # type: ignore[attr-defined]
+    model.save(Path(name).with_suffix(""), model.trainer.datamodule)  # type: ignore[attr-defined]
     return Start.open(name)
 
 
