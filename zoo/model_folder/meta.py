@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 
 _ADVICE = "it is damaged, or of another version of the zoo: copy or download the folder again"
-_OPTIONAL = (type(None),)
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Meta:
     @classmethod
     def parse(cls, values: object, place: str) -> Meta:
         """Return what `to_dict` described; raise an `InputError` that names the place of a wrong value."""
-        checked = _checked(values, cls, _KINDS, place)
-        data = _checked(checked["data"], DataState, _DATA_KINDS, f"{place}: data")
+        checked = _checked(values, cls, place)
+        data = _checked(checked["data"], DataState, f"{place}: data")
         return cls(**{**checked, "data": DataState(**data)})
 
     def check_inside(self, place: str) -> None:
@@ -57,42 +57,20 @@ class Meta:
             raise InputError(f"{place}: names a transformer without its configuration; {_ADVICE}")
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "model": (str,),
-    "options": (dict,),
-    "spec": (dict,),
-    "data": (dict,),
-    "transformer_config": (dict, *_OPTIONAL),
-    "extras": (dict,),
-    "fits_weights": (bool,),
-    "takes_new_labels": (bool,),
-}
-_DATA_KINDS: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "options": (dict,),
-    "retriever": (dict,),
-    "memory_is_users": (bool,),
-    "memory_columns": (dict,),
-    "files": (dict,),
-    "vocabulary": (dict,),
-    "seen": (str, *_OPTIONAL),
-    "facts": (dict,),
-}
-
-
-def _checked(
-    values: object, owner: type[Any], kinds: Mapping[str, tuple[type, ...]], place: str
-) -> PlainDict:
+def _checked(values: object, owner: type[Any], place: str) -> PlainDict:
     """Return values whose names and types are those of a dataclass."""
     if not isinstance(values, dict):
         raise InputError(f"{place}: is not an object of names and values; {_ADVICE}")
-    names = [each.name for each in fields(owner)]
-    if unknown := sorted(values.keys() - {*names}):
+    hints = get_type_hints(owner)
+    if unknown := sorted(values.keys() - hints.keys()):
         raise InputError(f"{place}: has an unknown value {excerpt(unknown[0])!r}; {_ADVICE}")
-    for name in names:
+    for name, hint in hints.items():
         if name not in values:
             raise InputError(f"{place}: lacks {name!r}; {_ADVICE}")
-        if not isinstance(values[name], kinds[name]):
+        # A hint is a class, `dict[str, Any]`, a dataclass, which is a dictionary here, or one of these or None.
+        kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        kinds = tuple(get_origin(kind) or (dict if is_dataclass(kind) else kind) for kind in kinds)
+        if not isinstance(values[name], kinds):
             raise InputError(f"{place}: {name!r} is a {type(values[name]).__name__}; {_ADVICE}")
     return values
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any, ClassVar
 
@@ -173,11 +173,8 @@ class Task(Model[DataT]):
             self.check_data(data)
             self._build(data.spec, data.words.vectors(), None)
             self.data_state = data.state()
-        if stage == "fit" and str(self.trainer.precision) not in PRECISIONS:
-            raise InputError(
-                f"trainer.precision={self.trainer.precision}: the weights of these models are float32; use one of"
-                f" {', '.join(PRECISIONS)}"
-            )
+        if stage == "fit":
+            _check_precision(str(self.trainer.precision))
 
     @override
     def _build(self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None) -> None:
@@ -368,6 +365,14 @@ class Task(Model[DataT]):
             self.log(f"{stage}/{name}", value.to(precision), prog_bar=is_shown, rank_zero_only=False)
 
 
+def _check_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"trainer.precision={precision}: the weights of these models are float32; use one of"
+            f" {', '.join(PRECISIONS)}"
+        )
+
+
 def check_sizes(**sizes: int | Sequence[int]) -> None:
     """Raise an `InputError` for sizes of a model that are below 1, alone or in lists, and empty lists."""
     for name, value in sizes.items():
@@ -378,23 +383,23 @@ def check_sizes(**sizes: int | Sequence[int]) -> None:
 
 def check_probability(**values: float) -> None:
     """Raise an `InputError` for probabilities below 0, and those of 1 and above."""
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise InputError(f"model.{name}={value}: must be 0 or more and below 1")
+    _check(values, lambda value: 0 <= value < 1, "0 or more and below 1")
 
 
 def check_positive(**values: float) -> None:
     """Raise an `InputError` for values that are not above 0."""
-    for name, value in values.items():
-        if not value > 0:
-            raise InputError(f"model.{name}={value}: must be above 0")
+    _check(values, lambda value: value > 0, "above 0")
 
 
 def check_not_negative(**values: float) -> None:
     """Raise an `InputError` for values below 0."""
+    _check(values, lambda value: value >= 0, "0 or more")
+
+
+def _check(values: Mapping[str, float], is_allowed: Callable[[float], bool], rule: str) -> None:
     for name, value in values.items():
-        if value < 0:
-            raise InputError(f"model.{name}={value}: must be 0 or more")
+        if not is_allowed(value):
+            raise InputError(f"model.{name}={value}: must be {rule}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

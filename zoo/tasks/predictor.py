@@ -134,7 +134,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         """Rows of a table for an object of `records`: its plain values, without the evidence."""
         yield plain_values(record)
 
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
         """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
         raise InputError(f"a {type(self.model).__name__} reads no texts alone")
 

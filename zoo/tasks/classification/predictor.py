@@ -360,8 +360,8 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         yield row
 
     @override
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
-        return map(as_record, self.predict(texts, batch_size))
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
+        return map(as_record, self.predict(texts))
 
     @override
     def encode(

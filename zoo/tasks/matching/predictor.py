@@ -114,11 +114,10 @@ class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
         predictions = self._predictions(pairs, batch_size)
         return list(tqdm(predictions, "predicting", len(pairs), unit=" pairs", delay=2, disable=None))
 
-    def rank(self, question: str, candidates: Sequence[str], batch_size: int = 256) -> list[Candidate]:
+    def rank(self, question: str, candidates: Sequence[str]) -> list[Candidate]:
         """Order the candidates for a question, best first; among equal scores the earlier one."""
         (question,), candidates = as_texts(question, "question"), as_texts(candidates, "candidate")
-        check_count("batch_size", batch_size)
-        (ranked,) = self._ranked([_List(question, candidates, [None] * len(candidates))], batch_size)
+        (ranked,) = self._ranked([_List(question, candidates, [None] * len(candidates))], 256)
         return ranked[1]
 
     def answer(
@@ -298,8 +297,8 @@ class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
         return super().table_rows(record)
 
     @override
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
-        return self._list_records(self._retrieved(texts, 20), batch_size)
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
+        return self._list_records(self._retrieved(texts, 20), 256)
 
 
 def _lists_in(pairs: Pairs) -> Iterator[_List]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import starmap
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -219,7 +218,7 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
         dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
         return dataset, dataset.lengths() if queries else dataset.sides.documents.sizes
 
-    def trace(self, texts: list[str], queries: bool = False, batch_size: int = 256) -> list[ReadText]:
+    def trace(self, texts: list[str], queries: bool = False) -> list[ReadText]:
         """States of the network word by word, for each text; an `InputError` if it has none."""
         if not isinstance(self.model, TracesStates):
             raise InputError(f"a {type(self.model).__name__} has no cells to inspect; name an LSTMRNN")
@@ -227,7 +226,7 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
         with evaluating(self.model):
             dataset, lengths = self._dataset(texts, queries)
             tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
-            for numbers in blocks_of(range(len(texts)), batch_size):
+            for numbers in blocks_of(range(len(texts)), 256):
                 rows = np.array(numbers)
                 batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
                 parts, directions = self.model.trace(on_device(batch, self.model), queries)
@@ -267,15 +266,13 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
             queries = Rows.from_lists(texts_in(source, {}), source=source)
         else:
             queries = read_identified(source, text_column or self.data.options.query_column)
-        ranked = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k, batch_size)
+        records = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k, batch_size)
         if rerank is not None:
-            ranked = self._reranked(queries, rerank, k, batch_size)
-        return records_or_lines(starmap(_record, ranked), "documents", run_name)
+            records = self._reranked(queries, rerank, k, batch_size)
+        return records_or_lines(records, "documents", run_name)
 
-    def _reranked(
-        self, queries: Rows, run: str, k: int, batch_size: int
-    ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
-        """Id, text and ranked documents of each query of a run."""
+    def _reranked(self, queries: Rows, run: str, k: int, batch_size: int) -> Iterator[PlainDict]:
+        """The record of each query of a run, with its documents ranked."""
         query, document = read_candidates(run, queries, self.collection, "the model's collection")
         split = self.data.split_of(queries, self.collection, self._tokens, self._mixed_memory)
         unknown = np.zeros(len(query), np.float32)
@@ -284,24 +281,21 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
         numbers = set(query.tolist())
         for number, (id_, text) in enumerate(zip(queries.ids, queries.texts, strict=True)):
             if number in numbers:
-                yield id_, text, ranked[number]
+                yield _record(id_, text, ranked[number])
 
     @override
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
         return rows_by_rank(record, "documents", "document")
 
     @override
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
-        ranked = self._ranked(Rows.from_lists(texts, source="queries"), 10, batch_size)
-        return starmap(_record, ranked)
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
+        return self._ranked(Rows.from_lists(texts, source="queries"), 10, 256)
 
-    def _ranked(
-        self, queries: Rows, k: int, batch_size: int
-    ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
-        """Id, text and best documents of each query."""
+    def _ranked(self, queries: Rows, k: int, batch_size: int) -> Iterator[PlainDict]:
+        """The record of each query, with its best documents."""
         for block in blocks_of(zip(queries.ids, queries.texts, strict=True)):
             ids, texts = zip(*block, strict=True)
-            yield from zip(ids, texts, self.predict(texts, k, batch_size), strict=True)
+            yield from map(_record, ids, texts, self.predict(texts, k, batch_size))
 
 
 def query_blocks(dataset: RankingDataset, size: int) -> list[NDArray[np.int64]]:
