@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import PurePosixPath
 from types import UnionType
@@ -19,8 +18,8 @@ _ADVICE = "it is damaged, or of another version of the zoo: copy or download the
 class Meta:
     """A trained model without its weights, as plain values.
 
-    A `Task` describes itself by it. Lightning's checkpoints keep it as it is, and `ModelFolder.write` without names of
-    files. Whoever makes the model again, or works on its memory alone, reads it.
+    A `Model` describes itself by it. Lightning's checkpoints keep it as it is, and model folders without names of files.
+    Whoever makes the model again, or works on its memory alone, reads it.
     """
 
     #: class name.
@@ -76,12 +75,16 @@ def _checked(values: object, owner: type[Any], place: str) -> PlainDict:
 
 
 def check_names(values: object, place: str) -> None:
-    """Raise an `InputError` for a string that could name a file outside of a folder."""
-    for string in strings_in(values):
-        if is_outside(string):
-            raise InputError(
-                f"{place}: names {excerpt(string)}, which is outside of the folder; a model names nothing elsewhere"
-            )
+    """Raise an `InputError` for a string in plain values, names included, that could name a file elsewhere."""
+    if isinstance(values, dict):
+        values = [*values.keys(), *values.values()]
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            check_names(value, place)
+    elif isinstance(values, str) and is_outside(values):
+        raise InputError(
+            f"{place}: names {excerpt(values)}, which is outside of the folder; a model names nothing elsewhere"
+        )
 
 
 def is_outside(name: str) -> bool:
@@ -99,16 +102,3 @@ def without_places(value: object) -> Any:
     if isinstance(value, str) and is_outside(value):
         return PurePosixPath(value).name.replace("\0", "").strip(".~") or None
     return value
-
-
-def strings_in(value: object) -> Iterator[str]:
-    """Yield all strings in plain values, names included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from strings_in(key)
-            yield from strings_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from strings_in(item)

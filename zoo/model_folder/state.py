@@ -61,7 +61,17 @@ class State(NamedTuple):
         version = memory.get("version") if isinstance(memory, dict) else None
         if not isinstance(fitted, dict):
             raise InputError(f"{place}: 'fitted' is a {type(fitted).__name__}; copy the folder again")
-        return cls(version, {_version(key, place): _fitted(value, place) for key, value in fitted.items()})
+        for key, value in fitted.items():
+            if not re.fullmatch(r"\d{1,9}", key, re.ASCII):
+                raise InputError(f"{place}: {key!r} is not a version; copy the folder again")
+            if not isinstance(value, dict) or value.keys() != {*Fitted._fields}:
+                raise InputError(
+                    f"{place}: an entry of 'fitted' has other names than weights, members, held_out"
+                )
+            for name in value.values():
+                if name is not None and not (isinstance(name, str) and _FILE.fullmatch(name)):
+                    raise InputError(f"{place}: {name!r} is not the name of a file of fitted values")
+        return cls(version, {int(key): Fitted(**value) for key, value in fitted.items()})
 
     def describe_fitted(self) -> PlainDict:
         """Return the key `fitted` of the file."""
@@ -86,21 +96,6 @@ class State(NamedTuple):
     def files(self) -> set[str]:
         """The names of all files of fitted values."""
         return set().union(*(fitted.names for fitted in self.fitted.values()))
-
-
-def _version(key: str, place: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", key, re.ASCII):
-        raise InputError(f"{place}: {key!r} is not a version; copy the folder again")
-    return int(key)
-
-
-def _fitted(value: object, place: str) -> Fitted:
-    if not isinstance(value, dict) or value.keys() != {*Fitted._fields}:
-        raise InputError(f"{place}: an entry of 'fitted' has other names than weights, members, held_out")
-    for name in value.values():
-        if name is not None and not (isinstance(name, str) and _FILE.fullmatch(name)):
-            raise InputError(f"{place}: {name!r} is not the name of a file of fitted values")
-    return Fitted(**value)
 
 
 def write_values(folder: Path, kind: str, values: Any) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isnan
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,11 +24,11 @@ from datamodules.core.lightning import (
     OptimizerCallable,
     TrainerFn,
 )
+from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.core.uncompiled import exclude_uncompiled
 from datamodules.state import DataState, check_resumed, check_split
 from zoo.layers.lora import is_adapter
-from zoo.tasks.evaluation import Evaluation
 from zoo.tasks.model import DataT, Model
 from zoo.tasks.predictor import Predictor
 from zoo.training.checkpoints import Start, meta_of
@@ -363,6 +365,34 @@ class Task(Model[DataT]):
             # compute() has already summed over processes: nothing remains to be reduced.
             is_shown = stage == "val" and name in self.shown
             self.log(f"{stage}/{name}", value.to(precision), prog_bar=is_shown, rank_zero_only=False)
+
+
+@dataclass
+class Evaluation:
+    """Scores of an evaluation besides those that Lightning logs, as plain values.
+
+    A `Task` has one and fills it, and `zoo.runs.evaluation` reads the file.
+    """
+
+    #: scores of single classes, by name.
+    classes: dict[str, float] = field(default_factory=dict)
+    #: the score of each query, by its id, where models are compared query by query.
+    queries: dict[str, float] = field(default_factory=dict)
+    #: a table in which the model compares itself with others; empty where there is none.
+    table: PlainDict = field(default_factory=dict)
+    #: a comparison of probabilities with the accuracy; empty where there is none.
+    calibration: PlainDict = field(default_factory=dict)
+    #: columns and lines of the rows with wrong predictions; empty where there are none.
+    errors: PlainDict = field(default_factory=dict)
+    #: whether these rows are listed.
+    lists_errors: bool = False
+    #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
+    file: Path | None = None
+
+    def write(self) -> None:
+        """Write the scores, if a file is set."""
+        if self.file is not None:
+            write_json(self.file, {name: value for name, value in vars(self).items() if name != "file"})
 
 
 def _check_precision(precision: str) -> None:

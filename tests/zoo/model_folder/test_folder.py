@@ -25,11 +25,6 @@ from zoo.model_folder.state import Fitted
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 
 
-@pytest.fixture
-def exported(trained_run: Path, tmp_path: Path) -> Path:
-    return export(trained_run, tmp_path / "exported")
-
-
 def files_in(folder: Path) -> set[str]:
     files = (file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".lock"))
     return {str(file.relative_to(folder)) for file in files}
