@@ -59,12 +59,17 @@ def load(
     Example:
         >>> zoo.load("runs/mine").predict(["a text"])[0].label  # doctest: +SKIP
     """
+    from zoo.tasks.predictor import memory_of  # which imports PyTorch
+
     folder = source if isinstance(source, ModelFolder) else ModelFolder.open(source)
     data, model = make_data(folder, retriever), make_model(folder)
     move(model, device)
-    location = None if memory is None else str(memory)
-    predictor = model.predictor_type.open(model, data, location, memory_version, retriever)
-    version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else None
+    kind, opened = model.predictor_type, None
+    if memory is not None or memory_version is not None or kind.needs_memory(data):
+        location = None if memory is None else str(memory)
+        opened = memory_of(data).open(location, memory_version, retriever)
+    predictor = kind(model, data, opened)
+    version = opened.version if isinstance(opened, FolderMemory) else None
     fitted = use_fitted(folder, model, version if memory is None else None)
     predictor.source = _absolute(folder.source)
     predictor.answer_file = folder.path.parent / "answer.json"

@@ -18,8 +18,8 @@ _ADVICE = "it is damaged, or of another version of the zoo: copy or download the
 class Meta:
     """A trained model without its weights, as plain values.
 
-    A `Model` describes itself by it. Lightning's checkpoints keep it as it is, and model folders without names of files.
-    Whoever makes the model again, or works on its memory alone, reads it.
+    A `Model` describes itself by it. Checkpoints keep it as it is, and model folders without names of files. Whoever
+    makes the model again, or works on its memory alone, reads it.
     """
 
     #: class name.

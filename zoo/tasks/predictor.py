@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.dataset import BatchDataset
 from datamodules.memory_source import MemorySource
-from datamodules.retrieval import FolderMemory, Memory, Retriever
+from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from zoo.tasks.model import Model
 from zoo.tasks.records import plain_values
@@ -58,20 +58,6 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
         """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""
         self.model, self.data, self.memory = model, data, memory
-
-    @classmethod
-    def open(
-        cls,
-        model: ModelT,
-        data: DataT,
-        memory: str | None = None,
-        version: int | None = None,
-        retriever: Retriever | None = None,
-    ) -> Self:
-        """A predictor with its memory, or with another memory folder, in a version of it; None = the current one."""
-        if memory is None and version is None and not cls.needs_memory(data):
-            return cls(model, data)
-        return cls(model, data, memory_of(data).open(memory, version, retriever))
 
     @classmethod
     def needs_memory(cls, data: DataT) -> bool:
