@@ -7,30 +7,32 @@ from collections.abc import Collection
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import datamodules
 from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import FolderMemory, Retriever
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
 from datamodules.text.tokenization import OWN_TOKENIZERS
-from zoo.model_folder.folder import ModelFolder
-from zoo.model_folder.names import FITTED, MEMORY, TOKENIZER
+from zoo.model_folder.folder import FITTED, MEMORY, TOKENIZER, ModelFolder
 from zoo.model_folder.state import Fitted, read_values
 from zoo.registry import model_class
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.fits_weights import FitsWeights
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from datamodules.base import DataModule
+    from datamodules.retrieval.dense.text_encoder import ProgressBar
+    from zoo.ensemble.model import MemoryEnsemble
     from zoo.tasks.base import Task
 
 
 def load(
-    source: str | Path,
+    source: str | Path | ModelFolder,
     memory: str | Path | None = None,
     retriever: Retriever | None = None,
     device: str | torch.device = "cpu",
@@ -57,22 +59,17 @@ def load(
     Example:
         >>> zoo.load("runs/mine").predict(["a text"])[0].label  # doctest: +SKIP
     """
-    return open_predictor(ModelFolder.open(source), memory, retriever, device, memory_version)
+    from zoo.tasks.predictor import memory_of  # which imports PyTorch
 
-
-def open_predictor(
-    folder: ModelFolder,
-    memory: str | Path | None = None,
-    retriever: Retriever | None = None,
-    device: str | torch.device = "cpu",
-    memory_version: int | None = None,
-) -> Any:
-    """Make the predictor of a model folder; see `load`."""
+    folder = source if isinstance(source, ModelFolder) else ModelFolder.open(source)
     data, model = make_data(folder, retriever), make_model(folder)
     move(model, device)
-    location = None if memory is None else str(memory)
-    predictor = model.predictor_type.open(model, data, location, memory_version, retriever)
-    version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else None
+    kind, opened = model.predictor_type, None
+    if memory is not None or memory_version is not None or kind.needs_memory(data):
+        location = None if memory is None else str(memory)
+        opened = memory_of(data).open(location, memory_version, retriever)
+    predictor = kind(model, data, opened)
+    version = opened.version if isinstance(opened, FolderMemory) else None
     fitted = use_fitted(folder, model, version if memory is None else None)
     predictor.source = _absolute(folder.source)
     predictor.answer_file = folder.path.parent / "answer.json"
@@ -137,24 +134,49 @@ def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> Fitted:
 
     `version` None: for another memory, or none, the model keeps the values of its training.
     """
-    if not isinstance(model, FitsWeights):
+    if not model.fits_weights:
         return Fitted()
     fitted = folder.state.fitted_to(version)
-    values = folder.path / FITTED
+    values, ensemble = folder.path / FITTED, cast("MemoryEnsemble", model)
     if fitted.weights is not None:
-        model.use_weights(read_values(values, fitted.weights))
+        ensemble.use_weights(read_values(values, fitted.weights))
     if fitted.members is not None:
-        model.use_members(read_values(values, fitted.members))
+        ensemble.use_members(read_values(values, fitted.members))
     return fitted
 
 
 def held_out_rows(folder: ModelFolder, fitted: Fitted) -> HeldOutRows | None:
     """Return the held-out rows of fitted values."""
-    return (
-        None
-        if fitted.held_out is None
-        else HeldOutRows.of(read_values(folder.path / FITTED, fitted.held_out))
-    )
+    file = fitted.held_out
+    return None if file is None else HeldOutRows.of(read_values(folder.path / FITTED, file))
+
+
+class SavedEncoder:
+    """The text encoder of a trained model, for dense retrieval: texts have the vectors of the model's training.
+
+    It is the entry point of `datamodules.retrieval.dense.text_encoder`, which reads it as a `TextEncoder`.
+    """
+
+    def __init__(self, model: str, device: torch.device) -> None:
+        from zoo.layers.encoders import TransformerEncoder
+
+        folder = ModelFolder.open(model)
+        task = make_model(folder).to(device)
+        # A text has the same vector in every index, and as a query, whatever is encoded with it.
+        for part in task.modules():
+            if isinstance(part, TransformerEncoder):
+                part.is_fast = False
+        # Encoding reads no memories: the model's retriever stays closed.
+        self.predictor = task.predictor_type(task, make_data(folder, EmbeddedRetriever()))
+        try:
+            self.size = self.predictor.vector_size
+        except InputError as error:
+            raise InputError(f"encoder {model!r}: {error}; use that of a KNNBiLSTM or an LSTMRNN") from None
+        self.query_encoder = self.predictor.encode_queries if self.predictor.has_query_side else None
+
+    def __call__(self, texts: list[str], batch_size: int, bar: ProgressBar) -> NDArray[np.float32]:
+        """Return the vectors [n, size] of the texts, with length 1; 0 for a text without words."""
+        return self.predictor.encode(texts, batch_size, bar)
 
 
 def check_options(options: PlainDict, names: Collection[str], folder: ModelFolder) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -18,6 +18,8 @@ class LightningModule(nn.Module):
     """A module that knows its device."""
 
     _trainer = None
+    #: the options, which only a training keeps.
+    hparams: ClassVar[dict[str, Any]] = {}
 
     @property
     def device(self) -> torch.device:

@@ -16,8 +16,8 @@ from pytorch_lightning.loggers import WandbLogger
 from callbacks import chart
 from callbacks.csv_metrics import CSVMetrics
 from tests.zoo.conftest import SMALL, Result, resume, sentences
-from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
+from zoo.tasks.classification.task import charts_of
 
 
 def read(file: Path) -> list[dict[str, str]]:

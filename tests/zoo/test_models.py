@@ -19,7 +19,6 @@ import zoo
 from callbacks import RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
 from zoo.ensemble.model import MemoryEnsemble
-from zoo.model_folder.folder import ModelFolder
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
@@ -159,7 +158,7 @@ def train(case: Case, adapter: Adapter, folder: Path, *callbacks: pl.Callback) -
     model, run = new_model(case), trainer(folder, max_epochs=1, callbacks=list(callbacks))
     fit(run, model, adapter.data)
     run.save_checkpoint(folder / "model.ckpt")
-    ModelFolder.write(folder / "saved", model, adapter.data)
+    model.save(folder / "saved", adapter.data)
     return Run(model, run, folder / "model.ckpt", folder / "saved")
 
 

@@ -41,17 +41,16 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
             an artifact.
         private: only its owner sees the repository on the Hub.
     """
-    from zoo.model_folder import sharing
-    from zoo.model_folder.export import export
+    from zoo.model_folder.export import check_target, export, upload
 
     if push is not None:
-        sharing.check_target(push, private)
+        check_target(push, private)
     exported = export(ckpt_path, folder)
     size = sum(file.stat().st_size for file in exported.rglob("*") if file.is_file())
     print(f"{exported}: {size / 1e6:.1f} MB")
     if push is not None:
         try:
-            print(sharing.upload(exported, push, private))
+            print(upload(exported, push, private))
         except InputError as error:
             raise InputError(f"{error}; the model is in {exported}, from where it can be uploaded") from error
 

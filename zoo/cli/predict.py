@@ -25,7 +25,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
-from zoo.loading import class_of, open_predictor
+from zoo.loading import class_of, load
 from zoo.model_folder.folder import ModelFolder
 from zoo.runs.parser import Parser
 
@@ -162,7 +162,7 @@ def predict(
             partial = stack.enter_context(new_file(path, "--output"))
             file = stack.enter_context(partial.open("w", encoding="utf-8", newline=""))
         started = time.monotonic()
-        predictor = open_predictor(model, memory, retriever, device, memory_version)
+        predictor = load(model, memory, retriever, device, memory_version)
         records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
         # Lines on the terminal would be mixed with the bar.
         is_hidden = True if path is None and sys.stdout.isatty() else None

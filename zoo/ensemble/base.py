@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.batch import BatchContents, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
@@ -238,16 +238,6 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         """The data of the trainer."""
         data: Any = self.data
         return cast("TextRowsDataModule[Any]", data)
-
-    @property
-    @override
-    def vector_size(self) -> int | None:
-        return None if self.network.encoder is None else int(self.network.encoder.size)
-
-    @override
-    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
-        return vectors
 
     def encode(self, data: TextRowsDataModule[Any], texts: list[str]) -> NDArray[np.float32]:
         """The texts' vectors [n, l], of length 1; 0 for a text without words."""

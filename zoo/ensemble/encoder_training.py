@@ -18,7 +18,6 @@ from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.tasks.predictor import on_device
 from zoo.training.trained_parts import freeze_parts, parameter_groups
-from zoo.training.warm_start import start_from
 
 
 def train_encoder(
@@ -66,9 +65,8 @@ def fresh_network(model: EnsembleModel, data: TextRowsDataModule[Any]) -> Ensemb
     with torch.random.fork_rng():
         torch.manual_seed(data.seed)
         fresh = model.build_network(model.spec, data.words.vectors(), None).to(model.device)
-    if model.init_from is not None:
-        with model.using(fresh):
-            start_from(model, model.init_from, verbose=False)
+    with model.using(fresh):
+        model.take_start(verbose=False)
     return fresh
 
 

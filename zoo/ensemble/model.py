@@ -37,7 +37,7 @@ class MemoryEnsemble(EnsembleModel):
 
     #: of the encoder's own classifier.
     monitor: ClassVar[str | None] = "val/encoder_accuracy"
-    #: whether the memory may have labels that the training lacks.
+    fits_weights: ClassVar[bool] = True
     takes_new_labels: ClassVar[bool] = True
 
     # --- the encoder's training, and the fit of everything else ---
@@ -150,7 +150,7 @@ class MemoryEnsemble(EnsembleModel):
             self.evaluation.table = Answer("test", lines, [], left_out).as_json()
         self.network.measures_table = False
 
-    # --- what is fitted again for a memory that has grown; see `fitted_weights.FitsWeights` ---
+    # --- what is fitted again for a memory that has grown ---
 
     def refit(self, data: Any, memory: Memory | None, rows: Rows | None, members: bool = False) -> str:
         """Fit the weights again on labelled rows, after the members; return a report."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
-from zoo.model_folder.folder import ModelFolder
-from zoo.model_folder.names import FITTED
+from zoo.model_folder.folder import FITTED, ModelFolder
 from zoo.model_folder.state import Fitted, write_values
 
 
@@ -15,19 +13,16 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> None:
 
     `rows` are labelled; None = the held-out rows that stayed with the model, and rows of the memory.
     """
-    from zoo.loading import held_out_rows, open_predictor  # the import takes seconds
-    from zoo.tasks.fits_weights import FitsWeights
+    from zoo.loading import held_out_rows, load  # the import takes seconds
 
     state = folder.state
-    predictor = open_predictor(folder)
+    predictor = load(folder)
     version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else 0
     before = state.fitted_to(version)
     kept = held_out_rows(folder, before)
     if rows is None and kept is not None and kept.texts is not None:
         rows = Rows.from_lists(kept.texts, kept.labels, source="the held-out rows of the model")
     task = predictor.model
-    if not isinstance(task, FitsWeights):
-        raise InputError(f"{folder.source}: has no weights that could be fitted without training")
     report = task.refit(predictor.data, predictor.memory, rows, refit)
     values, held_out = folder.path / FITTED, task.describe_held_out()
     fitted = Fitted(

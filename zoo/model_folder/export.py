@@ -1,9 +1,14 @@
-"""`zoo export`: a copy of a model folder for others, with a card, and nothing older than its current version."""
+"""A model for others: a copy of its folder with a card, and nothing older than its current version.
+
+`zoo export` writes it, and uploads it to the Hugging Face Hub or as an artifact of Weights & Biases.
+"""
 
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import (
@@ -17,12 +22,15 @@ from datamodules.core.storage import (
 )
 from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
-from zoo.model_folder.folder import ModelFolder
-from zoo.model_folder.names import FITTED, KIND, MEMORY, STATE
-from zoo.model_folder.parts import keep_encodings
+from zoo.model_folder import artifacts, hub
+from zoo.model_folder.folder import FITTED, KIND, MEMORY, STATE, ModelFolder
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
+from zoo.model_folder.writing import keep_encodings
 from zoo.registry import model_class, paper_of
 from zoo.run_folder import read_run
+
+if TYPE_CHECKING:
+    from wandb import Run
 
 _USE = """\
 ## Use
@@ -113,3 +121,31 @@ def _scores(model: ModelFolder) -> list[str]:
         return []
     lines = [f"## Scores on the validation rows, epoch {epoch}", "", "| metric | value |", "|---|---|"]
     return [*lines, *(f"| {visible(name)} | {value:.4g} |" for name, value in scores.items()), ""]
+
+
+def check_target(name: str, private: bool = False) -> None:
+    """Raise an `InputError` unless a model can be uploaded under this name."""
+    if artifacts.is_artifact_name(name):
+        artifacts.check_artifact_name(name, with_version=False)
+        if private:
+            raise InputError("--private: an artifact is as private as its project in W&B; omit the option")
+    elif not hub.is_hub_name(name):
+        raise InputError(
+            f"--push {name}: write user/name for the Hugging Face Hub, or wandb:entity/project/name for W&B"
+        )
+
+
+def upload(folder: Path, name: str, private: bool = False) -> str:
+    """Upload an exported model, and return its new address."""
+    if artifacts.is_artifact_name(name):
+        return artifacts.push(folder, name, ModelFolder.open(folder).meta.data.files)
+    return hub.push(folder, name, private)
+
+
+def log_run(run: Run, run_dir: Path, name: str) -> None:
+    """Log the best model of a training as an artifact of its W&B run."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = export(run_dir, Path(parent) / "model")
+        files = ModelFolder.open(folder).meta.data.files
+        with artifacts.named_errors("--trainer.logger.log_model"):
+            artifacts.log_artifact(run, folder, name, files, ["latest", "best"])

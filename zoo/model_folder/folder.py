@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.sharing import cached_property
@@ -20,13 +20,16 @@ from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
 from datamodules.state import DataState
 from zoo.model_folder import artifacts, hub
 from zoo.model_folder.meta import Meta
-from zoo.model_folder.names import FITTED, IN_RUN, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
-from zoo.model_folder.state import State
-from zoo.model_folder.trees import with_tensors
+from zoo.model_folder.state import State, with_tensors
 
-if TYPE_CHECKING:
-    from datamodules.base import DataModule
-    from zoo.model_folder.writing import TrainedModel
+#: Folder of the model in that of its run.
+IN_RUN = "model"
+MODEL, VOCABULARY, WEIGHTS = "model.json", "vocabulary.json", "model.safetensors"
+#: The pointer: the current version of the memory, and the fitted values.
+STATE = "state.json"
+MEMORY, TOKENIZER, FITTED = "memory", "tokenizer", "fitted"
+#: Fingerprint of the manifest, which has the files that never change.
+KIND = "memory-zoo model 2"
 
 _ADVICE = "copy or download the folder again"
 
@@ -49,24 +52,11 @@ class ModelFolder:
     def open(cls, source: str | Path) -> ModelFolder:
         """Open a run folder, a model folder, or the name of a model on the Hub or in W&B, without its weights."""
         path = local_path(source)
-        manifest = check_folder(path, KIND, advice=_ADVICE)
-        check_contents(path, manifest, [MODEL], _ADVICE)
-        place = f"{path / MODEL}"
-        values = _object(path / MODEL)
-        data = {**_object_in(values, "data", place), "vocabulary": {}, "seen": None}
-        meta = Meta.parse(
-            {**{name: values[name] for name in values if name != "values"}, "data": data}, place
-        )
-        meta.check_inside(place)
+        values = _object(path, MODEL)
+        values.pop("values", None)
+        meta = Meta.parse(values, str(path / MODEL))
+        meta.check_inside(str(path / MODEL))
         return cls(source, path, meta)
-
-    @classmethod
-    def write(cls, folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) -> ModelFolder:
-        """Write a trained model with the memory of its training, whole or not at all; replace an earlier folder."""
-        from zoo.model_folder.writing import write  # which imports PyTorch
-
-        write(folder, model, data)
-        return cls.open(folder)
 
     @property
     def is_download(self) -> bool:
@@ -89,9 +79,7 @@ class ModelFolder:
     @cached_property
     def data_state(self) -> DataState:
         """The state of the model's data, with the vocabulary."""
-        check_contents(self.path, check_folder(self.path, KIND, advice=_ADVICE), [VOCABULARY], _ADVICE)
-        values = _object(self.path / VOCABULARY)
-        return replace(self.meta.data, vocabulary=values["vocabulary"], seen=values["seen"])
+        return replace(self.meta.data, **_object(self.path, VOCABULARY))
 
     def meta_with_vocabulary(self) -> Meta:
         """Return the description of the model with the vocabulary."""
@@ -101,12 +89,10 @@ class ModelFolder:
         """Read the weights by name: tensors, and plain values with tensors."""
         from safetensors.torch import load_file
 
-        manifest = check_folder(self.path, KIND, advice=_ADVICE)
-        check_contents(self.path, manifest, [WEIGHTS, MODEL], _ADVICE)
+        plain = _object(self.path, MODEL, WEIGHTS)["values"]
         tensors = load_file(self.path / WEIGHTS)
-        values = with_tensors(_object(self.path / MODEL)["values"], tensors)
-        of_values = {name for name in tensors if name.partition("/")[0] in values}
-        return {**{name: tensor for name, tensor in tensors.items() if name not in of_values}, **values}
+        own = {name: tensor for name, tensor in tensors.items() if name.partition("/")[0] not in plain}
+        return {**own, **with_tensors(plain, tensors)}
 
     def retriever(self) -> Retriever:
         """Make the retriever of the training."""
@@ -146,20 +132,16 @@ class ModelFolder:
                 file.unlink(missing_ok=True)
 
 
-def _object(file: Path) -> PlainDict:
+def _object(folder: Path, name: str, *others: str) -> PlainDict:
+    """Return the values of a JSON file of a model folder; raise an `InputError` if it, or one of others, is damaged."""
+    check_contents(folder, check_folder(folder, KIND, advice=_ADVICE), [name, *others], _ADVICE)
     try:
-        values: PlainDict = load_json(file)
+        values: PlainDict = load_json(folder / name)
     except ValueError as error:
-        raise InputError(f"{file}: is not JSON ({error}); {_ADVICE}") from error
+        raise InputError(f"{folder / name}: is not JSON ({error}); {_ADVICE}") from error
     if not isinstance(values, dict):
-        raise InputError(f"{file}: is not an object of names and values; {_ADVICE}")
+        raise InputError(f"{folder / name}: is not an object of names and values; {_ADVICE}")
     return values
-
-
-def _object_in(values: PlainDict, name: str, place: str) -> PlainDict:
-    if not isinstance(value := values.get(name), dict):
-        raise InputError(f"{place}: has no object {name!r}; {_ADVICE}")
-    return value
 
 
 def local_path(source: str | Path) -> Path:
@@ -171,7 +153,7 @@ def local_path(source: str | Path) -> Path:
     if path.is_dir():
         unfinished = path / "checkpoints" / "last.ckpt"
         hint = (
-            f"its training is not finished: zoo fit --ckpt_path {unfinished}"
+            f"zoo fit --ckpt_path {unfinished} finishes its training and writes the model"
             if unfinished.is_file()
             else "give a run folder, or a model folder"
         )

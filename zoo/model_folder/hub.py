@@ -20,7 +20,7 @@ def is_hub_name(source: str) -> bool:
 def download(name: str) -> Path:
     """Download the files of a repository, once per process, and return their folder."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
         return Path(snapshot_download(name))
@@ -28,7 +28,7 @@ def download(name: str) -> Path:
         raise InputError(
             f"{name}: no such file or folder, and no such model on the Hugging Face Hub"
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except OSError as error:  # of the Hub, of HTTP, or of the cache
         raise InputError(
             f"{name}: no such file or folder, and the Hugging Face Hub cannot be reached ({reason(error)[:80]}); check"
             " the connection or the name. HF_HUB_OFFLINE=1 uses only earlier downloads"

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 
 _ADVICE = "it is damaged, or of another version of the zoo: copy or download the folder again"
-_OPTIONAL = (type(None),)
 
 
 @dataclass(frozen=True)
 class Meta:
     """A trained model without its weights, as plain values.
 
-    A `Task` describes itself by it. Lightning's checkpoints keep it as it is, and `ModelFolder.write` without names of
-    files. Whoever makes the model again, or works on its memory alone, reads it.
+    A `Model` describes itself by it. Checkpoints keep it as it is, and model folders without names of files. Whoever
+    makes the model again, or works on its memory alone, reads it.
     """
 
     #: class name.
@@ -34,9 +33,8 @@ class Meta:
     transformer_config: PlainDict | None = None
     #: further values of the class.
     extras: PlainDict = field(default_factory=dict)
-    #: whether members and their weights can be fitted without training, see `FitsWeights`.
+    #: see `Model`.
     fits_weights: bool = False
-    #: whether the model predicts labels that only its memory has.
     takes_new_labels: bool = False
 
     def to_dict(self) -> PlainDict:
@@ -46,8 +44,8 @@ class Meta:
     @classmethod
     def parse(cls, values: object, place: str) -> Meta:
         """Return what `to_dict` described; raise an `InputError` that names the place of a wrong value."""
-        checked = _checked(values, cls, _KINDS, place)
-        data = _checked(checked["data"], DataState, _DATA_KINDS, f"{place}: data")
+        checked = _checked(values, cls, place)
+        data = _checked(checked["data"], DataState, f"{place}: data")
         return cls(**{**checked, "data": DataState(**data)})
 
     def check_inside(self, place: str) -> None:
@@ -58,53 +56,35 @@ class Meta:
             raise InputError(f"{place}: names a transformer without its configuration; {_ADVICE}")
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "model": (str,),
-    "options": (dict,),
-    "spec": (dict,),
-    "data": (dict,),
-    "transformer_config": (dict, *_OPTIONAL),
-    "extras": (dict,),
-    "fits_weights": (bool,),
-    "takes_new_labels": (bool,),
-}
-_DATA_KINDS: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "options": (dict,),
-    "retriever": (dict,),
-    "memory_is_users": (bool,),
-    "memory_columns": (dict,),
-    "files": (dict,),
-    "vocabulary": (dict,),
-    "seen": (str, *_OPTIONAL),
-    "facts": (dict,),
-}
-
-
-def _checked(
-    values: object, owner: type[Any], kinds: Mapping[str, tuple[type, ...]], place: str
-) -> PlainDict:
+def _checked(values: object, owner: type[Any], place: str) -> PlainDict:
     """Return values whose names and types are those of a dataclass."""
     if not isinstance(values, dict):
         raise InputError(f"{place}: is not an object of names and values; {_ADVICE}")
-    names = [each.name for each in fields(owner)]
-    if unknown := sorted(values.keys() - {*names}):
+    hints = get_type_hints(owner)
+    if unknown := sorted(values.keys() - hints.keys()):
         raise InputError(f"{place}: has an unknown value {excerpt(unknown[0])!r}; {_ADVICE}")
-    for name in names:
+    for name, hint in hints.items():
         if name not in values:
             raise InputError(f"{place}: lacks {name!r}; {_ADVICE}")
-        if not isinstance(values[name], kinds[name]):
+        # A hint is a class, `dict[str, Any]`, a dataclass, which is a dictionary here, or one of these or None.
+        kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        kinds = tuple(get_origin(kind) or (dict if is_dataclass(kind) else kind) for kind in kinds)
+        if not isinstance(values[name], kinds):
             raise InputError(f"{place}: {name!r} is a {type(values[name]).__name__}; {_ADVICE}")
     return values
 
 
 def check_names(values: object, place: str) -> None:
-    """Raise an `InputError` for a string that could name a file outside of a folder."""
-    for string in strings_in(values):
-        if is_outside(string):
-            raise InputError(
-                f"{place}: names {excerpt(string)}, which is outside of the folder; a model names nothing elsewhere"
-            )
+    """Raise an `InputError` for a string in plain values, names included, that could name a file elsewhere."""
+    if isinstance(values, dict):
+        values = [*values.keys(), *values.values()]
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            check_names(value, place)
+    elif isinstance(values, str) and is_outside(values):
+        raise InputError(
+            f"{place}: names {excerpt(values)}, which is outside of the folder; a model names nothing elsewhere"
+        )
 
 
 def is_outside(name: str) -> bool:
@@ -122,16 +102,3 @@ def without_places(value: object) -> Any:
     if isinstance(value, str) and is_outside(value):
         return PurePosixPath(value).name.replace("\0", "").strip(".~") or None
     return value
-
-
-def strings_in(value: object) -> Iterator[str]:
-    """Yield all strings in plain values, names included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from strings_in(key)
-            yield from strings_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from strings_in(item)

@@ -1,4 +1,7 @@
-"""What changes in a model folder after the training: `state.json`, and the files of fitted values that it names."""
+"""What changes in a model folder after the training: `state.json`, and the files of fitted values that it names.
+
+Fitted values are plain values with tensors among them: the tensors go to safetensors, the rest to JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,22 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
 
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.storage import checksum_of, named_disk_errors, new_file
 from datamodules.core.types import PlainDict
-from zoo.model_folder.trees import with_tensors, without_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FILE = re.compile(r"(weights|members|held_out)-[0-9a-f]{32}\.safetensors", re.ASCII)
 #: Name of the tensor that holds everything but tensors, as JSON.
 _PLAIN = "plain"
+#: In the plain values, the key of a tensor's name.
+_TENSOR = "tensor"
 
 
 class Fitted(NamedTuple):
@@ -54,7 +61,17 @@ class State(NamedTuple):
         version = memory.get("version") if isinstance(memory, dict) else None
         if not isinstance(fitted, dict):
             raise InputError(f"{place}: 'fitted' is a {type(fitted).__name__}; copy the folder again")
-        return cls(version, {_version(key, place): _fitted(value, place) for key, value in fitted.items()})
+        for key, value in fitted.items():
+            if not re.fullmatch(r"\d{1,9}", key, re.ASCII):
+                raise InputError(f"{place}: {key!r} is not a version; copy the folder again")
+            if not isinstance(value, dict) or value.keys() != {*Fitted._fields}:
+                raise InputError(
+                    f"{place}: an entry of 'fitted' has other names than weights, members, held_out"
+                )
+            for name in value.values():
+                if name is not None and not (isinstance(name, str) and _FILE.fullmatch(name)):
+                    raise InputError(f"{place}: {name!r} is not the name of a file of fitted values")
+        return cls(version, {int(key): Fitted(**value) for key, value in fitted.items()})
 
     def describe_fitted(self) -> PlainDict:
         """Return the key `fitted` of the file."""
@@ -79,21 +96,6 @@ class State(NamedTuple):
     def files(self) -> set[str]:
         """The names of all files of fitted values."""
         return set().union(*(fitted.names for fitted in self.fitted.values()))
-
-
-def _version(key: str, place: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", key, re.ASCII):
-        raise InputError(f"{place}: {key!r} is not a version; copy the folder again")
-    return int(key)
-
-
-def _fitted(value: object, place: str) -> Fitted:
-    if not isinstance(value, dict) or value.keys() != {*Fitted._fields}:
-        raise InputError(f"{place}: an entry of 'fitted' has other names than weights, members, held_out")
-    for name in value.values():
-        if name is not None and not (isinstance(name, str) and _FILE.fullmatch(name)):
-            raise InputError(f"{place}: {name!r} is not the name of a file of fitted values")
-    return Fitted(**value)
 
 
 def write_values(folder: Path, kind: str, values: Any) -> str:
@@ -130,3 +132,32 @@ def read_values(folder: Path, name: str) -> Any:
     tensors = load_file(whole_file(folder, name))
     plain = json.loads(tensors.pop(_PLAIN).numpy().tobytes())
     return with_tensors(plain, tensors)
+
+
+def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Replace each tensor by its name, and add it to `tensors`."""
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
+        # Tensors that share memory are copied: safetensors has no views.
+        tensors[name] = value.detach().cpu().clone().contiguous()
+        return {_TENSOR: name}
+    if isinstance(value, dict):
+        return {
+            str(key): without_tensors(item, f"{name}.{key}".lstrip("."), tensors)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [without_tensors(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
+    return value
+
+
+def with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Replace the names that `without_tensors` has put in the place of tensors by these."""
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            return tensors[value[_TENSOR]]
+        return {key: with_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_tensors(item, tensors) for item in value]
+    return value

@@ -3,48 +3,73 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from datamodules.base import DataModule
-from datamodules.core.storage import lock, named_disk_errors, new_folder, read_checked, set_key
+from datamodules.core.storage import (
+    check_inside,
+    lock,
+    named_disk_errors,
+    new_folder,
+    read_checked,
+    set_key,
+    sync,
+)
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory
+from datamodules.retrieval.dense.ranking import files_of_encoder, trained_model
+from datamodules.retrieval.dense.vector_store import store_folder
+from datamodules.text.hub import model_folder
+from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.layers.lora import without_adapters
+from zoo.model_folder.folder import FITTED, KIND, MEMORY, MODEL, STATE, TOKENIZER, VOCABULARY, WEIGHTS
 from zoo.model_folder.meta import Meta, without_places
-from zoo.model_folder.names import FITTED, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
-from zoo.model_folder.parts import copy_encoders, copy_tokenizer, keep_encodings
-from zoo.model_folder.state import Fitted, State, write_values
-from zoo.model_folder.trees import without_tensors
+from zoo.model_folder.state import Fitted, State, without_tensors, write_values
 
+#: Files by which `transformers` loads a tokenizer, and those of published modules.
+_TOKENIZER_FILES = [
+    "*.model",
+    "*_tokens*.json",
+    "*config*.json",
+    "merges.txt",
+    "modules.json",
+    "tokenizer*",
+    "vocab*",
+]
+#: Folder of an encoder of the retriever; further ones have a number.
+_ENCODER = "encoder"
 #: Options that describe how the training started; their effect is in the weights.
 _STARTED_WITH = ("init_from", "freeze", "lora_rank")
 _ADVICE = "copy or download the folder again"
 
 
-class TrainedModel(Protocol):
-    """A model that can be written."""
+def write(
+    folder: Path,
+    meta: Meta,
+    weights: Mapping[str, Any],
+    data: DataModule[Any, Any, Any],
+    held_out: PlainDict | None = None,
+    encoder: str | None = None,
+) -> None:
+    """Write a trained model with the memory of its training, whole or not at all; replace an earlier folder.
 
-    def describe(self) -> Meta:
-        """Return the model without its weights."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the weights by name: tensors, and plain values with tensors."""
-
-    def describe_held_out(self) -> PlainDict | None:
-        """Return the held-out rows of the training; None if there are none."""
-
-    def encodings_to_keep(self, data: DataModule[Any, Any, Any]) -> str | None:
-        """Return the fingerprint of the encoder whose vectors of the memory are kept; None = none are."""
-
-
-def write(folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) -> None:
-    """See `ModelFolder.write`."""
+    Args:
+        folder: of the model.
+        meta: the model without its weights.
+        weights: by name: tensors, and plain values with tensors.
+        data: of the training.
+        held_out: the held-out rows of the training; None = none.
+        encoder: fingerprint of the encoder whose vectors of the memory are kept; None = none are.
+    """
     with named_disk_errors(folder, "--run_dir"):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(folder), new_folder(folder, KIND) as partial:
@@ -54,20 +79,18 @@ def write(folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) ->
         if isinstance(memory, FolderMemory):
             version = memory.version
             memory.copy_to(partial / MEMORY, partial / STATE)
-            encoder = model.encodings_to_keep(data)
             keep_encodings(partial / MEMORY, encoder)
             set_key(partial / STATE, "encoder", encoder)
-        meta = _portable(model.describe(), data, partial)
+        meta = _portable(meta, data, partial)
         if isinstance(memory, FolderMemory):
             pointer = read_checked(partial / STATE, _ADVICE)["memory"]
             set_key(partial / STATE, "memory", {**pointer, "retriever": meta.data.retriever})
-        held_out = model.describe_held_out()
         fitted = Fitted(
             held_out=None if held_out is None else write_values(partial / FITTED, "held_out", held_out)
         )
         state = State(version, {version: fitted} if held_out is not None else {})
         set_key(partial / STATE, "fitted", state.describe_fitted())
-        _write_files(partial, meta, without_adapters(model.state_dict()))
+        _write_files(partial, meta, without_adapters(weights))
         for lock_file in partial.glob(".*.lock"):
             lock_file.unlink()
 
@@ -98,8 +121,8 @@ def _write_files(folder: Path, meta: Meta, weights: Mapping[str, Any]) -> None:
             values[name] = without_tensors(value, f"{name}/", tensors)
     save_file(tensors, folder / WEIGHTS)
     described = meta.to_dict()
-    data = described["data"]
-    vocabulary = {"vocabulary": data.pop("vocabulary"), "seen": data.pop("seen")}
+    vocabulary = {"vocabulary": meta.data.vocabulary, "seen": meta.data.seen}
+    described["data"] |= {"vocabulary": {}, "seen": None}  # read where it is needed
     _write(folder / MODEL, {**described, "values": values})
     _write(folder / VOCABULARY, vocabulary)
     # safetensors makes its file readable for the owner only.
@@ -108,3 +131,55 @@ def _write_files(folder: Path, meta: Meta, weights: Mapping[str, Any]) -> None:
 
 def _write(file: Path, values: PlainDict) -> None:
     file.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def copy_tokenizer(name: str, folder: Path) -> str:
+    """Copy the files of a transformer's tokenizer, and return the tokenizer's name in the model folder."""
+    if name in OWN_TOKENIZERS:
+        return name
+    source = model_folder(name, _TOKENIZER_FILES)
+    check_inside(source)
+    for file in sorted(source.rglob("*")):
+        if file.is_file() and any(fnmatch(file.name, pattern) for pattern in _TOKENIZER_FILES):
+            _copy(file, folder / TOKENIZER / file.relative_to(source))
+    return TOKENIZER
+
+
+def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
+    """Copy the encoders that a retriever reads from folders, and return its description with their names here."""
+    arguments = {name: _copied(value, folder) for name, value in description["init_args"].items()}
+    encoder = arguments.get("encoder")
+    if isinstance(encoder, str) and Path(encoder).exists():
+        name = _ENCODER
+        number = 1
+        while (folder / name).exists():
+            number += 1
+            name = f"{_ENCODER}-{number}"
+        for relative, file in files_of_encoder(encoder).items():
+            _copy(file, folder / name / relative)
+        if trained_model(encoder) is not None:
+            set_key(folder / name / STATE, "fitted", {})
+        arguments["encoder"] = name
+    return {"class_path": description["class_path"], "init_args": without_places(arguments)}
+
+
+def _copied(value: Any, folder: Path) -> Any:
+    if isinstance(value, list):
+        return [_copied(item, folder) for item in value]
+    return copy_encoders(value, folder) if isinstance(value, dict) and "class_path" in value else value
+
+
+def keep_encodings(memory: Path, encoder: str | None) -> None:
+    """Delete the vectors of a memory that other models have left there."""
+    own = None if encoder is None else store_folder(memory, encoder)
+    for vectors in memory.glob("vectors-*"):
+        if vectors != own:
+            shutil.rmtree(vectors)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file; no link to it, since its owner may write to it."""
+    with named_disk_errors(target, "--run_dir"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(os.path.realpath(source), target)
+        sync(target)

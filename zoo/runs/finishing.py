@@ -36,7 +36,8 @@ def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path 
     if not model.finishes:
         return
     folders = [callback for callback in trainer.callbacks if isinstance(callback, RunFolder)]  # type: ignore[attr-defined]
-    if resumed is None or not any(folder.is_finished for folder in folders):
+    is_finished = any(folder.is_finished for folder in folders) and _best_file(trainer) is not None
+    if resumed is None or not is_finished:
         finish(trainer, model, data)
     elif not model.has_epochs:
         log.info("%s: finished, nothing to train", resumed)

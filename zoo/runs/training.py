@@ -27,9 +27,8 @@ from datamodules.core.types import PlainDict
 from datamodules.state import DataState, check_split
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer
-from zoo.model_folder.folder import ModelFolder
-from zoo.model_folder.names import IN_RUN
-from zoo.model_folder.sharing import log_run
+from zoo.model_folder.export import log_run
+from zoo.model_folder.folder import IN_RUN
 from zoo.run_folder import draw_training, read_run
 from zoo.runs.finishing import fit, restore
 from zoo.runs.quiet import quiet
@@ -212,16 +211,19 @@ def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | No
 
 
 def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
-    """Write the model folder from the best checkpoint, if there is one."""
-    best = run_dir / "checkpoints" / "best.ckpt"
+    """Write the model folder from the best checkpoint or, if that is missing, from the last one."""
+    best, last = (run_dir / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
     if not best.is_file():
-        return
+        if not last.is_file() or (run_dir / IN_RUN).exists():
+            return
+        log.warning("%s: missing, so the model is that of the last epoch", best)
+        best = last
     lacks_memory = data.memory is not None and data.has_memory and data.memory.location is None
     if lacks_memory or not data.is_set_up:
         data.prepare_data()  # the processes of the training were forks of this one
         data.setup("fit")
     restore(model, best)
-    ModelFolder.write(run_dir / IN_RUN, model, data)
+    model.save(run_dir / IN_RUN, data)
 
 
 def _finish(

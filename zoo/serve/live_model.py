@@ -11,7 +11,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory, UnknownLabels
-from zoo.loading import open_predictor
+from zoo.loading import load
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
@@ -138,7 +138,7 @@ class LiveModel:
     def _open(self) -> Served:
         folder = ModelFolder.open(self.source)
         version, state = _version_of(folder), folder.state
-        predictor = open_predictor(folder, device=self.device)
+        predictor = load(folder, device=self.device)
         if predictor.memory is None and predictor.answers_from_memory and predictor.data.memory is not None:
             predictor = predictor.with_memory(predictor.data.memory.open())
         return Served(version, state.fitted_to(state.version), folder, predictor)

@@ -1,75 +1,58 @@
-"""Base of all models, whose networks are made when the data is known or a checkpoint is restored."""
+"""Base of all models: the options, hooks and steps of their training and evaluation by Lightning."""
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from math import isclose
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
-from typing_extensions import Self, TypeVar, override
+from typing_extensions import Self, override
 
 from callbacks.chart import Chart
-from datamodules.base import DataModule
-from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import (
-    LightningModule,
     LRSchedulerCallable,
     Metric,
     OptimizerCallable,
     TrainerFn,
 )
-from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.core.uncompiled import exclude_uncompiled
-from datamodules.retrieval import Memory
-from datamodules.state import DataState, check_resumed
-from zoo.layers.encoders import transformer_config_of
+from datamodules.state import DataState, check_resumed, check_split
 from zoo.layers.lora import is_adapter
-from zoo.model_folder.meta import Meta
-from zoo.tasks.fits_weights import FitsWeights
+from zoo.tasks.model import DataT, Model
 from zoo.tasks.predictor import Predictor
-from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of, plain
-from zoo.training.trained_parts import count_parameters, freeze_parts, parameter_groups
-from zoo.training.warm_start import check_frozen, numbered, start_from
+from zoo.training.checkpoints import Start, meta_of
+from zoo.training.epoch_loss import EpochLoss, diverged
+from zoo.training.trained_parts import count_parameters, freeze_parts, make_schedule, parameter_groups
+from zoo.training.warm_start import check_frozen, numbered, take_weights
 
 log = logging.getLogger("zoo")
 
 #: Weights in half precision are too coarse, and double precision gains nothing.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
-#: Arguments that are no plain values.
-_OF_TRAINING = ("optimizer", "lr_scheduler")
-
 #: Maximum number of scores of single classes that are logged; the file of --output has all.
 MAX_CLASS_SCORES = 300
 
 
-DataT = TypeVar("DataT", bound=DataModule, default=Any)
-
-
-class Task(LightningModule, Generic[DataT]):
+class Task(Model[DataT]):
     """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`."""
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
     pipeline_tag: ClassVar[str] = ""
     #: the task's name in `zoo list`.
     task: ClassVar[str]
-    #: the NamedTuple that describes the task's data, see `datamodules.batch`.
-    spec_type: ClassVar[type[Any]]
     predictor_type: ClassVar[type[Predictor[Any, Any]]]
-    #: batches must carry the texts as strings.
-    reads_strings: ClassVar[bool] = False
-    #: the network reads memories.
-    uses_memory: bool = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
     #: the metric that selects the best epoch; None = the data's `monitor`.
@@ -77,7 +60,6 @@ class Task(LightningModule, Generic[DataT]):
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    network: Any
     validation_scores: Any
     test_scores: Any
 
@@ -113,34 +95,14 @@ class Task(LightningModule, Generic[DataT]):
         self.freeze_patterns = list(freeze or [])
         self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
-        self.network = None
         #: on while `zoo.runs.finishing` fits what needs no gradients, and validates the result.
         self.is_finishing = False
-        #: held by the thread in which the model predicts.
-        self.in_use = SharedLock()
-        self.spec: Any = None
-        #: state of the data, kept in checkpoints; after `setup` or `restore`.
-        self.data_state: DataState | None = None
         self.evaluation = Evaluation()
         #: seed of the run; None without `zoo.runs.train`: nothing is fixed.
         self.run_seed: int | None = None
-        # True while all losses were finite; on the device, once there was one.
-        self._is_finite: Tensor | bool = True
-        self._epoch_loss: Tensor | float = 0.0
-        self._epoch_count: Tensor | int = 0
+        self.epoch_loss = EpochLoss()
 
     # --- written by each model ---
-
-    @abstractmethod
-    def build_network(
-        self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> nn.Module:
-        """Make the network; `word_vectors` [num_words, d] are pre-trained; the config is a checkpoint's, or None."""
-
-    @property
-    def vector_size(self) -> int | None:
-        """Size of the vectors of the model's text encoder; None where it has none."""
-        return None
 
     def check_data(self, data: DataT) -> None:
         """Raise an `InputError` that names the option to change if the data do not fit; called before they are read."""
@@ -165,20 +127,12 @@ class Task(LightningModule, Generic[DataT]):
     @property
     def is_fitting(self) -> bool:
         """True in a fit, its last validation included; False in an evaluation and in a prediction."""
-        if self._trainer is None:
-            return False
-        return self.is_finishing or self.trainer.state.fn == TrainerFn.FITTING
+        is_training = self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        return self.is_finishing or is_training
 
     def idle_options(self, data: DataT) -> Iterator[tuple[str, str]]:
         """Options of the model (`model...`) or the data (`data...`) that are set and change nothing; the reason."""
         return ((f"data.{name}", reason) for name, reason in data.idle_options())
-
-    def batch_contents(self, split: str) -> BatchContents:
-        """The contents of batches; see `datamodules.base.ReadsBatches`."""
-        return BatchContents(strings=self.reads_strings)
-
-    def read_memory(self, data: DataT, memory: Memory | None, num_texts: int | None = None) -> None:
-        """Take from the open memory, if any, what batches lack, before `num_texts` texts (None: many) are predicted."""
 
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         """Names of the rows of a weight of this or another model, by which `init_from` matches them; None: by order."""
@@ -221,113 +175,18 @@ class Task(LightningModule, Generic[DataT]):
             self.check_data(data)
             self._build(data.spec, data.words.vectors(), None)
             self.data_state = data.state()
-        if stage == "fit" and str(self.trainer.precision) not in PRECISIONS:
-            raise InputError(
-                f"trainer.precision={self.trainer.precision}: the weights of these models are float32; use one of"
-                f" {', '.join(PRECISIONS)}"
-            )
+        if stage == "fit":
+            _check_precision(str(self.trainer.precision))
 
-    @property
-    def data(self) -> DataT | None:
-        """The trainer's data module, if there is a trainer."""
-        return None if self._trainer is None else getattr(self._trainer, "datamodule", None)
-
-    @property
-    def training_data(self) -> DataT:
-        """The trainer's data module; raises an `InputError` if there is none."""
-        if (data := self.data) is None:
-            raise InputError("pass a data module to the trainer: the model reads its sizes")
-        return data
-
+    @override
     def _build(self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None) -> None:
-        self.spec = spec
-        try:
-            self.network = self.build_network(spec, word_vectors, transformer_config)
-        except InputError:
-            raise
-        except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
-            raise InputError(f"model: {error}") from error
+        super()._build(spec, word_vectors, transformer_config)
         freeze_parts(self.network, self.freeze_patterns)
         if self._trainer is not None:  # predictions need no scores
             self._make_scores()
 
     def _make_scores(self) -> None:
         self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
-
-    def restore(self, meta: Meta, weights: Mapping[str, Any]) -> None:
-        """Make the network of a trained model, with its weights; an `InputError` if these do not fit."""
-        self._rebuild(meta, weights)
-        self.load_state_dict(weights)
-
-    def _rebuild(self, meta: Meta, weights: Mapping[str, Any]) -> None:
-        if meta.model != type(self).__name__:
-            raise InputError(f"the trained model is a {meta.model}, but the model is a {type(self).__name__}")
-        if meta.spec.keys() != {*self.spec_type._fields}:
-            raise InputError(f"the trained {meta.model} is of another version of the zoo; use that version")
-        self.data_state = meta.data
-        spec = self.spec_type(**meta.spec)
-        if self.network is None or spec != self.spec:
-            tables = (value for name, value in weights.items() if name.endswith(".words.table"))
-            vectors = next(tables, None)
-            empty = None if vectors is None else torch.empty_like(vectors)
-            self._build(spec, empty, meta.transformer_config)
-            self.to(self.device)
-        self._check_shapes(meta, weights)
-
-    def _check_shapes(self, meta: Meta, weights: Mapping[str, Any]) -> None:
-        """Raise an `InputError` that names the options that differ if weights have other names or shapes."""
-        own, others = (
-            {name: value.shape for name, value in each.items() if isinstance(value, Tensor)}
-            for each in (self.state_dict(), weights)
-        )
-        if own == others:
-            return
-        differences = [
-            f"{name} {meta.options[name]}, not {value}"
-            for name, value in self.hparams.items()
-            if meta.options.get(name, value) != value
-        ]
-        raise InputError(
-            "the trained weights do not fit the model, which was trained with "
-            + ("; ".join(differences) or "other data or another version")
-            + "; give the same model options as in training"
-        )
-
-    def describe(self) -> Meta:
-        """The model without its weights, for checkpoints and model folders."""
-        assert self.data_state is not None
-        config = transformer_config_of(self.network)
-        options = {
-            name: value
-            for name, value in self.hparams.items()
-            if not name.startswith("_") and name not in _OF_TRAINING
-        }
-        return Meta(
-            model=type(self).__name__,
-            options=plain(options),
-            spec=dict(self.spec._asdict()),
-            data=self.data_state,
-            transformer_config=None if config is None else plain(config),
-            extras=plain(self.describe_extras()),
-            fits_weights=isinstance(self, FitsWeights),
-            takes_new_labels=bool(getattr(self, "takes_new_labels", False)),
-        )
-
-    def describe_extras(self) -> PlainDict:
-        """Further values that another model reads which starts from this one."""
-        return {}
-
-    def describe_held_out(self) -> PlainDict | None:
-        """The held-out rows of the training, as plain values and tensors; None if there are none."""
-        return None
-
-    def encodings_to_keep(self, data: DataModule) -> str | None:
-        """Fingerprint of the encoder whose vectors of the memory stay with the trained model; None = none do."""
-        return None
-
-    @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[CHECKPOINT_KEY] = {"model": self.describe().to_dict()}
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -344,9 +203,22 @@ class Task(LightningModule, Generic[DataT]):
 
     # --- starting from another model ---
 
+    def take_start(self, verbose: bool = True) -> set[str]:
+        """Take the weights of `init_from` that fit, and return their names; none without it."""
+        if self.init_from is None:
+            return set()
+        start = Start.open(self.init_from, self.device)
+        if self.data is not None:
+            check_split(self.data, start.meta.data, "validation", f"model.init_from={self.init_from}")
+        assert self.data_state is not None
+        return take_weights(self, start, self.init_from, self.data_state, self.row_names, verbose)
+
     def _start(self) -> None:
         """Take another model's weights, if `init_from` names one, and log how much is trained."""
-        check_frozen(self, set() if self.init_from is None else start_from(self, self.init_from))
+        taken = self.take_start()
+        if self.freeze_patterns:
+            has_word_vectors = self.data is not None and self.data.words.vectors() is not None
+            check_frozen(self, taken, self.init_from, has_word_vectors)
         adapters = [weight for name, weight in self.named_parameters() if is_adapter(name)]
         if adapters and not any(weight.requires_grad for weight in adapters):
             raise InputError(
@@ -365,12 +237,6 @@ class Task(LightningModule, Generic[DataT]):
 
     # --- training ---
 
-    @override
-    def forward(self, batch: Any) -> Any:
-        if self.network is None:
-            raise InputError("the model has no weights yet: train it, or load a trained one with zoo.load")
-        return self.network(batch)
-
     def log_loss(self, loss: Tensor, count: int | Tensor) -> None:
         """Log the loss of a step on `count` texts as `train/loss`, and the epoch's mean as `train/loss_epoch`.
 
@@ -378,17 +244,15 @@ class Task(LightningModule, Generic[DataT]):
         """
         # Only means over an epoch read the batch size.
         self.log("train/loss", loss, prog_bar=True, batch_size=1)
-        # Lightning's own mean takes a third of a millisecond of every step.
-        self._epoch_loss = self._epoch_loss + count * loss.detach()
-        self._epoch_count += count
+        self.epoch_loss.add(loss, count)
 
     @override
     def on_train_epoch_end(self) -> None:
-        if self._epoch_count:
-            self.log("train/loss_epoch", self._epoch_loss / self._epoch_count, sync_dist=True)
+        if (mean := self.epoch_loss.mean()) is not None:
+            self.log("train/loss_epoch", mean, sync_dist=True)
             if self.trainer.progress_bar_callback is None:
                 self._show_epoch()
-        self._epoch_loss, self._epoch_count = 0.0, 0
+        self.epoch_loss = EpochLoss()
 
     def _show_epoch(self) -> None:
         """Log a line on the epoch, instead of a progress bar."""
@@ -403,8 +267,7 @@ class Task(LightningModule, Generic[DataT]):
         if self.data is not None and self.trainer.is_global_zero:
             for option, reason in self.idle_options(self.data):
                 log.warning("%s has no effect: %s", option, reason)
-        self._is_finite = True
-        self._epoch_loss, self._epoch_count = 0.0, 0
+        self.epoch_loss = EpochLoss()
         if self.compile_backend is not None:
             exclude_uncompiled(self.network)
             self.network.compile(backend=self.compile_backend, dynamic=True)
@@ -421,23 +284,13 @@ class Task(LightningModule, Generic[DataT]):
 
     @override
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        is_finite = self.epoch_loss.is_finite_after(outputs)
         # The loss is read as rarely as it is logged: reading it waits for the device.
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if loss is None:
-            return
-        self._is_finite = loss.isfinite() & self._is_finite
         every = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        if not self.trainer.is_last_batch and (batch_idx + 1) % every:
-            return
+        is_read = self.trainer.is_last_batch or (batch_idx + 1) % every == 0
         # All processes end together.
-        if not self.trainer.strategy.reduce_boolean_decision(bool(self._is_finite), all=True):
-            raise self._diverged("the loss")
-
-    def _diverged(self, figure: str) -> InputError:
-        return InputError(
-            f"training diverged: {figure} is not finite in epoch {self.current_epoch}, step {self.global_step}; use a"
-            " lower learning rate (--model.optimizer.lr) or --trainer.gradient_clip_val; earlier checkpoints are kept"
-        )
+        if is_read and not self.trainer.strategy.reduce_boolean_decision(bool(is_finite), all=True):
+            raise diverged("the loss", self.current_epoch, self.global_step)
 
     @override
     def configure_optimizers(self) -> Any:
@@ -449,14 +302,7 @@ class Task(LightningModule, Generic[DataT]):
         optimizer = self.adapt_optimizer(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
-        wanted = [group["lr"] for group in optimizer.param_groups]
-        scheduler = self.make_lr_scheduler(optimizer)
-        begun = [group["lr"] for group in optimizer.param_groups]
-        if any(not isclose(lr * wanted[0], begun[0] * rate) for lr, rate in zip(begun, wanted, strict=True)):
-            raise InputError(
-                f"model.lr_scheduler: {type(scheduler).__name__} has one rate for all weights, and"
-                " model.learning_rates has several; omit one of the two"
-            )
+        scheduler = make_schedule(self.make_lr_scheduler, optimizer)
         self.check_schedule(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
 
@@ -495,63 +341,66 @@ class Task(LightningModule, Generic[DataT]):
     def _log_scores(self, scores: Metric, stage: str, split: str) -> None:
         values = scores.compute()
         scores.reset()
-        loss = values.get("loss")
-        if self.is_fitting and loss is not None and bool(loss.isnan()):
-            raise self._diverged("the validation loss")
+        if self.is_fitting and "loss" in values and bool(values["loss"].isnan()):
+            raise diverged("the validation loss", self.current_epoch, self.global_step)
         if self.data is not None:
             counts = self.data.duplicate_counts(split)
             values |= {name: torch.tensor(count) for name, count in counts.items()}
+        figures = {name: value for name, value in values.items() if not value.ndim}
         # Apple's GPUs have no float64.
         precision = torch.float32 if self.device.type == "mps" else torch.float64
-        classes: dict[str, float] = {}
-        for name, value in values.items():
-            if value.ndim:
-                named = zip(getattr(scores, "labels", ()), value.tolist(), strict=True)
-                classes |= {f"{name}/{label}": number for label, number in named if number == number}
-                continue
+        classes = {
+            f"{name}/{label}": number
+            for name, value in values.items()
+            if value.ndim
+            for label, number in zip(getattr(scores, "labels", ()), value.tolist(), strict=True)
+            if not isnan(number)
+        }
+        self.evaluation.classes = classes
+        # Each logged metric costs about 1 ms; the support is the same in each epoch.
+        if len(classes) <= MAX_CLASS_SCORES:
+            logged = {name: value for name, value in classes.items() if not name.startswith("support/")}
+            figures |= {name: torch.tensor(value, dtype=precision) for name, value in logged.items()}
+        for name, value in figures.items():
             # compute() has already summed over processes: nothing remains to be reduced.
             is_shown = stage == "val" and name in self.shown
             self.log(f"{stage}/{name}", value.to(precision), prog_bar=is_shown, rank_zero_only=False)
-        self.evaluation.class_scores = classes
-        # Each logged metric costs about 1 ms.
-        if len(classes) <= MAX_CLASS_SCORES:
-            logged = {
-                f"{stage}/{name}": torch.tensor(value, dtype=precision)
-                for name, value in classes.items()
-                if not name.startswith("support/")  # the same in each epoch
-            }
-            self.log_dict(logged, rank_zero_only=False)
 
 
+@dataclass
 class Evaluation:
-    """Scores of an evaluation besides those that Lightning logs."""
+    """Scores of an evaluation besides those that Lightning logs, as plain values.
 
-    def __init__(self) -> None:
-        #: scores of single classes, by name.
-        self.class_scores: dict[str, float] = {}
-        #: the score of each query, by its id, where models are compared query by query.
-        self.query_scores: dict[str, float] = {}
-        #: a table in which the model compares itself with others, as plain values; empty where there is none.
-        self.table: PlainDict = {}
-        #: a comparison of probabilities with the accuracy, as plain values; empty where there is none.
-        self.calibration: PlainDict = {}
-        #: whether the rows with wrong predictions are listed; their columns and lines, empty where there are none.
-        self.lists_errors = False
-        self.errors: PlainDict = {}
-        #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
-        self.file: Path | None = None
+    A `Task` has one and fills it, and `zoo.runs.evaluation` reads the file.
+    """
+
+    #: scores of single classes, by name.
+    classes: dict[str, float] = field(default_factory=dict)
+    #: the score of each query, by its id, where models are compared query by query.
+    queries: dict[str, float] = field(default_factory=dict)
+    #: a table in which the model compares itself with others; empty where there is none.
+    table: PlainDict = field(default_factory=dict)
+    #: a comparison of probabilities with the accuracy; empty where there is none.
+    calibration: PlainDict = field(default_factory=dict)
+    #: columns and lines of the rows with wrong predictions; empty where there are none.
+    errors: PlainDict = field(default_factory=dict)
+    #: whether these rows are listed.
+    lists_errors: bool = False
+    #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
+    file: Path | None = None
 
     def write(self) -> None:
         """Write the scores, if a file is set."""
         if self.file is not None:
-            scores = {
-                "classes": self.class_scores,
-                "queries": self.query_scores,
-                "table": self.table,
-                "calibration": self.calibration,
-                "errors": self.errors,
-            }
-            write_json(self.file, scores)
+            write_json(self.file, {name: value for name, value in vars(self).items() if name != "file"})
+
+
+def _check_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise InputError(
+            f"trainer.precision={precision}: the weights of these models are float32; use one of"
+            f" {', '.join(PRECISIONS)}"
+        )
 
 
 def check_sizes(**sizes: int | Sequence[int]) -> None:
@@ -564,23 +413,23 @@ def check_sizes(**sizes: int | Sequence[int]) -> None:
 
 def check_probability(**values: float) -> None:
     """Raise an `InputError` for probabilities below 0, and those of 1 and above."""
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise InputError(f"model.{name}={value}: must be 0 or more and below 1")
+    _check(values, lambda value: 0 <= value < 1, "0 or more and below 1")
 
 
 def check_positive(**values: float) -> None:
     """Raise an `InputError` for values that are not above 0."""
-    for name, value in values.items():
-        if not value > 0:
-            raise InputError(f"model.{name}={value}: must be above 0")
+    _check(values, lambda value: value > 0, "above 0")
 
 
 def check_not_negative(**values: float) -> None:
     """Raise an `InputError` for values below 0."""
+    _check(values, lambda value: value >= 0, "0 or more")
+
+
+def _check(values: Mapping[str, float], is_allowed: Callable[[float], bool], rule: str) -> None:
     for name, value in values.items():
-        if value < 0:
-            raise InputError(f"model.{name}={value}: must be 0 or more")
+        if not is_allowed(value):
+            raise InputError(f"model.{name}={value}: must be {rule}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

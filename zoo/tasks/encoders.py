@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from typing_extensions import Self, override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, TextBatch
+from datamodules.batch import BatchContents, ClassificationBatch, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import fingerprint_of
@@ -243,6 +243,16 @@ class EncodesMemory(Task):
 
     # Weights of the encoder at the last hashing: their addresses and versions; their digests.
     _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
+
+    @property
+    @override
+    def vector_size(self) -> int | None:
+        return None if self.network.encoder is None else int(self.network.encoder.size)
+
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The texts' vectors [B, vector_size]."""
+        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
+        return vectors
 
     def is_evaluated(self, split: str) -> bool:
         """Return whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
-from datamodules.core.sharing import SharedLock
 from datamodules.core.types import PlainDict
 from datamodules.dataset import BatchDataset
 from datamodules.memory_source import MemorySource
-from datamodules.retrieval import FolderMemory, Memory, Retriever
+from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.dense.text_encoder import ProgressBar
+from zoo.tasks.model import Model
 from zoo.tasks.records import plain_values
 
 if TYPE_CHECKING:
@@ -30,39 +29,7 @@ if TYPE_CHECKING:
 
 DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
-
-
-class TrainedModel(Protocol):
-    """What a predictor reads of a model of any kind, which is a module of PyTorch."""
-
-    #: held by the thread in which the model predicts.
-    in_use: SharedLock
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-
-    @property
-    def vector_size(self) -> int | None:
-        """Size of the vectors of the text encoder; None where there is none."""
-
-    def __call__(self, batch: Any) -> Any:
-        """The network's output for a batch."""
-
-    def eval(self) -> Any:
-        """Switch to evaluation mode."""
-
-    def modules(self) -> Iterator[torch.nn.Module]:
-        """The model and its parts."""
-
-    def batch_contents(self, split: str) -> BatchContents:
-        """The contents of the batches of a split."""
-
-    def read_memory(self, data: Any, memory: Memory | None, num_texts: int | None = None) -> None:
-        """Take from the open memory, if any, what batches lack."""
-
-
-ModelT = TypeVar("ModelT", bound=TrainedModel)
+ModelT = TypeVar("ModelT", bound=Model[Any])
 
 
 class Predictor(ABC, Generic[ModelT, DataT]):
@@ -91,20 +58,6 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
         """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""
         self.model, self.data, self.memory = model, data, memory
-
-    @classmethod
-    def open(
-        cls,
-        model: ModelT,
-        data: DataT,
-        memory: str | None = None,
-        version: int | None = None,
-        retriever: Retriever | None = None,
-    ) -> Self:
-        """A predictor with its memory, or with another memory folder, in a version of it; None = the current one."""
-        if memory is None and version is None and not cls.needs_memory(data):
-            return cls(model, data)
-        return cls(model, data, memory_of(data).open(memory, version, retriever))
 
     @classmethod
     def needs_memory(cls, data: DataT) -> bool:
@@ -167,7 +120,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         """Rows of a table for an object of `records`: its plain values, without the evidence."""
         yield plain_values(record)
 
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
         """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
         raise InputError(f"a {type(self.model).__name__} reads no texts alone")
 
@@ -211,7 +164,7 @@ def memory_of(data: DataModule) -> MemorySource:
 
 
 @contextmanager
-def evaluating(model: TrainedModel) -> Iterator[None]:
+def evaluating(model: Model[Any]) -> Iterator[None]:
     """Switch to evaluation mode without gradients; afterwards every module has its old mode. Other threads wait."""
     with model.in_use:
         # Frozen modules have no training mode, so the modes differ.
@@ -237,7 +190,7 @@ def collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-def on_device(batch: BatchT, model: TrainedModel) -> BatchT:
+def on_device(batch: BatchT, model: Model[Any]) -> BatchT:
     """Move a batch to the model's device."""
     if model.device.type == "cpu":
         return batch

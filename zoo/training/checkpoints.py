@@ -15,6 +15,7 @@ from torch import Tensor
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import named_disk_errors, new_file
+from zoo.layers.lora import without_adapters
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.meta import Meta
 
@@ -27,27 +28,25 @@ CHECKPOINT_KEY = "memory_zoo"
 
 @dataclass(frozen=True)
 class Start:
-    """A trained model that another one starts from: its description and its weights.
+    """A trained model that another one starts from: its description, and its weights without adapters.
 
     `open` reads it from a model folder, or from the checkpoint of a run that is not finished.
     """
 
     meta: Meta
-    weights: dict[str, Any]
+    weights: dict[str, Tensor]
 
     @classmethod
-    def open(cls, source: str) -> Start:
+    def open(cls, source: str, device: torch.device | None = None) -> Start:
         """Read a model with its weights."""
         if Path(source).is_file():
             contents = read_contents(Path(source))
-            return cls(meta_of(contents, source), contents["state_dict"])
-        folder = ModelFolder.open(source)
-        return cls(folder.meta_with_vocabulary(), folder.weights())
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The weights that are tensors."""
-        return {name: value for name, value in self.weights.items() if isinstance(value, Tensor)}
+            meta, weights = meta_of(contents, source), contents["state_dict"]
+        else:
+            folder = ModelFolder.open(source)
+            meta, weights = folder.meta_with_vocabulary(), folder.weights()
+        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+        return cls(meta, {name: value.to(device) for name, value in without_adapters(tensors).items()})
 
 
 def meta_of_start(source: str) -> Meta:
@@ -80,6 +79,28 @@ def read_contents(path: Path) -> dict[str, Any]:
     if not isinstance(contents, dict) or not isinstance(contents.get("state_dict"), dict):
         raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
     return contents
+
+
+def check_shapes(
+    meta: Meta, options: Mapping[str, Any], own: Mapping[str, Any], weights: Mapping[str, Any]
+) -> None:
+    """Raise an `InputError` that names the options that differ if weights have other names or shapes than a model's."""
+    shapes = [
+        {name: value.shape for name, value in each.items() if isinstance(value, Tensor)}
+        for each in (own, weights)
+    ]
+    if shapes[0] == shapes[1]:
+        return
+    differences = [
+        f"{name} {meta.options[name]}, not {value}"
+        for name, value in options.items()
+        if meta.options.get(name, value) != value
+    ]
+    raise InputError(
+        "the trained weights do not fit the model, which was trained with "
+        + ("; ".join(differences) or "other data or another version")
+        + "; give the same model options as in training"
+    )
 
 
 def write_contents(contents: Mapping[str, Any], path: Path) -> None:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from math import isclose
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import LRSchedulerCallable
 
 #: Maximum number of names in a message.
 _MAX_NAMES = 40
@@ -73,6 +77,19 @@ def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> l
             own = {} if pattern is None or rates is None else {"lr": rates[pattern], "name": pattern}
             groups.append({"params": weights, **own})
     return groups
+
+
+def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
+    """Make the schedule of an optimizer; an `InputError` if it changes the ratio of the groups' learning rates."""
+    before = [group["lr"] for group in optimizer.param_groups]
+    scheduler = make(optimizer)
+    after = [group["lr"] for group in optimizer.param_groups]
+    if any(not isclose(lr * before[0], after[0] * rate) for lr, rate in zip(after, before, strict=True)):
+        raise InputError(
+            f"model.lr_scheduler: {type(scheduler).__name__} has one rate for all weights, and"
+            " model.learning_rates has several; omit one of the two"
+        )
+    return scheduler
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:

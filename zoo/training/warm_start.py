@@ -6,20 +6,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
-from datamodules.state import DataState, check_split
-from zoo.layers.lora import is_adapter, plain_name, without_adapters
+from datamodules.state import DataState
+from zoo.layers.lora import is_adapter, plain_name
 from zoo.training.checkpoints import Start
-
-if TYPE_CHECKING:
-    from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
 
@@ -29,6 +26,9 @@ TABLES = (".words.table", ".char_table.weight")
 _BUFFERS = (".running_mean", ".running_var", ".num_batches_tracked")
 #: Number of rows up to which the log lists their names, such as labels.
 FEW_ROWS = 20
+
+#: The names of the rows of a weight of a model with some data; see `Task.row_names`.
+RowNames: TypeAlias = Callable[[str, Tensor, DataState], "Sequence[Hashable] | None"]
 
 
 @runtime_checkable
@@ -54,28 +54,27 @@ class Taken(NamedTuple):
     head_weights: list[str]
 
 
-def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
+def take_weights(
+    model: nn.Module, start: Start, source: str, data: DataState, row_names: RowNames, verbose: bool = True
+) -> set[str]:
     """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
     characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`).
-    The returned names include those of word tables that were taken in part.
+    The returned names include those of word tables that were taken in part. `data` is that of the model, `source` the
+    name of the trained one.
     """
-    opened = Start.open(source)
-    weights = {name: value.to(model.device) for name, value in without_adapters(opened.tensors).items()}
-    start = Start(opened.meta, weights)
-    if model.data is not None:
-        check_split(model.data, start.meta.data, "validation", f"model.init_from={source}")
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
     taken = Taken(set(), {}, [], [])
     head = model.head if isinstance(model, TransfersHead) else None
     with torch.no_grad():
         for name, parameter in own.items():
-            value = weights.get(plain_name(name))
+            value = start.weights.get(plain_name(name))
             if value is not None and not (head is not None and name.startswith(head)):
-                _take(model, name, parameter, value, start.meta.data, taken)
+                names = row_names(name, parameter, data), row_names(name, value, start.meta.data)
+                _take(name, parameter, value, names, taken)
         for name, buffer in model.named_buffers():
-            value = weights.get(name)
+            value = start.weights.get(name)
             if name.endswith(_BUFFERS) and value is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
         if isinstance(model, TransfersHead) and (parts := model.take_head(start)):
@@ -86,17 +85,24 @@ def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
             f"model.init_from={source}: is a {start.meta.model}, none of whose weights fit this {type(model).__name__}"
         )
     if verbose:
-        _log(source, model, {*own}, {*weights}, taken)
+        _log(source, model, {*own}, {*start.weights}, taken)
     tables = {name for name in taken.rows if name.endswith(TABLES)}
-    heads = {name for name in taken.head_weights if _has_all_rows(model, name, own[name], start.meta.data)}
-    return taken.whole | tables | heads
+    names_in = {
+        name: [set(row_names(name, own[name], each) or ()) for each in (data, start.meta.data)]
+        for name in taken.head_weights
+    }
+    return taken.whole | tables | {name for name, (rows, others) in names_in.items() if rows <= others}
 
 
-def _take(model: Task, name: str, parameter: Tensor, value: Tensor, state: DataState, taken: Taken) -> None:
+def _take(
+    name: str,
+    parameter: Tensor,
+    value: Tensor,
+    row_names: tuple[Sequence[Hashable] | None, Sequence[Hashable] | None],
+    taken: Taken,
+) -> None:
     """Copy a weight, or the rows that both models have, and note it."""
-    assert model.data_state is not None
-    names = model.row_names(name, parameter, model.data_state)
-    other_names = model.row_names(name, value, state)
+    names, other_names = row_names
     if names is None or other_names is None:
         if parameter.shape == value.shape:
             parameter.copy_(value)
@@ -113,7 +119,7 @@ def _take(model: Task, name: str, parameter: Tensor, value: Tensor, state: DataS
         taken.rows[name] = names, here
 
 
-def _log(source: str, model: Task, own: set[str], other: set[str], taken: Taken) -> None:
+def _log(source: str, model: nn.Module, own: set[str], other: set[str], taken: Taken) -> None:
     """Log the weights that were taken, those that are new and those that were not used."""
     known = taken.whole | taken.rows.keys() | set(taken.head_weights)
     new = [name for name in own if name not in known]
@@ -133,33 +139,24 @@ def _log(source: str, model: Task, own: set[str], other: set[str], taken: Taken)
         log.info("not used: %s", "; ".join(_summarize(unused)))
 
 
-def _has_all_rows(model: Task, name: str, weight: Tensor, state: DataState) -> bool:
-    """Return True if another model has each row of a weight."""
-    assert model.data_state is not None
-    rows, others = (model.row_names(name, weight, data) or () for data in (model.data_state, state))
-    return set(rows) <= set(others)
-
-
-def check_frozen(model: Task, taken: Collection[str]) -> None:
+def check_frozen(
+    model: nn.Module, taken: Collection[str], init_from: str | None, has_word_vectors: bool
+) -> None:
     """Raise an `InputError` if weights are frozen that were not taken from another model, and so never trained."""
-    if not model.freeze_patterns:
-        return
-    given = {name for name, _ in model.named_parameters() if ".transformer." in name}
-    if model.data is not None and model.data.words.vectors() is not None:
-        given |= {name for name, _ in model.named_parameters() if name.endswith(".words.table")}
+    given = (".transformer.", ".words.table") if has_word_vectors else (".transformer.",)
     fresh = [
         name
         for name, parameter in model.named_parameters()
-        if not parameter.requires_grad and name not in given and name not in taken
+        if not (parameter.requires_grad or name in taken or any(part in name for part in given))
     ]
-    if fresh and model.init_from is None:
+    if fresh and init_from is None:
         raise InputError(
             f"model.freeze: the weights of {_short(fresh[0])} are fresh, so nothing would ever train them; name a"
             " trained model with model.init_from"
         )
     if fresh:
         raise InputError(
-            f"model.init_from={model.init_from}: has no {_short(fresh[0])} of this shape, and freezing would leave it"
+            f"model.init_from={init_from}: has no {_short(fresh[0])} of this shape, and freezing would leave it"
             " untrained; give both models the same options, or freeze less"
         )
 

@@ -12,7 +12,6 @@ import zoo
 from datamodules.base import DataModule
 from datamodules.batch import ClassificationSpec
 from tests.zoo.test_models import trainer
-from zoo.model_folder.folder import ModelFolder
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 
@@ -21,7 +20,7 @@ def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
     """The predictor of a model that is fitted, saved and loaded."""
     run: pl.Trainer = trainer(folder)
     fit(run, model, data)
-    ModelFolder.write(folder / "fitted", model, data)
+    model.save(folder / "fitted", data)
     return zoo.load(folder / "fitted")
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from datamodules.core.errors import InputError
 from datamodules.core.storage import finish_folder
 from tests.zoo.conftest import SMALL, Result, fill_disk, resume
-from zoo.model_folder.names import KIND
+from zoo.model_folder.folder import KIND
 from zoo.training.checkpoints import write_contents
 
 ROOT = str(Path(__file__).parents[3])

@@ -18,10 +18,9 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.storage import checksum_of
 from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
-from zoo.model_folder import artifacts, sharing
-from zoo.model_folder.export import export
-from zoo.model_folder.folder import ModelFolder
-from zoo.model_folder.names import MODEL
+from zoo.model_folder import artifacts
+from zoo.model_folder.export import export, log_run
+from zoo.model_folder.folder import MODEL, ModelFolder
 from zoo.runs.run_dir import setting_of
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
@@ -156,7 +155,7 @@ def test_no_model_without_checkpoints(zoo_command: Zoo, train_csv: Path) -> None
 def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: RecordedRun) -> None:
     """Equal contents are one version of an artifact, other ones another; no row is uploaded."""
     run = fit("run", f"--data.validation_file={test_csv}")
-    sharing.log_run(online, run, "topics")  # type: ignore[arg-type]
+    log_run(online, run, "topics")  # type: ignore[arg-type]
     files = {"train_file": train_csv, "validation_file": test_csv}
     assert [*online.used] == [*files]
     for option, file in files.items():
@@ -164,7 +163,7 @@ def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: 
         assert name == "checksum.json"
         assert json.loads(Path(entry.local_path).read_text()) == checksum_of(file)
     first = dict(online.used)
-    sharing.log_run(online, run, "topics")  # type: ignore[arg-type]
+    log_run(online, run, "topics")  # type: ignore[arg-type]
     assert all(online.used[option].digest == first[option].digest for option in files)
     assert first["train_file"].digest != first["validation_file"].digest
 

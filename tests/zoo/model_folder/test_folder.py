@@ -19,15 +19,10 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import MANIFEST, finish_folder, load_json, with_checksum
 from tests.zoo.conftest import Fit, Zoo, refusal, sentences, write_table
 from zoo.model_folder.export import export
-from zoo.model_folder.names import KIND
+from zoo.model_folder.folder import KIND
 from zoo.model_folder.state import Fitted
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
-
-
-@pytest.fixture
-def exported(trained_run: Path, tmp_path: Path) -> Path:
-    return export(trained_run, tmp_path / "exported")
 
 
 def files_in(folder: Path) -> set[str]:

@@ -12,14 +12,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 import zoo
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import Zoo, sentences
-from zoo.model_folder.export import export
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
-
-
-@pytest.fixture
-def exported(trained_run: Path, tmp_path: Path) -> Path:
-    return export(trained_run, tmp_path / "exported")
 
 
 def test_a_name_of_the_hub(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import shutil
 import signal
 import threading
 import warnings
@@ -18,7 +19,8 @@ import torch
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import fit_options, write_table
+from tests.zoo.conftest import SMALL, best, fit_options, last, write_table
+from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from zoo.runs.evaluation import evaluate
 from zoo.runs.training import Trained, TrainerOptions, train
 
@@ -118,6 +120,27 @@ def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:
             trained(train_csv, tmp_path / "run", **arguments)
 
 
+@pytest.mark.parametrize("small", [SMALL, SMALL_ENSEMBLE], ids=["KNNBiLSTM", "MemoryEnsemble"])
+def test_a_finished_run_has_lost_its_best_checkpoint(
+    small: list[str], zoo_command: Any, train_csv: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Resuming it writes the model again, as the message of a missing model advises."""
+    options = ("--trainer.max_epochs=1", f"--data.train_file={train_csv}", "--run_dir=run")
+    result = zoo_command("fit", *small, *options)
+    assert result.code == 0, result.err
+    run, texts = Path("run"), ["old apple", "the rain"]
+    expected = [prediction.probabilities for prediction in zoo.load(run).predict(texts)]
+    best(run).unlink()
+    shutil.rmtree(run / "model")
+    with pytest.raises(InputError, match=f"zoo fit --ckpt_path {last(run)}"):
+        zoo.load(run)
+    result = zoo_command("fit", "--ckpt_path", last(run))
+    assert result.code == 0, result.err
+    # The only epoch is the last one.
+    assert [prediction.probabilities for prediction in zoo.load(run).predict(texts)] == expected
+    assert ("missing, so the model is that of the last epoch" in caplog.text) == (small is SMALL)
+
+
 # --- errors of ours ---
 
 
@@ -131,6 +154,7 @@ def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:
         ("datamodules.retrieval.EmbeddedRetriever.search", "predict"),
         ("datamodules.retrieval.EmbeddedRetriever.search", "test"),
         ("zoo.knn_bilstm.KNNBiLSTM.build_network", "test"),
+        ("zoo.knn_bilstm.KNNBiLSTM.build_network", "predict"),
         ("zoo.tasks.classification.predictor.ClassificationPredictor.records", "predict"),
         ("zoo.tasks.classification.predictor.ClassificationPredictor.__init__", "predict"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -148,11 +147,6 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
     (scored,) = predictor.predict([(rows[0][0], rows[0][1])])
     assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
     assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")
-
-
-def read_csv(path: Path) -> list[list[str]]:
-    with path.open(newline="") as file:
-        return list(csv.reader(file))
 
 
 # --- on the command line ---

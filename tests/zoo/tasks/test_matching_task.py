@@ -142,13 +142,6 @@ def test_without_ties_equal_ir_measures(seed: int, grades: int) -> None:
     )
 
 
-def test_a_constant_score_gains_nothing_from_the_order_of_the_file() -> None:
-    sorted_file = as_rows([([0.0] * 9, [1.0, 1, 0, 0, 0, 0, 0, 0, 0])])
-    shuffled_file = as_rows([([0.0] * 9, [0.0, 0, 0, 1, 0, 0, 0, 1, 0])])
-    assert sorted_file == shuffled_file
-    assert sorted_file[0]["p@1"] == pytest.approx(2 / 9)
-
-
 def test_a_long_list_of_ties_is_exact() -> None:
     n, r = 5000, 3
     (measures,) = as_rows([([1.0] * n, [1.0] * r + [0.0] * (n - r))])
@@ -380,14 +373,6 @@ def test_a_task_learns(goal: str, loss: str, shown: str, tmp_path: Path) -> None
     assert run.callback_metrics["train/loss"].isfinite()
     assert run.test(task, datamodule=data, verbose=False)[0][f"test/{shown}"] > 0.99
     assert (task.probability(torch.zeros(1)) is not None) == (loss == "cross_entropy")
-
-
-def test_questions_without_a_positive_are_counted(tmp_path: Path) -> None:
-    lists: Lists = [([2.0, 1.0], [1.0, 0.0]), ([2.0, 1.0], [0.0, 0.0])]
-    task = ToyTask()
-    trainer(tmp_path, fast_dev_run=1).fit(task, datamodule=ToyData([batch_of(lists)]))
-    scores = trainer(tmp_path).test(task, datamodule=ToyData([batch_of(lists)]), verbose=False)[0]
-    assert (scores["test/questions"], scores["test/questions_without_positive"]) == (1, 1)
 
 
 def test_a_batch_without_anything_to_compare_trains_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from tests.clicks import Collection, write_collection
 from tests.zoo.conftest import Result, best, last
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
-from zoo.model_folder.export import export
 from zoo.reproduce.command import run_table
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 from zoo.tasks.retrieval.task import MIXTURES
@@ -139,20 +137,6 @@ def test_another_collection_replaces_the_corpus(fit: Callable[..., Path], tmp_pa
     FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory")
     (found,) = predictor(run, memory=tmp_path / "memory").predict("plum")
     assert {one.id for one in found} == {"x", "y"}
-
-
-def test_a_run_needs_no_cache_and_an_exported_model_no_corpus(
-    trained: Callable[..., Path], tmp_path: Path
-) -> None:
-    own = write_collection(tmp_path / "clicks", documents=50, queries=40, seed=2)
-    run = trained(*fit_options(own))
-    before = predictor(run).predict("where is plum")
-    exported = export(run, tmp_path / "exported")
-    shutil.rmtree(run.parent / "cache")
-    assert predictor(run).predict("where is plum") == before
-    shutil.rmtree("cache", ignore_errors=True)
-    own.corpus.unlink()
-    assert predictor(exported).predict("where is plum") == before
 
 
 def test_predict_writes_records_and_trec_runs(

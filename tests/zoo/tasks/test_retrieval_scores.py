@@ -14,7 +14,7 @@ from zoo.tasks.matching.metrics import NAMES as MATCHING_NAMES
 from zoo.tasks.matching.metrics import measure_lists
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 from zoo.tasks.retrieval.metrics import NAMES, RetrievalScores, selected_mixture
-from zoo.tasks.retrieval.task import retriever_scores
+from zoo.tasks.retrieval.predictor import retriever_scores
 
 
 def drawn(

@@ -21,14 +21,12 @@ from datamodules.corpora.table import read_table
 from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.model_folder.export import export
-from zoo.model_folder.folder import ModelFolder
 from zoo.registry import model_class
 from zoo.reproduce.table import load_table
 from zoo.tasks import encoders
 from zoo.tasks.base import Task
 from zoo.tasks.predictor import evaluating
 from zoo.training.checkpoints import Start
-from zoo.training.trained_parts import parameter_groups
 
 OLD, NEW = ("metal", "fruit"), LABELS
 SMALL: dict[str, dict[str, Any]] = {
@@ -66,7 +64,7 @@ def train(model: Task, data: Any, **options: Any) -> Task:
 
 def keep(model: Task, name: str = "old.ckpt") -> Start:
     model.trainer.save_checkpoint(name)
-    ModelFolder.write(Path(name).with_suffix(""), model, model.trainer.datamodule)  # type: ignore[attr-defined]
+    model.save(Path(name).with_suffix(""), model.trainer.datamodule)  # type: ignore[attr-defined]
     return Start.open(name)
 
 
@@ -356,15 +354,8 @@ def test_only_adapters_are_trained(tiny_bert: Path, caplog: pytest.LogCaptureFix
     assert f"trained: {trained:,} of " in caplog.text
 
 
-def test_a_checkpoint_with_adapters_loads_alone(tiny_bert: Path) -> None:
-    train_adapters(tiny_bert)
-    expected = probabilities("lora")
-    tiny_bert.rename(tiny_bert.with_name("gone"))
-    assert torch.equal(probabilities("lora"), expected)
-
-
 @pytest.mark.usefixtures("float32")
-def test_a_model_trained_by_adapters_is_used_without_peft(
+def test_a_model_trained_by_adapters_is_used_without_peft_and_its_start(
     tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_adapters(tiny_bert)
@@ -379,6 +370,7 @@ def test_a_model_trained_by_adapters_is_used_without_peft(
     train(plain, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(plain, "plain.ckpt")
     monkeypatch.setitem(sys.modules, "peft", None)
+    tiny_bert.rename(tiny_bert.with_name("gone"))
     for source in (folder, "plain", "lora"):
         torch.testing.assert_close(probabilities(source), expected, rtol=1e-4, atol=1e-6)
 
@@ -417,13 +409,6 @@ def test_a_schedule_with_one_rate_for_all_weights_is_refused() -> None:
     model.adapt_optimizer = lambda optimizer: optimizer
     with pytest.raises(InputError, match="OneCycleLR has one rate for all weights"):
         model.configure_optimizers()
-
-
-def test_groups_cover_every_weight_once() -> None:
-    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    groups = parameter_groups(network, {"0": 0.1, "*.bias": 0.2})
-    assert [group.get("lr") for group in groups] == [None, 0.1, 0.2]
-    assert [len(group["params"]) for group in groups] == [1, 1, 2]
 
 
 # --- tables of the example ---

@@ -111,14 +111,16 @@ def test_texts_of_a_class_become_neighbors(tiny_bert: Path) -> None:
     assert any("layer.0." in name for name in changed)
 
 
-@pytest.mark.parametrize("layers", [None, 1], ids=["half", "one"])
-def test_upper_layers_alone(tiny_bert: Path, layers: int | None) -> None:
-    encoder = TransformerEncoder(str(tiny_bert)).requires_grad_(False).eval()
+@pytest.mark.parametrize(("layers", "lora_rank"), [(None, None), (1, None), (None, 2)])
+def test_upper_layers_or_their_adapters_alone(
+    tiny_bert: Path, layers: int | None, lora_rank: int | None
+) -> None:
+    encoder = TransformerEncoder(str(tiny_bert), lora_rank=lora_rank).requires_grad_(False).eval()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     learn_metric(encoder, batch_of, TARGET, MetricPlan(2, batch_size=6, layers=layers), seed=0)
     changed = {name for name, value in encoder.state_dict().items() if not torch.equal(value, before[name])}
     assert changed
-    assert all("layer.1." in name for name in changed)
+    assert all("layer.1." in name and is_adapter(name) == (lora_rank is not None) for name in changed)
 
 
 @pytest.mark.parametrize("trains_encoder", [False, True])
@@ -127,15 +129,6 @@ def test_the_encoder_is_as_frozen_as_before(tiny_bert: Path, trains_encoder: boo
     learn_metric(encoder, batch_of, TARGET, MetricPlan(1, batch_size=6), seed=0)
     assert all(weight.requires_grad == trains_encoder for weight in encoder.parameters())
     assert encoder.training == trains_encoder
-
-
-def test_adapters_alone(tiny_bert: Path) -> None:
-    encoder = TransformerEncoder(str(tiny_bert), lora_rank=2).requires_grad_(False).eval()
-    before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    learn_metric(encoder, batch_of, TARGET, MetricPlan(2, batch_size=6), seed=0)
-    changed = {name for name, value in encoder.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed
-    assert all(is_adapter(name) for name in changed)
 
 
 def test_the_same_seed_gives_the_same_weights(tiny_bert: Path) -> None:

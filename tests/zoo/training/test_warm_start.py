@@ -27,19 +27,6 @@ def frozen(fit: Fit, start: Path, *options: str, run_dir: str = "frozen") -> Pat
     )
 
 
-def test_a_frozen_encoder_keeps_the_weights_that_it_started_from(fit: Fit, start: Path) -> None:
-    run = frozen(fit, start, "--trainer.max_epochs=2")
-    before, after = (Start.open(str(folder)) for folder in (start, run))
-    old_words, new_words = (each.meta.data.vocabulary["words"] for each in (before, after))
-    for name, value in after.tensors.items():
-        if name == "network.encoder.words.table":
-            for word in set(old_words) & set(new_words):
-                old, new = before.tensors[name][old_words.index(word)], value[new_words.index(word)]
-                assert torch.equal(old, new), word
-        elif ".encoder.lstm" in name or ".char_lstm" in name:
-            assert torch.equal(value, before.tensors[name]), name
-
-
 def test_a_warm_start_predicts_as_the_model_that_it_started_from(fit: Fit, start: Path) -> None:
     # A learning rate of 0 leaves the model as it starts.
     run = frozen(fit, start, "--model.optimizer.lr=0.0", "--trainer.max_epochs=1")
@@ -90,13 +77,5 @@ def test_a_resumed_run_does_not_need_its_start(fit: Fit, start: Path, zoo_comman
     half = frozen(fit, start, "--trainer.max_epochs=1", run_dir="half")
     start.rename(start.with_name("gone"))
     resume(zoo_command, half, max_epochs=2)
-    resumed, expected = (Start.open(str(run / "checkpoints" / "last.ckpt")).tensors for run in (half, whole))
+    resumed, expected = (Start.open(str(run / "checkpoints" / "last.ckpt")).weights for run in (half, whole))
     assert all(torch.equal(resumed[name], expected[name]) for name in expected)
-
-
-def test_a_frozen_encoder_of_fresh_weights_is_refused(start: Path, zoo_command: Zoo) -> None:
-    result = zoo_command(
-        "fit", f"--config={start}/config.yaml", "--model.features=M5", f"--model.init_from={start}",
-        "--model.freeze_encoder=true", "--model.hidden_size=7", "--run_dir=other",
-    )  # fmt: skip
-    refusal(result, "has no encoder.lstm", "freezing would leave it untrained")

@@ -7,11 +7,11 @@ import os
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, ClassificationBatch, TextBatch
+from datamodules.batch import BatchContents
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
@@ -46,16 +46,6 @@ class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
     def text_encoder(self) -> nn.Module:
         encoder: nn.Module = self.network.encoder
         return encoder
-
-    @property
-    @override
-    def vector_size(self) -> int:
-        return int(self.network.encoder.size)
-
-    @override
-    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
-        return vectors
 
     @override
     def setup(self, stage: str) -> None:

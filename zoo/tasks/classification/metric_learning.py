@@ -126,7 +126,6 @@ def learn_metric(
     plan: MetricPlan,
     seed: int,
     rivals: NDArray[np.int64] | None = None,
-    progress: Callable[[int], None] | None = None,
     precision: str | None = None,
 ) -> None:
     """Tune an encoder, in place; the same rows and seed give the same weights in every process.
@@ -138,7 +137,6 @@ def learn_metric(
         plan: of the training.
         seed: of batches and dropout.
         rivals: see `balanced_batches`.
-        progress: called with the number of finished steps.
         precision: of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16. None = float32.
 
     Raises:
@@ -164,7 +162,7 @@ def learn_metric(
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
-            for step, rows in enumerate(batches):
+            for rows in batches:
                 batch = read(rows)
                 with fast_precision(device, precision):
                     states = encoder(batch.word, batch.char, batch.text)
@@ -176,8 +174,6 @@ def learn_metric(
                 nn.utils.clip_grad_norm_(trained, 1.0)
                 optimizer.step()
                 schedule.step()
-                if progress is not None:
-                    progress(step + 1)
         # Read once, at the end: each read waits for the device.
         if not bool(is_finite):
             raise InputError(

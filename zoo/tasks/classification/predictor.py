@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import tee
-from operator import itemgetter, length_hint
-from typing import Any, ClassVar, NamedTuple, Protocol
+from operator import attrgetter, itemgetter, length_hint
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.batch import TextBatch
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
@@ -35,8 +35,8 @@ from zoo.tasks.classification.abstention import (
 from zoo.tasks.classification.drift import drift, likeness
 from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of
 from zoo.tasks.classification.outputs import ClassificationOutput
-from zoo.tasks.fits_weights import FitsWeights
-from zoo.tasks.predictor import Predictor, TrainedModel, collecting_later, evaluating, on_device
+from zoo.tasks.model import Model
+from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device
 from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and_ids_in
 
 log = logging.getLogger("zoo")
@@ -93,18 +93,25 @@ class Prediction(NamedTuple):
         )
 
 
-class ClassifiesTexts(TrainedModel, Protocol):
-    """A trained classifier."""
+class ClassificationModel(Model[TextRowsDataModule[Any]]):
+    """A classifier, without its training."""
+
+    spec: ClassificationSpec | None
+    #: labels that only the memory has; their classes follow those of the training.
+    new_labels: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
-        """The classes, in the order of the logits."""
+        """The classes that the model predicts, in the order of its logits."""
+        assert self.spec is not None
+        return [*self.spec.labels, *self.new_labels]
 
-    def encode_texts(self, batch: TextBatch) -> torch.Tensor:
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> torch.Tensor:
         """The texts' vectors [B, vector_size]."""
+        raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
 
 
-class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]]):
+class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[Any]]):
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'
@@ -140,11 +147,11 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
-        shorten = self._shorten(memories, top)
-        decide = self._decide(max_error, confidence, label_sets)
+        present = self._presenter(max_error, confidence, label_sets, memories, top)
         predictions = self._predictions(iter(texts), batch_size, len(texts), memories != 0)
-        predictions = map(shorten, map(decide, predictions))
-        return list(tqdm(predictions, "predicting", len(texts), unit=" texts", delay=2, disable=None))
+        return list(
+            tqdm(map(present, predictions), "predicting", len(texts), unit=" texts", delay=2, disable=None)
+        )
 
     def _predictions(
         self, texts: Iterator[str], batch_size: int, total: int = 0, memories: bool = True
@@ -161,36 +168,18 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
                 predictions = list(self.predict_split(split, batch_size, memories=memories))
             yield from predictions
 
-    def _decide(
-        self, max_error: float | None, confidence: float, label_sets: float | None
+    def _presenter(
+        self,
+        max_error: float | None,
+        confidence: float,
+        label_sets: float | None,
+        memories: int | None,
+        top: int | None,
     ) -> Callable[[Prediction], Prediction]:
-        """A function that makes a prediction abstain, and gives it a set of labels, as the options want it."""
+        """A function that abstains, adds a set of labels, and keeps the heaviest memories and most probable labels."""
         for name, value in (("max_error", max_error), ("confidence", confidence), ("label_sets", label_sets)):
             if value is not None:
                 check_level(name, value)
-        least: float | None = None
-        of_set: float | None = None
-        known = set[str]()
-        if max_error is not None or label_sets is not None:
-            scores, known = self.held_out_scores(), set(self._held_out_rows().labels)
-            least = None if max_error is None else answer_threshold(scores, max_error, confidence)
-            of_set = None if label_sets is None else set_threshold(scores, label_sets)
-
-        def decide(prediction: Prediction) -> Prediction:
-            if least is not None:
-                is_uncertain = _answer_probability(prediction, known) < least
-                label = None if is_uncertain else prediction.label
-                prediction = prediction._replace(label=label, abstained=is_uncertain)
-            if of_set is not None:
-                probabilities = prediction.probabilities.items()
-                labels = [label for label, probability in probabilities if probability >= of_set]
-                prediction = prediction._replace(labels=labels)
-            return prediction
-
-        return decide
-
-    def _shorten(self, memories: int | None, top: int | None) -> Callable[[Prediction], Prediction]:
-        """A function that leaves a prediction its heaviest memories and most probable labels."""
         if memories is not None and memories < 0:
             raise InputError(f"--memories {memories}: must be 0 or more")
         if top is not None:
@@ -199,17 +188,31 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
                 labels = len(self.model.labels)
             if not 1 <= top <= labels:
                 raise InputError(f"--top {top}: must be 1 to {labels}, the number of the model's labels")
+        least: float | None = None
+        of_set: float | None = None
+        known = set[str]()
+        if max_error is not None or label_sets is not None:
+            scores, known = self.held_out_scores(), set(self._held_out_rows().labels)
+            least = None if max_error is None else answer_threshold(scores, max_error, confidence)
+            of_set = None if label_sets is None else set_threshold(scores, label_sets)
 
-        def shorten(prediction: Prediction) -> Prediction:
+        def present(prediction: Prediction) -> Prediction:
+            changes: PlainDict = {}
+            probabilities = prediction.probabilities.items()
+            if least is not None:
+                # Nothing is known about the error of a label that only the memory has, and no held-out row.
+                is_unproven = prediction.known_by_memory_alone and prediction.label not in known
+                is_uncertain = is_unproven or prediction.probability < least
+                changes = {"label": None if is_uncertain else prediction.label, "abstained": is_uncertain}
+            if of_set is not None:
+                changes["labels"] = [label for label, probability in probabilities if probability >= of_set]
             if memories is not None:
-                heaviest = nlargest(memories, prediction.memories, key=lambda memory: memory.weight)
-                prediction = prediction._replace(memories=heaviest)
+                changes["memories"] = nlargest(memories, prediction.memories, key=attrgetter("weight"))
             if top is not None:
-                best = nlargest(top, prediction.probabilities.items(), key=itemgetter(1))
-                prediction = prediction._replace(probabilities=dict(best))
-            return prediction
+                changes["probabilities"] = dict(nlargest(top, probabilities, key=itemgetter(1)))
+            return prediction._replace(**changes)
 
-        return shorten
+        return present
 
     def likeness(self, prediction: Prediction) -> float:
         """The likeness of a text to its best memory; see `drift.likeness`."""
@@ -230,7 +233,7 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
     def _held_out_rows(self) -> HeldOutRows:
         if self.held_out is None:
             kind = type(self.model).__name__
-            advice = TUNE_ADVICE if isinstance(self.model, FitsWeights) else "train a MemoryEnsemble"
+            advice = TUNE_ADVICE if self.model.fits_weights else "train a MemoryEnsemble"
             raise InputError(
                 f"max_error, label_sets, report: this {kind} has no held-out rows, which only a MemoryEnsemble keeps;"
                 f" {advice}"
@@ -314,16 +317,14 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
         if text_column is not None:
             columns |= {"text_column": text_column, "header": None}
         check_count("batch_size", batch_size)
-        shorten = self._shorten(memories, top)
-        decide = self._decide(max_error, confidence, label_sets)
+        present = self._presenter(max_error, confidence, label_sets, memories, top)
         rows = texts_and_ids_in(source, {**columns, "id_column": id_column}, shard)
         # By the number of all rows, every shard makes the same choice to encode the memory first.
         total, whole = length_hint(rows), rows.whole if isinstance(rows, Counted) else 0
         texts, named = tee(rows)
         shows_memories = report or memories != 0
         predictions = self._predictions((text for text, _ in texts), batch_size, whole, shows_memories)
-        compared = self._reported(predictions) if report else predictions
-        shown = map(shorten, map(decide, compared))
+        shown = map(present, self._reported(predictions) if report else predictions)
         pairs = zip(shown, (name for _, name in named), strict=True)
         return Counted((_record_of(each, name, memories != 0) for each, name in pairs), total)
 
@@ -349,8 +350,8 @@ class ClassificationPredictor(Predictor[ClassifiesTexts, TextRowsDataModule[Any]
         yield row
 
     @override
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
-        return map(as_record, self.predict(texts, batch_size))
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
+        return map(as_record, self.predict(texts))
 
     @override
     def encode(
@@ -389,12 +390,6 @@ def lines_of(memories: Sequence[RetrievedMemory]) -> str:
         f" {memory.weight:+.3f})"
         for memory in memories
     )
-
-
-def _answer_probability(prediction: Prediction, known: set[str]) -> float:
-    """The probability of the answer; negative for a label that only the memory has, and no held-out row."""
-    is_unproven = prediction.known_by_memory_alone and prediction.label not in known
-    return -1.0 if is_unproven else prediction.probability
 
 
 def _memories(

@@ -12,32 +12,36 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from callbacks.chart import Chart
-from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from callbacks.chart import Cell, Chart
+from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from datamodules.text_rows import TextRowsDataModule
 from zoo.tasks.base import Task
-from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.classification.predictor import ClassificationPredictor, lines_of
+from zoo.tasks.classification.predictor import (
+    ClassificationModel,
+    ClassificationPredictor,
+    Prediction,
+    lines_of,
+)
+
+#: Texts in a chart of single texts.
+MOST_TEXTS = 30
 
 
-class ClassificationTask(Task[TextRowsDataModule[Any]]):
+class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
     """Base of the classifiers."""
 
     task = "classification"
     pipeline_tag = "text-classification"
     spec_type = ClassificationSpec
     predictor_type = ClassificationPredictor
-    spec: ClassificationSpec | None
 
     #: the options that disable the memory; "" = the model also runs without one, None = it does not.
     without_memory: ClassVar[str | None] = None
     #: meaning of the output's `memory_weight`, for charts.
     memory_weight: str = "weight"
-    #: labels that only the memory has; their classes follow those of the training.
-    new_labels: tuple[str, ...] = ()
 
     @override
     def check_data(self, data: TextRowsDataModule[Any]) -> None:
@@ -48,12 +52,6 @@ class ClassificationTask(Task[TextRowsDataModule[Any]]):
                 f"a {type(self).__name__} with these options reads memories, but data.num_memories is 0; set"
                 f" --data.num_memories{instead}"
             )
-
-    @property
-    def labels(self) -> list[str]:
-        """The classes that the model predicts, in the order of its logits."""
-        assert self.spec is not None
-        return [*self.spec.labels, *self.new_labels]
 
     @override
     def new_scores(self) -> ClassificationScores:
@@ -87,10 +85,6 @@ class ClassificationTask(Task[TextRowsDataModule[Any]]):
             return labels
         return super().row_names(name, weight, data)
 
-    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The texts' vectors [B, vector_size]."""
-        raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
-
     @override
     def charts(self, data: TextRowsDataModule[Any], rows: int) -> Iterator[Chart]:
         split = data.split("validation")
@@ -116,3 +110,53 @@ class ClassificationTask(Task[TextRowsDataModule[Any]]):
             answer = [prediction.label, prediction.probability, lines_of(prediction.memories)]
             lines.append([split.rows.ids[row], prediction.text, split.rows.label(row), *answer])
         return ["id", "text", "label", "predicted", "probability", "memories"], lines
+
+
+def charts_of(
+    predictions: Sequence[Prediction], labels: Sequence[str | None], weight: str = "weight"
+) -> Iterator[Chart]:
+    """Charts of the memories behind predictions, with the right labels; none for a model without memories."""
+    ranks = max((len(prediction.memories) for prediction in predictions), default=0)
+    if not ranks:
+        return
+    yield _attention_map(predictions, labels, ranks, weight)
+    if any(memory.label is not None for prediction in predictions for memory in prediction.memories):
+        yield _same_label(predictions, labels, ranks)
+
+
+def _attention_map(
+    predictions: Sequence[Prediction], labels: Sequence[str | None], ranks: int, weight: str
+) -> Chart:
+    """The weight of each memory of the first texts, memories with the right label marked."""
+    rows: list[list[Cell]] = []
+    same: list[list[int]] = []
+    with_memories = [pair for pair in zip(predictions, labels, strict=True) if pair[0].memories]
+    for prediction, label in with_memories[:MOST_TEXTS]:
+        weights = [memory.weight for memory in prediction.memories]
+        rows.append([prediction.text, *weights, *[None] * (ranks - len(weights))])
+        same.append([rank for rank, memory in enumerate(prediction.memories) if memory.label == label])
+    return Chart(
+        "attention",
+        f"The {weight} of each memory, for {len(rows)} texts",
+        ["text", *(str(rank) for rank in range(1, ranks + 1))],
+        rows,
+        "map",
+        value=weight,
+        across="rank of the memory",
+        mark="has the text's label",
+        marked=same,
+    )
+
+
+def _same_label(predictions: Sequence[Prediction], labels: Sequence[str | None], ranks: int) -> Chart:
+    """The share of memories with the text's label at each rank, and of texts with such a memory up to the rank."""
+    same = np.zeros((len(predictions), ranks), dtype=bool)
+    counts = np.zeros(ranks)
+    for row, (prediction, label) in enumerate(zip(predictions, labels, strict=True)):
+        same[row, : len(prediction.memories)] = [memory.label == label for memory in prediction.memories]
+        counts[: len(prediction.memories)] += 1
+    share = same.sum(axis=0) / np.maximum(counts, 1)
+    hits = np.logical_or.accumulate(same, axis=1).mean(axis=0)
+    columns = ["rank", "memories with the text's label", "texts with such a memory up to here"]
+    rows = list(zip(range(1, ranks + 1), share.tolist(), hits.tolist(), strict=True))
+    return Chart("retrieval", "Labels of the memories, by rank", columns, rows, "lines", value="share")

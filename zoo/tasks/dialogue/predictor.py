@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -18,7 +18,8 @@ from datamodules.corpora.dialogues import Dialogue, Dialogues
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from zoo.tasks.dialogue.outputs import DialogueOutput
-from zoo.tasks.predictor import Predictor, TrainedModel
+from zoo.tasks.model import Model
+from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
 
 #: Words that explain an answer.
@@ -61,15 +62,14 @@ class Answer(NamedTuple):
     words: list[PointedWord]
 
 
-class AnswersQuestions(TrainedModel, Protocol):
-    """A trained dialogue model."""
+class DialogueModel(Model[DialogueDataModule]):
+    """A model that answers questions, without its training."""
 
-    @property
-    def readout(self) -> str:
-        """Name of the read-out that answers, of those of `DialogueOutput.choices`."""
+    #: the read-out that answers, of those of `DialogueOutput.choices`.
+    readout: str
 
 
-class DialoguePredictor(Predictor[AnswersQuestions, DialogueDataModule]):
+class DialoguePredictor(Predictor[DialogueModel, DialogueDataModule]):
     """Answers questions about dialogues."""
 
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from callbacks.chart import Chart
+from callbacks.chart import Cell, Chart
 from datamodules.batch import DialogueBatch, DialogueSpec
+from datamodules.corpora.dialogues import Dialogues
 from datamodules.dialogue import DialogueDataModule
 from zoo.tasks.base import Task, check_choice, check_not_negative
-from zoo.tasks.dialogue.charts import attention_chart
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.outputs import DialogueOutput
-from zoo.tasks.dialogue.predictor import DialoguePredictor
+from zoo.tasks.dialogue.predictor import Answer, DialogueModel, DialoguePredictor
 
 Readout: TypeAlias = Literal["sentence", "word", "joint"]
 Loss: TypeAlias = Literal["joint", "each"]
 
 #: The smallest probability whose logarithm is taken.
 _LEAST = 1e-30
+#: Questions in a chart of single questions.
+MOST_QUESTIONS = 30
 
 
-class DialogueTask(Task[DialogueDataModule]):
+class DialogueTask(Task[DialogueDataModule], DialogueModel):
     """Base of the models that answer a question with one word."""
 
     task = "dialogue"
@@ -53,8 +56,7 @@ class DialogueTask(Task[DialogueDataModule]):
         check_choice("loss", loss, ("joint", "each"))
         check_not_negative(sentence_loss=sentence_loss)
         self.loss, self.sentence_loss = loss, sentence_loss
-        #: the read-out of the model's answers.
-        self.readout: Readout = self.readouts[0]
+        self.readout = self.readouts[0]
 
     @override
     def idle_options(self, data: DialogueDataModule) -> Iterator[tuple[str, str]]:
@@ -132,3 +134,31 @@ def turns_with_answer(batch: DialogueBatch) -> Tensor:
     counts = torch.zeros(batch.readable.shape, device=is_answer.device)
     counts.scatter_add_(1, batch.turn[batch.dialogue], is_answer.to(counts.dtype))
     return (counts > 0) & batch.readable
+
+
+def attention_chart(answers: Sequence[tuple[Answer, str | None]], dialogues: Dialogues) -> Chart:
+    """Attention on the turns that were kept for questions, each with its right answer; turns with the answer marked."""
+    answers = answers[:MOST_QUESTIONS]
+    starts = dialogues.turn_offsets
+    dialogue_of = np.repeat(np.arange(len(dialogues)), np.diff(dialogues.question_offsets))[: len(answers)]
+    turns = int(np.diff(starts)[dialogue_of].max(initial=0))
+    rows: list[list[Cell]] = []
+    holding: list[list[int]] = []
+    for (answer, right), dialogue in zip(answers, dialogue_of.tolist(), strict=True):
+        attention: list[float | None] = [None] * turns
+        for turn in answer.turns:
+            attention[turn.number] = turn.attention
+        rows.append([f"{dialogues.ids[dialogue]}: {answer.question}", *attention])
+        texts = dialogues.turns.texts[int(starts[dialogue]) : int(starts[dialogue + 1])]
+        holding.append([number for number, text in enumerate(texts) if right in text.split()])
+    return Chart(
+        "attention",
+        f"Attention on the turns that are kept, for {len(rows)} questions",
+        ["dialogue: question", *map(str, range(1, turns + 1))],
+        rows,
+        "map",
+        value="attention",
+        across="turn",
+        mark="holds the answer",
+        marked=holding,
+    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import NamedTuple, Protocol
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
 from zoo.tasks.matching.outputs import MatchingOutput
-from zoo.tasks.predictor import Predictor, TrainedModel, memory_of
+from zoo.tasks.model import Model
+from zoo.tasks.predictor import Predictor, memory_of
 from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
 
 #: Questions whose candidates are ranked together.
@@ -72,22 +74,27 @@ class Candidate(NamedTuple):
 
 
 class _List(NamedTuple):
-    """A question and its candidates, with their ids."""
+    """A question and its candidates."""
 
-    id: str
     question: str
-    ids: list[str]
-    texts: list[str]
+    texts: Sequence[str]
+    #: of the candidates.
+    ids: Sequence[str | None]
+    #: the retriever's; empty where the candidates were given.
+    scores: Sequence[float] = ()
+    #: of the question.
+    id: str | None = None
 
 
-class ScoresPairs(TrainedModel, Protocol):
-    """A trained matching model."""
+class MatchingModel(Model[MatchingDataModule]):
+    """A model that scores pairs, without its training."""
 
+    @abstractmethod
     def probability(self, score: Tensor) -> Tensor | None:
-        """Probabilities [P] of a match from scores [P]; None where the score of a ranking is none."""
+        """Probabilities [P] of a match from scores [P]; None where only the order was learned."""
 
 
-class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
+class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
     """Scores pairs, ranks given candidates, or retrieves candidates from the memory and ranks them."""
 
     example = 'model.predict([("a question", "an answer")])[0]'
@@ -107,10 +114,11 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         predictions = self._predictions(pairs, batch_size)
         return list(tqdm(predictions, "predicting", len(pairs), unit=" pairs", delay=2, disable=None))
 
-    def rank(self, question: str, candidates: Sequence[str], batch_size: int = 256) -> list[Candidate]:
+    def rank(self, question: str, candidates: Sequence[str]) -> list[Candidate]:
         """Order the candidates for a question, best first; among equal scores the earlier one."""
-        scored = self.predict([(question, candidate) for candidate in candidates], batch_size)
-        return _ranked(scored, [None] * len(scored), [None] * len(scored))
+        (question,), candidates = as_texts(question, "question"), as_texts(candidates, "candidate")
+        (ranked,) = self._ranked([_List(question, candidates, [None] * len(candidates))], 256)
+        return ranked[1]
 
     def answer(
         self, questions: str | Sequence[str], candidates: int = 20, batch_size: int = 256
@@ -119,26 +127,34 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         questions = as_texts(questions, "question")
         check_count("candidates", candidates, MOST_HITS)
         check_count("batch_size", batch_size)
+        ranked = self._ranked(self._retrieved(questions, candidates), batch_size)
+        bar = tqdm(ranked, "ranking", len(questions), unit=" questions", delay=2, disable=None)
+        return [candidates for _, candidates in bar]
+
+    def _retrieved(self, questions: Iterable[str], number: int) -> Iterator[_List]:
+        """Each question with a number of candidates from the memory."""
         if self.memory is None:
             self.memory = memory_of(self.data).open()
-        if not questions:
-            return []
-        neighbors = self.memory.search(questions, candidates)
-        # All pairs of all questions together, so that batches are full.
-        pairs = [
-            (question, neighbors.memories.texts[int(row)])
-            for question, rows in zip(questions, neighbors.rows, strict=True)
-            for row in rows[rows >= 0]
-        ]
-        predictions, ids = iter(self.predict(pairs, batch_size)), neighbors.memories.ids
-        return [
-            _ranked(
-                islice(predictions, int((rows >= 0).sum())),
-                [ids[row] for row in rows[rows >= 0].tolist()],
-                scores[rows >= 0].tolist(),
-            )
-            for rows, scores in zip(neighbors.rows, neighbors.scores, strict=True)
-        ]
+        for block in blocks_of(questions):
+            neighbors = self.memory.search(block, number)
+            ids, texts = neighbors.memories.ids, neighbors.memories.texts
+            for question, rows, scores in zip(block, neighbors.rows, neighbors.scores, strict=True):
+                own = rows[rows >= 0]
+                yield _List(question, texts.take(own), [ids[row] for row in own], scores[rows >= 0].tolist())
+
+    def _ranked(self, lists: Iterable[_List], batch_size: int) -> Iterator[tuple[_List, list[Candidate]]]:
+        """Each list with its candidates, best first; among equal scores the earlier one."""
+        for block in blocks_of(lists, _LISTS):
+            pairs = [(each.question, text) for each in block for text in each.texts]
+            predictions = self._predictions(pairs, batch_size)
+            for each in block:
+                scores = each.scores or repeat(None, len(each.ids))
+                # The predictions of the next lists remain.
+                candidates = [
+                    Candidate(name, pair.second, pair.score, retrieval_score, pair.words)
+                    for name, retrieval_score, pair in zip(each.ids, scores, predictions, strict=False)
+                ]
+                yield each, sorted(candidates, key=lambda candidate: -candidate.score)
 
     def predict_split(self, split: MatchingSplit, lists: int | None = None) -> dict[int, PairPrediction]:
         """Predictions for the pairs of the first lists (None: all): row -> prediction."""
@@ -211,7 +227,7 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         if rerank is not None:
             queries = read_identified(source, text_column)
             lists = self._lists_of(rerank, queries, documents, shard)
-            return records_or_lines(self._rank_lists(lists, batch_size), "candidates", run_name)
+            return records_or_lines(self._list_records(lists, batch_size), "candidates", run_name)
         if documents is not None:
             raise InputError("--documents: are those of a run; name it with --rerank")
         if text_column is not None or source == "-" or source.endswith(".txt"):
@@ -220,7 +236,7 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
                     f"--output: {source} has texts without ids, which a TREC run needs; name it .jsonl"
                 )
             texts = texts_in(source, {"text_column": text_column or "text"}, shard)
-            return self._answers(texts, candidates, batch_size)
+            return self._list_records(self._retrieved(texts, candidates), batch_size)
         columns = {
             "first_column": first_column,
             "second_column": second_column,
@@ -236,7 +252,7 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         if run_name is None:
             return self._scores(pairs, batch_size, shard.rows(len(pairs), batch_size))
         lists = shard.of(_lists_in(pairs), len(pairs.question_ids), _LISTS)
-        return records_or_lines(self._rank_lists(lists, batch_size), "candidates", run_name)
+        return records_or_lines(self._list_records(lists, batch_size), "candidates", run_name)
 
     def _lists_of(self, run: str, queries: Rows, documents: str | None, shard: Shard) -> Iterator[_List]:
         """The candidates of each query of a shard of a run."""
@@ -257,17 +273,13 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         ranked = zip(numbers.tolist(), np.split(document, starts[1:]), strict=True)
         for number, own in shard.of(ranked, len(numbers), _LISTS):
             candidates = [names[row] for row in own.tolist()]
-            yield _List(ids[number], queries.texts[number], candidates, rows.texts.take(own))
+            yield _List(queries.texts[number], rows.texts.take(own), candidates, id=ids[number])
 
-    def _rank_lists(self, lists: Iterable[_List], batch_size: int) -> Iterator[PlainDict]:
+    def _list_records(self, lists: Iterable[_List], batch_size: int) -> Iterator[PlainDict]:
         """A record of each list, with its candidates ranked."""
-        for block in blocks_of(lists, _LISTS):
-            pairs = [(one.question, text) for one in block for text in one.texts]
-            predictions = self._predictions(pairs, batch_size)
-            for one in block:
-                scored = islice(predictions, len(one.ids))
-                ranked = _ranked(scored, one.ids, [None] * len(one.ids))
-                yield {"id": one.id, "text": one.question, "candidates": list(map(as_record, ranked))}
+        for each, ranked in self._ranked(lists, batch_size):
+            name = {} if each.id is None else {"id": each.id}
+            yield {**name, "text": each.question, "candidates": list(map(as_record, ranked))}
 
     def _scores(self, pairs: Pairs, batch_size: int, rows: range) -> Iterator[PlainDict]:
         texts = (
@@ -285,13 +297,8 @@ class MatchingPredictor(Predictor[ScoresPairs, MatchingDataModule]):
         return super().table_rows(record)
 
     @override
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
-        return self._answers(texts, 20, batch_size)
-
-    def _answers(self, texts: Iterable[str], candidates: int, batch_size: int) -> Iterator[PlainDict]:
-        for block in blocks_of(texts):
-            for question, ranked in zip(block, self.answer(block, candidates, batch_size), strict=True):
-                yield {"text": question, "candidates": list(map(as_record, ranked))}
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
+        return self._list_records(self._retrieved(texts, 20), 256)
 
 
 def _lists_in(pairs: Pairs) -> Iterator[_List]:
@@ -300,18 +307,7 @@ def _lists_in(pairs: Pairs) -> Iterator[_List]:
     for number, id_ in enumerate(pairs.question_ids.to_pylist()):
         rows = pairs.lists.values[offsets[number] : offsets[number + 1]].tolist()
         question = pairs.first.texts[int(pairs.question_row[number])]
-        yield _List(id_, question, [ids[row] for row in rows], second.take(pairs.second_row[rows]))
-
-
-def _ranked(
-    pairs: Iterable[PairPrediction], ids: Iterable[str | None], retrieval_scores: Iterable[float | None]
-) -> list[Candidate]:
-    """The second texts of pairs, best first; among equal scores the earlier one."""
-    candidates = [
-        Candidate(name, pair.second, pair.score, retrieval_score, pair.words)
-        for pair, name, retrieval_score in zip(pairs, ids, retrieval_scores, strict=True)
-    ]
-    return sorted(candidates, key=lambda candidate: -candidate.score)
+        yield _List(question, second.take(pairs.second_row[rows]), [ids[row] for row in rows], id=id_)
 
 
 def _strongest(

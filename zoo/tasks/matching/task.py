@@ -14,12 +14,12 @@ from zoo.tasks.base import Task, check_choice, check_positive
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
 from zoo.tasks.matching.outputs import MatchingOutput
-from zoo.tasks.matching.predictor import MatchingPredictor
+from zoo.tasks.matching.predictor import MatchingModel, MatchingPredictor
 
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
 
-class MatchingTask(Task[MatchingDataModule]):
+class MatchingTask(Task[MatchingDataModule], MatchingModel):
     """Base of the models that score pairs."""
 
     task = "matching"
@@ -110,8 +110,8 @@ class MatchingTask(Task[MatchingDataModule]):
         self.log_loss(loss, max(1, len(terms)))
         return loss
 
+    @override
     def probability(self, score: Tensor) -> Tensor | None:
-        """Probabilities [P] that pairs with these scores [P] match; None where only the order was learned."""
         return score.sigmoid() if self.loss == "cross_entropy" else None
 
     @override

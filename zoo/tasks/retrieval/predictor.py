@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import starmap
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.batch import DocumentBatch, QueryBatch
+from datamodules.batch import DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
@@ -30,7 +30,8 @@ from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.predictor import Predictor, TrainedModel, evaluating, memory_of, on_device
+from zoo.tasks.model import Model
+from zoo.tasks.predictor import Predictor, evaluating, memory_of, on_device
 from zoo.tasks.records import BLOCK, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
 
 
@@ -65,24 +66,59 @@ class TracesStates(Protocol):
         """States at each word of queries or documents: name -> [B, T, directions * H]; and the number of directions."""
 
 
-class RanksDocuments(TrainedModel, Protocol):
-    """A trained retrieval model."""
+class RetrievalModel(Model[ClickthroughDataModule]):
+    """A model that ranks documents, without its training.
 
-    @property
-    def mix_retriever(self) -> bool:
-        """Whether the retriever's scores are mixed with the model's."""
+    Its network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
+    the relevance. A model that compares texts differently overrides `encode_collection` and `score`.
+    """
 
-    def encode_collection(self, dataset: RankingDataset, block: int) -> Any:
-        """Encode documents, `block` at a time, for `ranking_scores`."""
+    #: the retriever's scores are added to the model's, with the weight `mixture`.
+    mix_retriever: bool
+    mixture: Tensor
 
-    def ranking_scores(self, batch: QueryBatch, documents: Any) -> list[Tensor]:
-        """The scores [B, D] of all documents, in a list of one."""
+    def encode_collection(
+        self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
+    ) -> Any:
+        """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
+        blocks = dataset.document_blocks(block)[process::processes]
+        # A run has the progress bar of the epoch.
+        hidden = None if self._trainer is None else True
+        bar = tqdm(blocks, "encoding documents", unit=" batches", delay=2, disable=hidden)
+        return encode_blocks(self, dataset, bar, queries=False)
 
     def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
         """Embed queries, or documents: float32 [B, d]."""
+        encode = self.network.encode_queries if queries else self.network.encode_documents
+        vectors: Tensor = encode(TextBatch(batch.word, batch.char, batch.text))
+        return vectors.float()
+
+    def score(self, batch: QueryBatch, documents: Any) -> Tensor:
+        """The relevance of all documents, as `encode_collection` returned them, to queries: float32 [B, D]."""
+        queries = self.embed(batch, queries=True)
+        with torch.autocast(queries.device.type, enabled=False):
+            score: Tensor = queries @ documents.T
+        return score
+
+    def ranking_scores(
+        self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
+    ) -> list[Tensor]:
+        """The final scores of all documents for each weight of the retriever's (None: the selected): [B, D] each."""
+        score = self.score(batch, documents)
+        if self.mix_retriever:
+            if batch.hit is None or batch.hit_score is None:
+                raise InputError("model.mix_retriever: the retriever's scores are missing; set data.num_hits")
+            hits = retriever_scores(batch.hit, batch.hit_score, score.shape[1])
+            chosen = self.mixture.view(1) if weights is None else weights
+            scores = [score + weight * hits for weight in chosen]
+        else:
+            scores = [score]
+        if batch.candidate is not None:
+            scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
+        return scores
 
 
-class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
+class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
     """Ranks the corpus of the training, or a memory that replaces it, for queries; embeds texts."""
 
     example = 'model.predict("a query")[0]'
@@ -182,7 +218,7 @@ class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
         dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
         return dataset, dataset.lengths() if queries else dataset.sides.documents.sizes
 
-    def trace(self, texts: list[str], queries: bool = False, batch_size: int = 256) -> list[ReadText]:
+    def trace(self, texts: list[str], queries: bool = False) -> list[ReadText]:
         """States of the network word by word, for each text; an `InputError` if it has none."""
         if not isinstance(self.model, TracesStates):
             raise InputError(f"a {type(self.model).__name__} has no cells to inspect; name an LSTMRNN")
@@ -190,7 +226,7 @@ class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
         with evaluating(self.model):
             dataset, lengths = self._dataset(texts, queries)
             tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
-            for numbers in blocks_of(range(len(texts)), batch_size):
+            for numbers in blocks_of(range(len(texts)), 256):
                 rows = np.array(numbers)
                 batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
                 parts, directions = self.model.trace(on_device(batch, self.model), queries)
@@ -230,15 +266,13 @@ class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
             queries = Rows.from_lists(texts_in(source, {}), source=source)
         else:
             queries = read_identified(source, text_column or self.data.options.query_column)
-        ranked = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k, batch_size)
+        records = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k, batch_size)
         if rerank is not None:
-            ranked = self._reranked(queries, rerank, k, batch_size)
-        return records_or_lines(starmap(_record, ranked), "documents", run_name)
+            records = self._reranked(queries, rerank, k, batch_size)
+        return records_or_lines(records, "documents", run_name)
 
-    def _reranked(
-        self, queries: Rows, run: str, k: int, batch_size: int
-    ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
-        """Id, text and ranked documents of each query of a run."""
+    def _reranked(self, queries: Rows, run: str, k: int, batch_size: int) -> Iterator[PlainDict]:
+        """The record of each query of a run, with its documents ranked."""
         query, document = read_candidates(run, queries, self.collection, "the model's collection")
         split = self.data.split_of(queries, self.collection, self._tokens, self._mixed_memory)
         unknown = np.zeros(len(query), np.float32)
@@ -247,24 +281,21 @@ class RetrievalPredictor(Predictor[RanksDocuments, ClickthroughDataModule]):
         numbers = set(query.tolist())
         for number, (id_, text) in enumerate(zip(queries.ids, queries.texts, strict=True)):
             if number in numbers:
-                yield id_, text, ranked[number]
+                yield _record(id_, text, ranked[number])
 
     @override
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
         return rows_by_rank(record, "documents", "document")
 
     @override
-    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
-        ranked = self._ranked(Rows.from_lists(texts, source="queries"), 10, batch_size)
-        return starmap(_record, ranked)
+    def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
+        return self._ranked(Rows.from_lists(texts, source="queries"), 10, 256)
 
-    def _ranked(
-        self, queries: Rows, k: int, batch_size: int
-    ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
-        """Id, text and best documents of each query."""
+    def _ranked(self, queries: Rows, k: int, batch_size: int) -> Iterator[PlainDict]:
+        """The record of each query, with its best documents."""
         for block in blocks_of(zip(queries.ids, queries.texts, strict=True)):
             ids, texts = zip(*block, strict=True)
-            yield from zip(ids, texts, self.predict(texts, k, batch_size), strict=True)
+            yield from map(_record, ids, texts, self.predict(texts, k, batch_size))
 
 
 def query_blocks(dataset: RankingDataset, size: int) -> list[NDArray[np.int64]]:
@@ -274,7 +305,7 @@ def query_blocks(dataset: RankingDataset, size: int) -> list[NDArray[np.int64]]:
 
 
 def encode_blocks(
-    model: RanksDocuments,
+    model: RetrievalModel,
     dataset: RankingDataset,
     blocks: Iterable[NDArray[np.int64]],
     queries: bool,
@@ -295,3 +326,10 @@ def encode_blocks(
 def _record(id_: str, query: str, ranked: Sequence[RankedDocument]) -> PlainDict:
     documents = [{"id": each.id, "text": each.text, "score": each.score} for each in ranked]
     return {"id": id_, "query": query, "documents": documents}
+
+
+def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
+    """Scores [B, H] of hits int64 [B, H], -1 = none, over that of the best: float32 [B, D], 0 for other documents."""
+    shares = score / score.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    scores = shares.new_zeros(len(hit), documents + 1)
+    return scores.scatter(1, hit.remainder(documents + 1), shares * (hit >= 0))[:, :documents]

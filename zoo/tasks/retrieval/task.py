@@ -10,18 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
-from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
+from datamodules.batch import ClickBatch, ClickSpec, QueryBatch
 from datamodules.clickthrough import ClickthroughDataModule
-from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.ranking_measures import Judged
 from zoo.tasks.retrieval.metrics import RetrievalScores
-from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks
+from zoo.tasks.retrieval.predictor import RetrievalModel, RetrievalPredictor
 from zoo.training.nesterov import ScheduledNesterov
 
 log = logging.getLogger("zoo")
@@ -32,12 +30,10 @@ MIXTURES = (0.0, *(0.05 * 1.25**i for i in range(20)))
 FEW_QUERIES = 500
 
 
-class RetrievalTask(Task[ClickthroughDataModule]):
+class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     """Base of the models that rank a collection for a query.
 
-    A network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
-    the relevance; called with a `ClickBatch`, it returns the relevance [N, M] of its documents to its queries. Its
-    model has a `vector_size`. A model that compares texts differently overrides `encode_collection` and `score`.
+    Its network, called with a `ClickBatch`, returns the relevance [N, M] of its documents to its queries.
     """
 
     task = "retrieval"
@@ -45,8 +41,6 @@ class RetrievalTask(Task[ClickthroughDataModule]):
     spec_type = ClickSpec
     predictor_type = RetrievalPredictor
     shown = ("ndcg@10",)
-    spec: ClickSpec | None
-    mixture: Tensor
 
     def __init__(self, gamma: float = 10.0, mix_retriever: bool = False, **shared: Any) -> None:
         """Choose the loss and the score.
@@ -110,46 +104,6 @@ class RetrievalTask(Task[ClickthroughDataModule]):
             optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
         return super().adapt_optimizer(optimizer)
 
-    def encode_collection(
-        self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
-    ) -> Any:
-        """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
-        blocks = dataset.document_blocks(block)[process::processes]
-        # A run has the progress bar of the epoch.
-        hidden = None if self._trainer is None else True
-        bar = tqdm(blocks, "encoding documents", unit=" batches", delay=2, disable=hidden)
-        return encode_blocks(self, dataset, bar, queries=False)
-
-    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
-        """Embed queries, or documents: float32 [B, d]."""
-        encode = self.network.encode_queries if queries else self.network.encode_documents
-        vectors: Tensor = encode(TextBatch(batch.word, batch.char, batch.text))
-        return vectors.float()
-
-    def score(self, batch: QueryBatch, documents: Any) -> Tensor:
-        """The relevance of all documents, as `encode_collection` returned them, to queries: float32 [B, D]."""
-        queries = self.embed(batch, queries=True)
-        with torch.autocast(queries.device.type, enabled=False):
-            score: Tensor = queries @ documents.T
-        return score
-
-    def ranking_scores(
-        self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
-    ) -> list[Tensor]:
-        """The final scores of all documents for each weight of the retriever's (None: the selected): [B, D] each."""
-        score = self.score(batch, documents)
-        if self.mix_retriever:
-            if batch.hit is None or batch.hit_score is None:
-                raise InputError("model.mix_retriever: the retriever's scores are missing; set data.num_hits")
-            hits = retriever_scores(batch.hit, batch.hit_score, score.shape[1])
-            chosen = self.mixture.view(1) if weights is None else weights
-            scores = [score + weight * hits for weight in chosen]
-        else:
-            scores = [score]
-        if batch.candidate is not None:
-            scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
-        return scores
-
     @override
     def new_scores(self) -> RetrievalScores:
         return RetrievalScores(len(MIXTURES) if self.mix_retriever else 1)
@@ -192,7 +146,7 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         """Keep the score of each query, and log the mixture."""
         if self.data is not None:
             ids = self.data.split(split).judgements.queries.ids
-            self.evaluation.query_scores = {ids[row]: value for row, value in scores.by_query.items()}
+            self.evaluation.queries = {ids[row]: value for row, value in scores.by_query.items()}
         if self.mix_retriever:
             self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
@@ -231,10 +185,3 @@ class RetrievalTask(Task[ClickthroughDataModule]):
             best = "\n".join(f"{grades.get(each.row, 0):g} {each.score:.3f} {each.text}" for each in ranked)
             lines.append([judgements.queries.texts[row], len(grades), best])
         return ["query", "judged documents", "grade, score and text of the best"], lines
-
-
-def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
-    """Scores [B, H] of hits int64 [B, H], -1 = none, over that of the best: float32 [B, D], 0 for other documents."""
-    shares = score / score.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    scores = shares.new_zeros(len(hit), documents + 1)
-    return scores.scatter(1, hit.remainder(documents + 1), shares * (hit >= 0))[:, :documents]

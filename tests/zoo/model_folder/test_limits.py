@@ -17,12 +17,6 @@ from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.files import binary_lines
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
-from zoo.model_folder.export import export
-
-
-@pytest.fixture
-def exported(trained_run: Path, tmp_path: Path) -> Path:
-    return export(trained_run, tmp_path / "exported")
 
 
 def with_manifest(folder: Path, **changed: object) -> None:

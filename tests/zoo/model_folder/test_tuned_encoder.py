@@ -19,7 +19,7 @@ from datamodules.retrieval.base import Collection
 from tests.zoo.conftest import Zoo, refusal, sentences
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.layers import encoders
-from zoo.saving.encoder import SavedEncoder
+from zoo.loading import SavedEncoder
 
 Tune = Callable[[str, int], Path]
 FitMember = Callable[..., Path]

@@ -1,1 +1,0 @@
-"""The encoder of a trained model for dense retrieval, an entry point of the package."""
