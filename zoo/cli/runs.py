@@ -106,9 +106,6 @@ def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
-    from zoo.training.checkpoints import meta_of, read_contents
-
-    meta_of(read_contents(Path(source)), source)  # Lightning reports a damaged one late, with a traceback
     return {**configs.contents(str(config)), "run_dir": str(folder)}
 
 

@@ -67,6 +67,7 @@ def write(folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) ->
         )
         state = State(version, {version: fitted} if held_out is not None else {})
         set_key(partial / STATE, "fitted", state.describe_fitted())
+        set_key(partial / STATE, "trained", version)
         _write_files(partial, meta, without_adapters(model.state_dict()))
         for lock_file in partial.glob(".*.lock"):
             lock_file.unlink()

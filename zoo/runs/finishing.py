@@ -6,7 +6,6 @@ processes that were started for it.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from callbacks import RunFolder
 from datamodules.base import DataModule
 from zoo.tasks.base import Task
 from zoo.training.checkpoints import read_contents
-
-log = logging.getLogger("zoo")
 
 
 def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path | None = None) -> None:
@@ -33,13 +30,8 @@ def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path 
     """
     if model.has_epochs:
         trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
-    if not model.finishes:
-        return
-    folders = [callback for callback in trainer.callbacks if isinstance(callback, RunFolder)]  # type: ignore[attr-defined]
-    if resumed is None or not any(folder.is_finished for folder in folders):
+    if model.finishes:
         finish(trainer, model, data)
-    elif not model.has_epochs:
-        log.info("%s: finished, nothing to train", resumed)
 
 
 def finish(trainer: pl.Trainer, model: Task, data: DataModule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ from zoo.runs.run_dir import locked_run_dir
 from zoo.runs.seeds import seeded
 from zoo.tasks.base import Task
 from zoo.training.checkpoint_io import WholeCheckpoints
-from zoo.training.checkpoints import meta_of_start
+from zoo.training.checkpoints import meta_of, meta_of_start, read_contents
 
 log = logging.getLogger("zoo")
 
@@ -105,15 +106,46 @@ def train(
     is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     with seeded(trainer.seed), quiet(), running():
         model.run_seed = data.seed = trainer.seed
-        check_fit(model, data, trainer.resume)
+        resume = trainer.resume
+        is_trained = resume is not None and _is_trained(model, resume, trainer.arguments, run_dir)
+        check_fit(model, data, resume)
         lightning = _make_trainer(model, data, trainer, run_dir, config)
-        with locked_run_dir(run_dir, trainer.resume is not None) if is_first else nullcontext():
+        with locked_run_dir(run_dir, resume is not None) if is_first else nullcontext():
             for name, text in (files or {}).items() if is_first else ():
                 write_text(run_dir / name, text, "--run_dir")
             if is_first:
                 _write_wandb_id(lightning, run_dir)
-            _fit(lightning, model, data, trainer.resume)
+            if not is_trained:
+                _fit(lightning, model, data, resume)
             return _finish(lightning, model, data, trainer, run_dir)
+
+
+def _is_trained(model: Task, checkpoint: Path, arguments: PlainDict, run_dir: Path) -> bool:
+    """Return True for a resumed run that only lacks its model folder.
+
+    Raises:
+        InputError: the checkpoint is damaged, the run is finished, or its model was edited since.
+    """
+    contents = read_contents(checkpoint)
+    meta_of(contents, checkpoint)
+    epochs, steps = contents["epoch"] + 1, contents["global_step"]
+    is_last = epochs >= (arguments.get("max_epochs") or math.inf) or steps == arguments.get("max_steps")
+    is_trained = (run_dir / "summary.json").exists() and (is_last or not model.has_epochs)
+    if not (run_dir / IN_RUN).exists():
+        return is_trained
+    new = f"zoo fit --config {run_dir / 'config.yaml'} --run_dir FOLDER"
+    if is_trained:
+        more = f"zoo fit --ckpt_path {checkpoint} --trainer.max_epochs {epochs + 1}"
+        advice = (
+            f"add epochs to its {epochs} with {more}" if model.has_epochs else f"start a new one with {new}"
+        )
+        raise InputError(f"--ckpt_path {checkpoint}: the run is finished; {advice}")
+    if ModelFolder.open(run_dir).is_edited:
+        raise InputError(
+            f"{run_dir / IN_RUN}: was edited since the training, and would be replaced; start a new run from its"
+            f" weights with {new} --model.init_from {run_dir}"
+        )
+    return False
 
 
 def check_fit(model: Task, data: DataModule, resume: Path | None = None) -> None:

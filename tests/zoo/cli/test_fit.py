@@ -28,6 +28,10 @@ def has_same_weights(first: Path, second: Path) -> bool:
     return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def read_metrics(run: Path) -> list[dict[str, str]]:
     with (run / "metrics.csv").open() as file:
         return list(csv.DictReader(file))
@@ -138,17 +142,42 @@ def test_a_resumed_run_equals_an_uninterrupted_one(fit: Fit, zoo_command: Zoo) -
     assert {**configs[0], "run_dir": None} == {**configs[1], "run_dir": None}
 
 
-def test_resuming_a_finished_run_keeps_its_files(
-    fit: Fit, zoo_command: Zoo, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = fit("run")
-    names = ("summary.json", "metrics.csv", "checkpoints/last.ckpt")
-    before = {name: (run / name).read_bytes() for name in names}
-    result = zoo_command("fit", "--ckpt_path", last(run))
+def command_in(message: str) -> list[str]:
+    """The arguments of the command at the end of a message."""
+    return message.rpartition(" with zoo ")[2].replace("FOLDER", "new").split()
+
+
+@pytest.mark.parametrize("model", ["KNNBiLSTM", "TfidfSVM"])
+def test_a_finished_run_is_not_resumed(model: str, fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
+    if model == "KNNBiLSTM":
+        run = fit("run")
+    else:
+        options = [f"--model={model}", f"--data.train_file={train_csv}", "--run_dir=run"]
+        assert zoo_command("fit", *options).code == 0
+        run = Path("run")
+    before = files_of(run)
+    message = refusal(zoo_command("fit", "--ckpt_path", last(run)), "the run is finished")
+    assert files_of(run) == before
+    # A run that was killed while it wrote the model writes only that.
+    expected = zoo.load(run).predict(["apple", "old zinc"])
+    shutil.rmtree(run / "model")
+    assert zoo_command("fit", "--ckpt_path", last(run)).code == 0
+    assert zoo.load(run).predict(["apple", "old zinc"]) == expected
+    assert {**before, **files_of(run)}.items() - before.items() <= files_of(run / "model").items()
+    result = zoo_command(*command_in(message))
     assert result.code == 0, result.err
-    assert "checkpoints/last.ckpt: finished, nothing to train" in caplog.text
-    assert "--trainer.max_epochs" in caplog.text
-    assert {name: (run / name).read_bytes() for name in names} == before
+
+
+def test_a_run_whose_memory_was_edited_is_not_resumed(fit: Fit, zoo_command: Zoo) -> None:
+    run = fit("run")
+    assert zoo_command("memory", "remove", run, "--ids=[3]").code == 0
+    before = files_of(run)
+    result = zoo_command("fit", "--ckpt_path", last(run), "--trainer.max_epochs=2")
+    message = refusal(result, "was edited since the training", f"--model.init_from {run}")
+    assert files_of(run) == before
+    result = zoo_command(*command_in(message))
+    assert result.code == 0, result.err
+    assert files_of(run) == before
 
 
 def test_m1_retrieves_nothing(fit: Fit, zoo_command: Zoo, test_csv: Path, tmp_path: Path) -> None:
@@ -249,9 +278,9 @@ def test_a_refused_run_leaves_the_earlier_one_in_place(
     option: str, fit: Fit, zoo_command: Zoo, train_csv: Path
 ) -> None:
     run = fit("run")
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = files_of(run)
     refusal(zoo_command(*fit_options(train_csv, option)))
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert files_of(run) == before
     assert [path.name for path in Path.cwd().glob("run*")] == ["run"]
     zoo_command(*fit_options(train_csv, option, "--run_dir=new"))
     assert not Path("new").exists()
@@ -291,11 +320,11 @@ def test_an_impossible_trainer(zoo_command: Zoo, train_csv: Path) -> None:
     ["--model.optimizer.lr=0.1", "--data.train_file=mine.csv", "--config=trainer/bf16", "--run_dir=other"],
 )
 def test_a_run_is_resumed_with_its_own_options(option: str, trained_run: Path, zoo_command: Zoo) -> None:
-    before = {path: path.read_bytes() for path in trained_run.rglob("*") if path.is_file()}
+    before = files_of(trained_run)
     result = zoo_command("fit", "--ckpt_path", last(trained_run), "--trainer.max_epochs=2", option)
     message = refusal(result, f"zoo fit --model.init_from {last(trained_run)}")
     assert message.startswith(f"{option.partition('=')[0]}: a resumed run has its own options")
-    assert {path: path.read_bytes() for path in trained_run.rglob("*") if path.is_file()} == before
+    assert files_of(trained_run) == before
 
 
 def test_a_checkpoint_without_its_run_is_not_resumed(trained_run: Path, zoo_command: Zoo) -> None:

@@ -114,7 +114,7 @@ def test_two_fits_in_one_folder_do_not_mix(
     with FileLock(run / ".lock"):  # as another process holds it
         line = refused_fit(zoo_command, train_csv, "--run_dir=run")
         assert "--run_dir run: another `zoo fit` is at work there" in line
-        line = zoo_command("fit", "--ckpt_path=run/checkpoints/last.ckpt").err
+        line = zoo_command("fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=2").err
         assert "--run_dir run: another `zoo fit` is at work there" in line
         assert files_of(run) == before
     fit("run")
