@@ -6,7 +6,7 @@ import platform
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -15,19 +15,9 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 from typing_extensions import override
 
-from callbacks.charts import wandb_loggers
+from callbacks.reports import wandb_loggers
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
-
-
-class Answer(Protocol):
-    """A model's comparison of itself with others: a table, its header first, and a conclusion."""
-
-    def write(self, folder: Path) -> None:
-        """Write its files."""
-
-    def cells(self) -> list[list[str]]:
-        """Return its table."""
 
 
 class RunFolder(Callback):
@@ -82,7 +72,7 @@ class RunFolder(Callback):
         """Write the summary of a whole run, after the model's comparison of itself with others, if it has one."""
         if not trainer.is_global_zero:
             return
-        answer: Answer | None = getattr(model, "answer", None)
+        answer: Any = getattr(model, "answer", None)
         if answer is not None:
             answer.write(self.folder)
             columns, *rows = answer.cells()

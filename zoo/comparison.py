@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jsonargparse import ArgumentParser
 
-from callbacks.chart import write_table
-from callbacks.pictures import write_picture
+from callbacks.chart import write_picture, write_table
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import write_text
 from zoo.markdown import markdown_table

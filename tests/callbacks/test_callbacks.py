@@ -14,7 +14,7 @@ import wandb
 from pytorch_lightning.loggers import WandbLogger
 
 from callbacks import chart
-from callbacks.csv_metrics import CSVMetrics
+from callbacks.metrics import CSVMetrics
 from tests.zoo.conftest import SMALL, Result, resume, sentences
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory

@@ -19,8 +19,8 @@ from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.plugins import CheckpointIO
 
 from callbacks import PredictionTable, RunFolder, Throughput
-from callbacks.csv_metrics import CSVMetrics
-from callbacks.pictures import write_picture
+from callbacks.chart import write_picture
+from callbacks.metrics import CSVMetrics
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
