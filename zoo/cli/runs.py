@@ -57,7 +57,7 @@ def run(command: str, options: Sequence[str]) -> None:
     from zoo.runs.options import RunOptions
 
     classes = {name for name in (model, data, given.get("--model.help"), given.get("--data.help")) if name}
-    parsed = RunOptions.of_arguments(command, options, base, classes)
+    parsed = RunOptions(command, classes, [base], options)
     if command == "fit":
         _fit(parsed)
     elif command == "prepare":
@@ -140,10 +140,10 @@ def _evaluate(command: str, options: RunOptions, folder: ModelFolder, names_memo
     if output is not None:  # hours of evaluation should not end in a refusal
         files = [value for value in vars(options.values.data.init_args).values() if isinstance(value, str)]
         output = check_output(output, [folder.source, *files])
-    made = options.make()
+    model, data, trainer = options.make()
     split = "validation" if command == "validate" else "test"
-    restore(made.model, made.data, folder, split, names_memory)
-    scores = evaluate(made.model, made.data, split, made.trainer, lists_errors=output is not None)
+    restore(model, data, folder, split, names_memory)
+    scores = evaluate(model, data, split, trainer, lists_errors=output is not None)
     if scores is None:
         return
     print(as_text(scores.scores, scores.classes))

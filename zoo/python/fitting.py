@@ -24,7 +24,7 @@ from zoo.registry import model_class
 from zoo.runs import configs
 from zoo.runs.names import check_names
 from zoo.runs.options import RunOptions
-from zoo.runs.seeds import seeded
+from zoo.runs.process import seeded
 from zoo.tasks.records import as_texts
 
 #: The table in the run folder that holds texts and labels of Python.
@@ -111,7 +111,7 @@ def fit(
         }
         with seeded(int(seed)):
             move(torch.nn.Linear(1, 1), device)  # an error now, not after the training
-            trained = RunOptions.of_values("fit", [quiet, *layers, given], kinds).fit(folder, files)
+            trained = RunOptions("fit", kinds, [quiet, *layers, given]).fit(folder, files)
             if verbose and trained is not None:
                 print(trained.as_text())
             if not is_model(folder):

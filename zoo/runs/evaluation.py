@@ -18,9 +18,7 @@ from datamodules.state import check_split
 from zoo.ensemble.answer import Answer
 from zoo.loading import use_fitted, use_memory
 from zoo.model_folder.folder import ModelFolder
-from zoo.runs.quiet import quiet
-from zoo.runs.refusals import running
-from zoo.runs.seeds import seeded
+from zoo.runs.process import running
 from zoo.runs.training import TrainerOptions, skip_unread_memory, without_output
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
@@ -75,12 +73,7 @@ def evaluate(
     """Compute the scores of a trained model on `validation` or `test` rows; None in all processes but the first."""
     trainer = trainer or TrainerOptions()
     arguments = {"logger": False, **without_output(trainer.arguments), "enable_checkpointing": False}
-    with (
-        seeded(trainer.seed),
-        quiet(),
-        running(),
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with running(trainer.seed), tempfile.TemporaryDirectory() as folder:
         model.run_seed = data.seed = trainer.seed
         lightning = pl.Trainer(**arguments)
         model.evaluation.file = Path(folder) / "scores.json"

@@ -33,10 +33,8 @@ from zoo.model_folder.names import IN_RUN
 from zoo.model_folder.sharing import log_run
 from zoo.run_folder import draw_training, read_run
 from zoo.runs.finishing import fit, restore
-from zoo.runs.quiet import quiet
-from zoo.runs.refusals import running
+from zoo.runs.process import running
 from zoo.runs.run_dir import locked_run_dir
-from zoo.runs.seeds import seeded
 from zoo.tasks.base import Task
 from zoo.training.checkpoint_io import WholeCheckpoints
 from zoo.training.checkpoints import meta_of, meta_of_start, read_contents
@@ -104,7 +102,7 @@ def train(
         InputError: an option, a file or a row cannot be used.
     """
     is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    with seeded(trainer.seed), quiet(), running():
+    with running(trainer.seed):
         model.run_seed = data.seed = trainer.seed
         resume = trainer.resume
         is_trained = resume is not None and _is_trained(model, resume, trainer.arguments, run_dir)

@@ -21,7 +21,7 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError, excerpt
 from tests.zoo.conftest import SMALL, Result, sentences, write_table
-from zoo.runs.refusals import running
+from zoo.runs.process import running
 
 Command = Callable[..., Result]
 
@@ -96,7 +96,7 @@ def test_wandb_without_an_account() -> None:
 
     with (
         pytest.raises(InputError, match=r"WandbLogger: No API key configured.*WANDB_MODE=offline"),
-        running(),
+        running(seed=0),
     ):
         raise UsageError("No API key configured. Use `wandb login` to log in.")
 
