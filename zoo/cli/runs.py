@@ -30,11 +30,12 @@ def run(command: str, options: Sequence[str]) -> None:
     options = with_files(options)
     if any("\0" in option for option in options):
         raise InputError("an option holds a NUL character, and names no file; write another")
-    given, names = (
-        dict(named_values(options)),
-        [each.partition("=")[0] for each in options if each[:2] == "--"],
-    )
+    given = dict(named_values(options))
+    names = [each.partition("=")[0] for each in options if each[:2] == "--"]
     files = [configs.contents(value) for name, value in named_values(options) if name == "--config"]
+    named = {
+        group: given.get(f"--{group}", given.get(f"--{group}.class_path")) for group in ("model", "data")
+    }
     source = given.get("--ckpt_path")
     shows_help = "-h" in options or any(name.endswith(("--help", ".help")) for name in names)
     folder, base = None, PlainDict()
@@ -47,8 +48,8 @@ def run(command: str, options: Sequence[str]) -> None:
     elif source is not None:
         base = _config_of_run(source, names)
     elif not shows_help:
-        base = configs.recipe(_class_of("model", given, []), _class_of("data", given, []) is not None, files)
-    model, data = (_class_of(group, given, [base, *files]) for group in ("model", "data"))
+        base = configs.recipe(named["model"], named["data"] is not None, files)
+    model, data = (configs.class_of(group, [base, *files, named]) for group in ("model", "data"))
     check_names(names, model, data)
     if source is None and base and model is not None:
         recipe = configs.RECIPES[configs.task_of(model)]
@@ -64,15 +65,6 @@ def run(command: str, options: Sequence[str]) -> None:
         parsed.prepare()
     elif folder is not None:
         _evaluate(command, parsed, folder, "--data.memory" in given)
-
-
-def _class_of(group: str, given: Mapping[str, str], layers: Sequence[PlainDict]) -> str | None:
-    """Return the class of `model` or `data` that options or, below them, configurations name."""
-    named = [layer.get(group) for layer in layers]
-    named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
-    named += [given.get(f"--{group}.class_path"), given.get(f"--{group}")]
-    names = [each.rpartition(".")[2] for each in named if isinstance(each, str)]
-    return names[-1] if names else None
 
 
 def _fit(options: RunOptions) -> None:

@@ -84,13 +84,7 @@ def fit(
         raise InputError(f"texts: a {name} is a model for {task}, which reads a table; give its name")
     layers = _layers(name, [config] if isinstance(config, str | Path) else config)
     given = {**_named("model", model_options or {}), **_named("trainer", trainer or {})}
-    kinds = [
-        next(
-            (layer[group]["class_path"] for layer in layers[::-1] if "class_path" in layer.get(group, {})), ""
-        )
-        for group in ("model", "data")
-    ]
-    kinds = [kind.rpartition(".")[2] for kind in kinds]
+    kinds = [configs.class_of(group, layers) or "" for group in ("model", "data")]
     check_names([*given, *_named("data", data_options)], *kinds)
     with ExitStack() as resources:
         if run_dir is None:

@@ -38,6 +38,8 @@ _LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do littl
 class RowFailed(InputError):
     """A run failed; the message is the reason."""
 
+    exit_code = 1
+
 
 class Run(NamedTuple):
     """A row with a seed."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -56,6 +57,14 @@ def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> P
         values["data"]["init_args"].pop("characters", None)
         values = {"model": {"class_path": name}, "data": values["data"]}
     return values
+
+
+def class_of(group: str, layers: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the class of `model` or `data` that the last of some configurations names, without its module."""
+    named = [layer.get(group) for layer in layers]
+    named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
+    names = [each.rpartition(".")[2] for each in named if isinstance(each, str)]
+    return names[-1] if names else None
 
 
 def task_of(model: str) -> str:

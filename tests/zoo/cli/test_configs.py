@@ -105,7 +105,7 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(site), "ZOO_CACHE_DIR": str(tmp_path / "cache")}
     fit, test, predict = commands_of(ROOT / "README.md")[:3]
     assert [fit[0], test[0], predict[0]] == ["fit", "test", "predict"]
-    others = [["fit", "--config", "knn_bilstm/ag_news", "--print_config"], ["reproduce", "--list"]]
+    others = [["fit", "--config", "knn_bilstm/ag_news", "--print_config"], ["reproduce"]]
     for command in ([*fit, "--trainer.max_epochs=1"], test, predict, *others):
         done = subprocess.run(
             [sys.executable, "-m", "zoo", *command],

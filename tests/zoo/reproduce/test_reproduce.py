@@ -25,7 +25,7 @@ from datamodules.retrieval import FolderMemory
 from tests.zoo.conftest import LABELS, Result, sentences, write_table
 from tests.zoo.reproduce.conftest import MAJORITY, ROWS, STAND_IN, write_yaml
 from zoo.reproduce import run as runs_of_a_table
-from zoo.reproduce.command import run_table as reproduce
+from zoo.reproduce.command import reproduce
 from zoo.reproduce.run import RowFailed, as_arguments
 from zoo.reproduce.table import load_table, shipped_tables
 
@@ -126,7 +126,7 @@ def test_a_row_grows_the_memory_of_another_rows_model(
     data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
 ) -> None:
     name = write_yaml(GROWING, seeds=1, columns_without_header={"text_column": 0, "label_column": 1})
-    first = reproduce(name, str(data_dir), rows=["grown to 30", "grown"], run_dir="out")
+    first = reproduce(name, str(data_dir), rows="grown to 30,grown", run_dir="out")
     # The row that it grows from is run with it, and only that one is trained.
     assert list(first) == ["M1", "grown to 30", "grown"]
     calls = stand_in()
@@ -182,7 +182,7 @@ def test_a_run_with_another_growth_is_refused(data_dir: Path, stand_in: Any) -> 
         reproduce(write_yaml(changed), str(data_dir), run_dir="out")
     retrained = {**GROWING, "M1": {"overrides": {**GROWING["M1"]["overrides"], "model.dropout": 0.5}}}
     with pytest.raises(InputError, match=r"was run with other options"):
-        reproduce(write_yaml(retrained), str(data_dir), rows=["grown"], run_dir="out")
+        reproduce(write_yaml(retrained), str(data_dir), rows="grown", run_dir="out")
 
 
 def test_a_memory_that_can_not_grow_is_named(data_dir: Path, stand_in: Any) -> None:
@@ -282,15 +282,15 @@ def test_another_test_file_of_the_same_size_is_another_test(
     data_dir: Path, test_csv: Path, stand_in: Any
 ) -> None:
     table = write_yaml(ROWS)
-    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     assert [call[0] for call in stand_in()] == ["fit", "test"]
     contents = test_csv.read_text()
     test_csv.write_text(contents.swapcase())
     assert test_csv.stat().st_size == len(contents)
     with pytest.raises(InputError):  # the header has other names now
-        reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+        reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     test_csv.write_text(contents.replace("plum", "mulp"))
-    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     assert [call[0] for call in stand_in()] == ["test"]
 
 
@@ -298,8 +298,8 @@ def test_a_table_only_grows(data_dir: Path, stand_in: Any) -> None:
     table = write_yaml(ROWS)
     whole = reproduce(table, str(data_dir), seeds=2)
     stand_in()
-    assert reproduce(table, str(data_dir), rows=["majority"], seeds=1) == whole
-    assert reproduce(table, str(data_dir), rows=["M7"], seeds=1) == whole
+    assert reproduce(table, str(data_dir), rows="majority", seeds=1) == whole
+    assert reproduce(table, str(data_dir), rows="M7", seeds=1) == whole
     assert stand_in() == []
 
 
@@ -329,7 +329,7 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
     assert "Failed: broken, seed 1: M2 is out of order" in table_text()
     # A failed run is repeated.
     with pytest.raises(RowFailed, match="1 of the runs failed: broken, seed 1"):
-        reproduce("small.yaml", str(data_dir), rows=["broken"], seeds=1, run_dir="out")
+        reproduce("small.yaml", str(data_dir), rows="broken", seeds=1, run_dir="out")
 
 
 def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Any, zoo_command: Command) -> None:
@@ -364,7 +364,7 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
         assert figures[row]["val/accuracy"]["mean"] == pytest.approx(summary["best_score"], abs=1e-6)
     assert not list(Path("out").glob("*/seed-1.[0-9]*"))  # nothing of the half run is left
 
-    figures = reproduce(name, str(data_dir), str(test_csv), rows=["M1"], run_dir="out")
+    figures = reproduce(name, str(data_dir), str(test_csv), rows="M1", run_dir="out")
     assert figures["M1"]["test/rows"]["mean"] == 31
     assert (
         figures["M1"]["test/accuracy"]["mean"]
@@ -543,7 +543,7 @@ def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[],
 
 
 def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
-    result = zoo_command("reproduce", "--list")
+    result = zoo_command("reproduce")
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines] == shipped_tables()
