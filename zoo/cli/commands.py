@@ -100,7 +100,7 @@ def run(name: str, options: Sequence[str]) -> None:
     if command.first is not None and options and not options[0].startswith("-"):
         options = [command.first, *options]
     auto_cli(
-        functions[""] if "" in functions else {**functions},
+        functions.get("", {**functions}),
         list(options),
         as_positional=command.is_positional,
         prog=f"zoo {name}",

@@ -234,38 +234,6 @@ def test_fit_needs_no_retriever_after_prepare(
 
 
 @pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--data.train_file=gone.csv", ["gone.csv"]),
-        ("--data.validation_file=gone.csv", ["gone.csv"]),
-        ("--data.text_column=words", ["train.csv", "words", "text", "label"]),
-        ("--data.label_column=topic", ["train.csv", "topic", "label"]),
-        ("--data.num_memories=0", ["data.num_memories", "M1"]),
-        ("--data.memory=gone", ["gone", "zoo index"]),
-        ("--data.characters=false", ["characters"]),
-        ("--data.batch_size=0", ["data.batch_size=0"]),
-        ("--data.eval_batch_size=0", ["data.eval_batch_size=0"]),
-        ("--model.hidden_size=0", ["model", "hidden_size"]),
-        ("--model.dropout=3", ["model", "dropout", "between 0 and 1"]),
-        ("--model.optimizer.lr=-1", ["model.optimizer", "learning rate"]),
-        ("--data.classes=[fruit]", ["fruit", "two"]),
-        ("--model=Perceptron", ["Perceptron", "KNNBiLSTM"]),
-        ("--model.features=M9", ["features", "M9", "M1", "M7"]),
-        ("--model.num_perspectives=-1", ["num_perspectives=-1"]),
-        ("--model.hidden_units=3", ["hidden_units"]),
-        ("--learning_rate=3", ["--learning_rate: no option", "--model.learning_rates"]),
-        ("--data.retriever=Oracle", ["Oracle"]),
-        ("--data.retriever.similarity=TFIDF", ["TFIDF", "BM25"]),
-        ("--config=gone.yaml", ["gone.yaml"]),
-        ("--ckpt_path=gone.ckpt", ["gone.ckpt"]),
-    ],
-    ids=lambda value: value.removeprefix("--") if isinstance(value, str) else "",
-)
-def test_refused_options(option: str, words: list[str], zoo_command: Zoo, train_csv: Path) -> None:
-    refusal(zoo_command(*fit_options(train_csv, option)), *words)
-
-
-@pytest.mark.parametrize(
     "option",
     [
         "--data.train_file=gone.csv",
@@ -309,10 +277,6 @@ def test_impossible_run_folders(zoo_command: Zoo, train_csv: Path) -> None:
     refusal(zoo_command(*fit_options(train_csv, f"--run_dir={train_csv}")), "--run_dir", "is a file")
     below = train_csv / "run"
     refusal(zoo_command(*fit_options(train_csv, f"--run_dir={below}")), below, "--run_dir")
-
-
-def test_an_impossible_trainer(zoo_command: Zoo, train_csv: Path) -> None:
-    refusal(zoo_command(*fit_options(train_csv, "--trainer.devices=0")), "--trainer", "devices")
 
 
 @pytest.mark.parametrize(
