@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -146,6 +147,12 @@ class Result(NamedTuple):
     err: str
 
 
+def done(result: Result) -> Result:
+    """The result of a command that succeeded."""
+    assert result.code == 0, (result.out, result.err)
+    return result
+
+
 def refusal(result: Result, *words: object) -> str:
     """The message of a refused command, which is one line and contains these words."""
     assert result.code == 2, (result.out, result.err)
@@ -208,8 +215,7 @@ def fit(zoo_command: Zoo, train_csv: Path) -> Fit:
     """Train the small model on `train_csv`, and return the run folder."""
 
     def run(run_dir: str | Path, *options: object) -> Path:
-        result = zoo_command(*fit_options(train_csv, "--run_dir", run_dir, *options))
-        assert result.code == 0, result.err
+        done(zoo_command(*fit_options(train_csv, "--run_dir", run_dir, *options)))
         return Path(run_dir).absolute()
 
     return run
@@ -217,8 +223,7 @@ def fit(zoo_command: Zoo, train_csv: Path) -> Fit:
 
 def resume(zoo_command: Zoo, run: str | Path, max_epochs: int) -> Path:
     """Resume a run from its last checkpoint, up to a number of epochs, and return its folder."""
-    result = zoo_command("fit", "--ckpt_path", last(Path(run)), f"--trainer.max_epochs={max_epochs}")
-    assert result.code == 0, result.err
+    done(zoo_command("fit", "--ckpt_path", last(Path(run)), f"--trainer.max_epochs={max_epochs}"))
     return Path(run).absolute()
 
 
@@ -244,6 +249,12 @@ def trained_run(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathF
     """The run folder of a small model, for tests that only read it and its memory."""
     table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
     return trained(*map(str, fit_options(table)))
+
+
+@pytest.fixture
+def copied_run(trained_run: Path) -> Path:
+    """A copy of that run as `run` in the working directory, for tests that change it."""
+    return shutil.copytree(trained_run, Path("run").absolute())
 
 
 @pytest.fixture

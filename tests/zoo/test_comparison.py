@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Result, done
 from zoo.comparison import Comparison, compared, draw, table_of
 from zoo.run_folder import Run, draw_training, read_run
 
@@ -71,8 +71,7 @@ def test_settings_that_differ_and_figures_of_the_best_epoch(tmp_path: Path, zoo_
         write_run(tmp_path / "slow", 0.001, [0.5, 0.7, 0.6]),
         write_run(tmp_path / "fast", 0.01, [0.6, 0.9]),
     ]
-    result = zoo_command("compare", "--output", tmp_path / "out", *runs)
-    assert result.code == 0, result.err
+    result = done(zoo_command("compare", "--output", tmp_path / "out", *runs))
     lines = result.out.splitlines()
     assert cells(lines[0]) == [
         "run", "val/accuracy", "val/loss", "best epoch", "model.optimizer.lr", "seconds",
@@ -162,8 +161,7 @@ def test_a_damaged_run_is_skipped(
     (damaged / file).unlink()
     if contents is not None:
         (damaged / file).write_bytes(contents)
-    result = zoo_command("compare", damaged, whole)
-    assert result.code == 0, result.err
+    result = done(zoo_command("compare", damaged, whole))
     assert result.err.startswith(f"skipped {damaged}: {message}")
     assert len(result.err.splitlines()) == 1
     assert names(result.out) == ["whole"]

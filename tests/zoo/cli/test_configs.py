@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.zoo.conftest import Zoo, sentences, write_table
+from tests.zoo.conftest import Zoo, done, sentences, write_table
 from tests.zoo.examples.test_readme import commands_of
 from zoo.runs.configs import RECIPES, find, names
 
@@ -21,8 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 def printed(zoo_command: Zoo, *options: object) -> dict[str, dict[str, object]]:
     """The configuration that a run would have."""
-    result = zoo_command("fit", *options, "--print_config")
-    assert result.code == 0, result.err
+    result = done(zoo_command("fit", *options, "--print_config"))
     configuration: dict[str, dict[str, object]] = yaml.safe_load(result.out)
     return configuration
 

@@ -10,7 +10,7 @@ import zoo
 from datamodules import ClassificationDataModule, ClickthroughDataModule, DialogueDataModule
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FusedRetriever
-from tests.zoo.conftest import Zoo, fit_options
+from tests.zoo.conftest import Zoo, done, fit_options
 from zoo.baselines.retrieval_lexical import RetrievalBM25
 from zoo.ensemble.model import MemoryEnsemble
 
@@ -77,6 +77,5 @@ def test_of_a_model_and_its_data() -> None:
 
 
 def test_they_are_logged(zoo_command: Zoo, train_csv: Any, caplog: pytest.LogCaptureFixture) -> None:
-    result = zoo_command(*fit_options(train_csv, "--data.memory_label_column=label"))
-    assert result.code == 0, result.err
+    done(zoo_command(*fit_options(train_csv, "--data.memory_label_column=label")))
     assert "data.memory_label_column has no effect: data.memory names no table" in caplog.text

@@ -97,16 +97,13 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_two_fits_in_one_folder_do_not_mix(fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
-    run = fit("run")
-    before = files_of(run)
-    with FileLock(run / ".lock"):  # as another process holds it
-        resumed = ["fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=2"]
+def test_two_fits_in_one_folder_do_not_mix(copied_run: Path, zoo_command: Zoo, train_csv: Path) -> None:
+    before = files_of(copied_run)
+    resumed = ["fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=2"]
+    with FileLock(copied_run / ".lock"):  # as another process holds it
         for command in (fit_options(train_csv), resumed):
             refusal(zoo_command(*command), "--run_dir run: another `zoo fit` is at work there")
-        assert files_of(run) == before
-    fit("run")
-    assert files_of(Path("run.1")) == before
+        assert files_of(copied_run) == before
 
 
 def test_only_a_run_is_moved_aside(zoo_command: Zoo, train_csv: Path, tmp_path: Path) -> None:
@@ -119,16 +116,12 @@ def test_only_a_run_is_moved_aside(zoo_command: Zoo, train_csv: Path, tmp_path: 
 
 
 def test_a_run_that_one_is_in_is_not_moved_aside(
-    fit: Fit,
-    zoo_command: Zoo,
-    train_csv: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    copied_run: Path, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = fit("run")
-    before = files_of(run)
-    monkeypatch.chdir(run / "checkpoints")
+    before = files_of(copied_run)
+    monkeypatch.chdir(copied_run / "checkpoints")
     refusal(zoo_command(*fit_options(train_csv, "--run_dir=..")), "the folder that you are in")
-    assert files_of(run) == before
+    assert files_of(copied_run) == before
 
 
 def test_a_refused_run_leaves_an_empty_folder_empty(zoo_command: Zoo, train_csv: Path) -> None:

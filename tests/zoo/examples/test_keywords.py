@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,20 +12,16 @@ import numpy as np
 import pytest
 
 from tests.zoo.conftest import Result
+from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.retrieval_runs import trained
 from zoo.tasks.retrieval.predictor import ReadText
 
-SCRIPT = Path(__file__).parents[3] / "examples" / "lstm_rnn" / "keywords.py"
+SCRIPT = EXAMPLES / "lstm_rnn" / "keywords.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("keywords", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["keywords"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(SCRIPT)
 
 
 def made_up(y: list[list[float]], directions: int = 1) -> ReadText:

@@ -41,8 +41,7 @@ def test_a_sweep_is_resumed_and_compared(train_csv: Path, zoo_command: Zoo) -> N
         config = Path(f"sweeps/topics/trial-{trial.number}/config.yaml").read_text()
         assert f"features: {trial.params['model.features']}" in config
     assert f"sweeps/topics/trial-{study.best_trial.number} " in done.stdout
-    result = zoo_command("compare", *sorted(Path("sweeps/topics").glob("trial-*")))
-    assert result.code == 0, result.err
+    result = done(zoo_command("compare", *sorted(Path("sweeps/topics").glob("trial-*"))))
     assert "model.optimizer.lr" in result.out
 
 

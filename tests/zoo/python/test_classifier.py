@@ -24,7 +24,7 @@ from sklearn.utils import estimator_checks, get_tags
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever
-from tests.zoo.conftest import Zoo, write_table
+from tests.zoo.conftest import Zoo, done, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.python.test_fitting import COMMAND, ENSEMBLE, NETWORK, NEW, TEXTS, TOPICS
 from zoo import MemoryClassifier
@@ -165,12 +165,12 @@ def test_cross_validation_equals_fits_by_the_command(tmp_path: Path, zoo_command
             write_table(tmp_path / f"{fold}-{len(rows)}.csv", [pairs[row] for row in rows])
             for rows in (train, test)
         ]
-        result = zoo_command("fit", *COMMAND, f"--data.train_file={tables[0]}", f"--run_dir=run{fold}")
-        assert result.code == 0, result.err
-        result = zoo_command(
-            "test", f"--ckpt_path=run{fold}", f"--data.test_file={tables[1]}", "--output=scores.json"
+        done(zoo_command("fit", *COMMAND, f"--data.train_file={tables[0]}", f"--run_dir=run{fold}"))
+        done(
+            zoo_command(
+                "test", f"--ckpt_path=run{fold}", f"--data.test_file={tables[1]}", "--output=scores.json"
+            )
         )
-        assert result.code == 0, result.err
         by_command.append(json.loads(Path("scores.json").read_text())["accuracy"])
     assert len(set(scores)) > 1
     assert scores.astype(np.float32).tolist() == np.array(by_command, np.float32).tolist()

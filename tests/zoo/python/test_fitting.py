@@ -14,7 +14,7 @@ import yaml
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
-from tests.zoo.conftest import LABELS, SMALL, Zoo, sentences
+from tests.zoo.conftest import LABELS, SMALL, Zoo, done, sentences
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from tests.zoo.runs.test_training import state_of_the_process
 
@@ -52,8 +52,7 @@ def probabilities(model: Any) -> list[list[float]]:
 def test_texts_a_table_and_the_command_give_the_same_model(
     train_csv: Path, zoo_command: Zoo, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    result = zoo_command("fit", *COMMAND, f"--data.train_file={train_csv}", "--run_dir=run")
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *COMMAND, f"--data.train_file={train_csv}", "--run_dir=run"))
     expected = probabilities(zoo.load("run"))
     of_table = zoo.fit(train_csv, run_dir="of_table", **ENSEMBLE)
     of_texts = zoo.fit(pd.Series(TEXTS, index=range(5, 95)), np.array(TOPICS, object), **ENSEMBLE)
@@ -68,8 +67,7 @@ def test_texts_a_table_and_the_command_give_the_same_model(
 def test_the_default_is_the_recipe_of_the_command(train_csv: Path, zoo_command: Zoo) -> None:
     small = ["--model.hidden_size=4", "--model.word_size=4", "--trainer.max_epochs=1"]
     quiet = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    result = zoo_command("fit", f"--data.train_file={train_csv}", "--run_dir=run", *small, *quiet)
-    assert result.code == 0, result.err
+    done(zoo_command("fit", f"--data.train_file={train_csv}", "--run_dir=run", *small, *quiet))
     model = zoo.fit(
         TEXTS,
         TOPICS,

@@ -22,7 +22,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
-from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from tests.zoo.conftest import LABELS, Result, done, sentences, write_table
 from tests.zoo.reproduce.conftest import MAJORITY, ROWS, STAND_IN, write_yaml
 from zoo.reproduce import run as runs_of_a_table
 from zoo.reproduce.command import reproduce
@@ -543,8 +543,7 @@ def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[],
 
 
 def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
-    result = zoo_command("reproduce")
-    assert result.code == 0, result.err
+    result = done(zoo_command("reproduce"))
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines] == shipped_tables()
     assert all(re.match(r"\S+ +\d+(\.\d)? (min|h)  \S", line) for line in lines)
