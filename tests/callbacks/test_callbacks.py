@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pytorch_lightning.loggers import WandbLogger
 from callbacks import Charts, PredictionTable
 from callbacks.metrics import CSVMetrics
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Result, resume, sentences
+from tests.zoo.conftest import Fit, Zoo, resume, sentences
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
 
@@ -47,9 +47,7 @@ def test_metrics_are_appended_to_the_same_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_wandb_offline")
-def test_wandb_offline(
-    fit: Callable[..., Path], zoo_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_offline(fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run and its resumption are one W&B run with a table of predictions and their memories."""
     tables: list[dict[str, Any]] = []
     ids: list[str] = []
@@ -96,7 +94,7 @@ def test_wandb_offline(
 
 
 @pytest.mark.usefixtures("_wandb_offline")
-def test_a_sweep_names_the_run(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_names_the_run(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     """W&B's summary has the best epoch's figure, by which a sweep ranks its trials."""
     monkeypatch.setenv("WANDB_RUN_ID", "trial1")
     summaries: list[dict[str, Any]] = []
@@ -119,7 +117,7 @@ def test_a_sweep_names_the_run(fit: Callable[..., Path], monkeypatch: pytest.Mon
 CHARTS = ["--trainer.callbacks+=callbacks.Charts", "--trainer.callbacks+=callbacks.GradientNorms"]
 
 
-def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -> None:
+def test_the_table_of_predictions_needs_no_dashboard(fit: Fit) -> None:
     run = fit("run", "--trainer.callbacks+=PredictionTable", "--trainer.callbacks.num_texts=5")
     lines = read(run / "charts" / "predictions.csv")
     training = dict(sentences(90, seed=1))
@@ -141,7 +139,7 @@ def test_reports_on_nothing_are_refused(kind: type[Charts], options: dict[str, i
         kind(**options)
 
 
-def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> None:
+def test_tables_and_charts_are_of_the_same_epochs(fit: Fit) -> None:
     options = []
     for name in ("Charts", "PredictionTable"):
         options += [f"--trainer.callbacks+=callbacks.{name}", "--trainer.callbacks.every_n_epochs=2"]
@@ -151,7 +149,7 @@ def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> N
     assert {"predictions.csv", "attention.csv"} <= {file.name for file in (run / "charts").iterdir()}
 
 
-def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Callable[..., Path]) -> None:
+def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Fit) -> None:
     norms = "--trainer.callbacks+=callbacks.GradientNorms"
     rows = {
         every: read(
@@ -178,7 +176,7 @@ def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Ca
     assert list(means.values()) == pytest.approx([sum(norms_of_steps[:5]) / 5, sum(norms_of_steps[5:]) / 5])
 
 
-def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:
+def test_charts_of_a_classifier(fit: Fit) -> None:
     """Each chart is a table and a picture, and training is the same as without charts."""
     plain, watched = fit("plain"), fit("watched", *CHARTS)
     folder = watched / "charts"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.secrets import refuse_secrets
 from datamodules.retrieval import ElasticsearchRetriever, FusedRetriever
-from tests.zoo.conftest import LABELS, SMALL, write_table
+from tests.zoo.conftest import LABELS, SMALL, Fit, write_table
 from zoo.cli import main
 from zoo.reproduce.table import load_table
 from zoo.runs import configs
@@ -131,7 +130,7 @@ def test_no_way_of_giving_a_secret_shows_it(
 
 @pytest.mark.usefixtures("_wandb_offline")
 def test_files_of_a_run_hold_no_credential_of_the_environment(
-    fit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model without memory sends nothing, yet its configuration names a server."""
     monkeypatch.setenv("ELASTICSEARCH_API_KEY", SECRET)
@@ -150,7 +149,7 @@ def test_files_of_a_run_hold_no_credential_of_the_environment(
     assert url.encode() not in (run / "checkpoints" / "best.ckpt").read_bytes()
 
 
-def test_the_search_for_a_secret_would_find_one(fit: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_search_for_a_secret_would_find_one(fit: Fit, tmp_path: Path) -> None:
     """Checkpoints are not compressed: it is enough to search their bytes."""
     table = write_table(tmp_path / "train.csv", [(f"{SECRET} {i}", LABELS[i % 2]) for i in range(40)])
     run = fit("run", "--data.train_file", table)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Zoo
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.retrieval_runs import trained
 from zoo.tasks.retrieval.predictor import ReadText
@@ -53,9 +52,7 @@ def test_both_directions_must_agree_and_the_first_word_has_the_other_alone(scrip
     assert script.find_keywords(one_word) == [False]
 
 
-def test_the_files_of_a_trained_model(
-    script: Any, zoo_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_of_a_trained_model(script: Any, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained(zoo_command, Path("clicks"), "run", "--model.bidirectional=true", hidden_size=12)
     texts = {"query": "where is the old apple", "document": "snow and apple near the storm"}
     options = [word for side, text in texts.items() for word in (f"--{side}", text)]

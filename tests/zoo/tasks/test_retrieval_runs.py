@@ -273,6 +273,8 @@ def test_rows_have_scores_with_and_without_test_files(
     figures = reproduce("small.yaml", str(data), run_dir="out")
     assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
     assert figures["BM25"]["test/ndcg@10"]["n"] == 1
+    heads = "validation NDCG@10 | validation MAP | test NDCG@10 | test MAP | paper (test NDCG@10)"
+    assert f"| row | {heads} | runs |" in " ".join(Path("out/table.md").read_text().split())
     # Without the test files, the rows have validation figures.
     Path(tmp_path, "clicks", "other", "qrels.tsv").unlink()
     found = reproduce("small.yaml", str(data), rows="BM25", run_dir="without")
