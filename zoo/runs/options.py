@@ -89,12 +89,13 @@ class RunOptions:
         """Train the model that the options describe."""
         values, config = self.values, self.describe()
         resumes = values.ckpt_path is not None
-        artifact = None
+        artifact, files = None, {**(files or {})}
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             check_run_dir(run_dir, resumes)
             for logger in as_list(values.trainer.logger):
                 if getattr(logger, "class_path", "").endswith("WandbLogger"):
                     artifact = self._choose_wandb_run(logger, run_dir, resumes, config)
+                    files["wandb_id"] = logger.init_args.id
         model, data, trainer = self.make()
         return train(model, data, replace(trainer, artifact=artifact), run_dir, config, files)
 

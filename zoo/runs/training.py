@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import signal
 import threading
 from collections.abc import Mapping
@@ -111,8 +110,6 @@ def train(
         with locked_run_dir(run_dir, resume is not None) if is_first else nullcontext():
             for name, text in (files or {}).items() if is_first else ():
                 write_text(run_dir / name, text, "--run_dir")
-            if is_first:
-                _write_wandb_id(lightning, run_dir)
             if not is_trained:
                 _fit(lightning, model, data, resume)
             return _finish(lightning, model, data, trainer, run_dir)
@@ -126,8 +123,8 @@ def _is_trained(model: Task, checkpoint: Path, arguments: PlainDict, run_dir: Pa
     """
     contents = read_contents(checkpoint)
     meta_of(contents, checkpoint)
-    epochs, steps = contents["epoch"] + 1, contents["global_step"]
-    is_last = epochs >= (arguments.get("max_epochs") or math.inf) or steps == arguments.get("max_steps")
+    epochs, most = contents["epoch"] + 1, arguments.get("max_epochs") or -1  # -1 = without a limit
+    is_last = 0 <= most <= epochs or contents["global_step"] == arguments.get("max_steps")
     is_trained = (run_dir / "summary.json").exists() and (is_last or not model.has_epochs)
     if not (run_dir / IN_RUN).exists():
         return is_trained
@@ -218,13 +215,6 @@ def without_output(arguments: Mapping[str, Any]) -> PlainDict:
 def as_list(value: Any) -> list[Any]:
     """Return an argument of Lightning's that may be a list, one value, or None."""
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def _write_wandb_id(lightning: pl.Trainer, run_dir: Path) -> None:
-    """Keep the id of the run in W&B, which a resumed run continues."""
-    for logger in lightning.loggers:
-        if isinstance(logger, WandbLogger) and logger.version is not None:
-            write_text(run_dir / "wandb_id", str(logger.version), "--run_dir")
 
 
 def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | None) -> None:
