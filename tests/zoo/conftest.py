@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -56,9 +58,9 @@ Fit: TypeAlias = Callable[..., Path]
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    # The networks are tiny: more threads only wait for each other.
+    # The networks are tiny: more threads only wait for each other. Processes import this checkout from any folder.
     torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +153,12 @@ def done(result: Result) -> Result:
     """The result of a command that succeeded."""
     assert result.code == 0, (result.out, result.err)
     return result
+
+
+def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def refusal(result: Result, *words: object) -> str:

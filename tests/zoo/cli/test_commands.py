@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,11 +11,9 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.zoo.conftest import Zoo, done, fit_options, refusal, write_table
+from tests.zoo.conftest import Zoo, done, fit_options, python, refusal, write_table
 from zoo.cli.commands import COMMANDS
 from zoo.registry import MODELS, model_class
-
-ROOT = Path(zoo.__file__).parents[1]
 
 #: Ways to start the command; the script of the package calls `zoo.cli.main`.
 STARTS = {
@@ -26,11 +23,10 @@ STARTS = {
 
 
 def run_process(*arguments: str, start: str = "zoo") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    if start == "zoo":
-        environment["PYTHONSAFEPATH"] = "1"  # a script does not search the current folder
-    command = [sys.executable, *STARTS[start], *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    with pytest.MonkeyPatch.context() as patch:
+        if start == "zoo":
+            patch.setenv("PYTHONSAFEPATH", "1")  # a script does not search the current folder
+        return python(*STARTS[start], *arguments)
 
 
 # --- help and the list of models ---

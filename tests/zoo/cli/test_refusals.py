@@ -19,7 +19,7 @@ from pytorch_lightning.loggers import CSVLogger
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError, excerpt
-from tests.zoo.conftest import SMALL, Fit, Result, Zoo, fit_options, refusal, sentences, write_table
+from tests.zoo.conftest import SMALL, Fit, Result, Zoo, fit_options, python, refusal, sentences, write_table
 from zoo.runs.process import running
 
 #: A callback that watches a metric which no model logs.
@@ -188,10 +188,7 @@ def test_numbers_and_texts_in_python(trained_run: Path) -> None:
 def test_a_reader_that_goes_away_is_no_error(trained_run: Path, test_csv: Path) -> None:
     rows = write_table(Path("many.csv"), sentences(3000, seed=3))
     command = [sys.executable, "-m", "zoo", "predict", "--ckpt_path", str(trained_run), "--input", str(rows)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["label"]
@@ -227,12 +224,10 @@ def test_a_cache_that_is_removed_meanwhile(
 
 
 @pytest.mark.slow
-def test_a_missing_file_with_two_devices(tmp_path: Path) -> None:
+def test_a_missing_file_with_two_devices() -> None:
     """Only one of the processes prints the message."""
     options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_dir=run"]
-    command = [sys.executable, "-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    done = python("-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert [line for line in done.stderr.splitlines() if "gone.csv" in line] == [

@@ -24,7 +24,6 @@ from tests.zoo.conftest import SMALL, Fit, Zoo, fill_disk, fit_options, refusal,
 from zoo.model_folder.names import KIND
 from zoo.training.checkpoints import write_contents
 
-ROOT = str(Path(__file__).parents[3])
 #: Seconds.
 PATIENCE = 600
 
@@ -33,10 +32,8 @@ PATIENCE = 600
 def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """`zoo ...` in a process of its own, which leaves none behind, however the test ends."""
     command = [sys.executable, "-m", "zoo", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT}
     process = subprocess.Popen(
         command,
-        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

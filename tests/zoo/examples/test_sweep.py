@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import optuna
 import pytest
 
-from tests.zoo.conftest import SMALL, Zoo
-
-ROOT = Path(__file__).parents[3]
+from tests.zoo.conftest import SMALL, Zoo, python
+from tests.zoo.examples import EXAMPLES
 
 
 def sweep(*options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "examples" / "sweeps" / "sweep.py", "--folder=sweeps/topics", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [str(each) for each in command], env=environment, capture_output=True, text=True, timeout=600
-    )
+    return python(EXAMPLES / "sweeps" / "sweep.py", "--folder=sweeps/topics", *options)
 
 
 @pytest.mark.slow

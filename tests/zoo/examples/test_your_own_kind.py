@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.conftest import COMMON_WORDS, Zoo, done
+from tests.zoo.conftest import COMMON_WORDS, Zoo, done, python
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.processes import DDP
 
@@ -100,12 +97,5 @@ def test_one_and_two_processes_print_the_same_digits(zoo_command: Zoo, train: Pa
 
 def page(*arguments: object) -> None:
     """Run the page as a program of its own: processes are forked from a young parent without threads."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PAGE.parents[2])}
-    done = subprocess.run(
-        [sys.executable, str(PAGE), *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    ended = python(PAGE, *arguments)
+    assert ended.returncode == 0, ended.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from sklearn.utils import estimator_checks, get_tags
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever
-from tests.zoo.conftest import Zoo, done, write_table
+from tests.zoo.conftest import Zoo, done, python, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.python.test_fitting import COMMAND, ENSEMBLE, NETWORK, NEW, TEXTS, TOPICS
 from zoo import MemoryClassifier
@@ -111,10 +109,7 @@ def test_a_pickled_classifier_needs_no_other_file(tmp_path: Path) -> None:
         "import json, pickle, sys, zoo; model = pickle.load(open('pickled', 'rb'));"
         f"print(json.dumps(model.predict_proba({NEW!r}).tolist()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert json.loads(done.stdout) == expected
+    assert json.loads(python("-c", code).stdout) == expected
     assert pickle.loads(pickle.dumps(small())).get_params() == small().get_params()
 
 
