@@ -85,7 +85,14 @@ def test_wandb_offline(fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPat
         assert len(whole["data"]) == 18
         assert wrong["data"] == [line for line in whole["data"] if line[1] != line[2]]
     assert tables[1]["data"]
-    # The learned weights do not depend on the logger.
+    charts, tables_only = ("attention", "retrieval"), ("predictions", "wrong")
+    files = {f"{name}.csv" for name in (*charts, *tables_only)} | {f"{name}.png" for name in charts}
+    assert {path.name for path in (run / "charts").iterdir()} == files
+    for name in charts:
+        assert (run / "charts" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    hits = [float(line["texts with such a memory up to here"]) for line in read(run / "charts/retrieval.csv")]
+    assert hits == sorted(hits)
+    # The learned weights do not depend on the loggers and callbacks.
     plain = fit("plain", "--trainer.max_epochs=3")
     states = [
         torch.load(r / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for r in (run, plain)
@@ -112,9 +119,6 @@ def test_a_sweep_names_the_run(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> Non
     assert summaries[0]["val/accuracy"] == pytest.approx(best)
     table, *_ = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
     assert '"memories"' in table.read_text()
-
-
-CHARTS = ["--trainer.callbacks+=callbacks.Charts", "--trainer.callbacks+=callbacks.GradientNorms"]
 
 
 def test_the_table_of_predictions_needs_no_dashboard(fit: Fit) -> None:
@@ -174,28 +178,6 @@ def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Fi
     norms_of_steps = list(by_step(1, "train/gradient_norm").values())
     means = by_step(50, "train/gradient_norm_epoch")
     assert list(means.values()) == pytest.approx([sum(norms_of_steps[:5]) / 5, sum(norms_of_steps[5:]) / 5])
-
-
-def test_charts_of_a_classifier(fit: Fit) -> None:
-    """Each chart is a table and a picture, and training is the same as without charts."""
-    plain, watched = fit("plain"), fit("watched", *CHARTS)
-    folder = watched / "charts"
-    names = ["attention", "retrieval"]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}.{kind}" for name in names for kind in ("csv", "png")
-    )
-    for picture in folder.glob("*.png"):
-        assert picture.read_bytes().startswith(b"\x89PNG")
-    hits = [float(line["texts with such a memory up to here"]) for line in read(folder / "retrieval.csv")]
-    assert hits == sorted(hits)
-
-    weights = [
-        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        for run in (plain, watched)
-    ]
-    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
-    norms = [row["train/gradient_norm"] for row in read(watched / "metrics.csv")]
-    assert any(float(norm) > 0 for norm in norms if norm)
 
 
 def prediction(*labels: str | None) -> Prediction:

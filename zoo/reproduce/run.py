@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 
 class Reproduction:
-    """A table in progress. The command makes it; a finished run's folder has `result.json` and `tested.json`."""
+    """A table in progress. The command makes it; a finished run's folder has `result.json`."""
 
     def __init__(
         self, table: Table, rows: Sequence[str], seeds: int, data_dir: Path, test_file: Path | None, out: Path
@@ -98,7 +98,7 @@ class Reproduction:
     def run(self) -> None:
         """Run what is not finished, and write the table after every run."""
         for run in self.runs:
-            self._trained(run)  # refuses a run with other options or data before hours of training
+            self._result(run)  # refuses a run with other options or data before hours of training
         for run in self.runs:
             started = time.monotonic()
             try:
@@ -143,16 +143,17 @@ class Reproduction:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Another process on the same table waits for the run, and keeps it then.
         with lock_file(folder.with_suffix(".lock")):
-            is_trained, is_tested = self._trained(run) is not None, self._tested(run) is not None
-            if not is_trained:
+            result, test = self._result(run), self._test_identity(row)
+            is_trained, is_tested = result is not None, test is None or (result or {}).get("test") == test
+            if result is None:
                 shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
                 folder.with_suffix(".log").unlink(missing_ok=True)
                 metrics = self._train(run) if row.grow_from is None else self._grow(run)
-                write_json(folder / "result.json", {"run": self._identity(run), "metrics": metrics})
-            test = self._test_identity(row)
-            if test is not None and not is_tested:
-                write_json(folder / "tested.json", {"test": test, "metrics": self._test(run)})
-        return is_trained and (is_tested or test is None)
+                result = {"run": self._identity(run), "metrics": metrics}
+                write_json(folder / "result.json", result)
+            if not is_tested:
+                write_json(folder / "result.json", {**result, "test": test, "tested": self._test(run)})
+        return is_trained and is_tested
 
     def _data(self, row: Row) -> RowData:
         return RowData(self.table, row, self.data_dir)
@@ -168,36 +169,30 @@ class Reproduction:
     def _start(self, run: Run) -> Path:
         """Return the model that a run starts from."""
         start = Run(str(self.table.rows[run.row].starts_from), run.seed)
-        if self._trained(start) is None:
+        if self._result(start) is None:
             raise RowFailed(f"starts from {start}, which failed")
         return self._model(start)
 
     def _metrics(self, run: Run) -> dict[str, float]:
-        """Return the metrics of a trained run and of its test."""
-        trained, tested = self._trained(run) or {}, self._tested(run) or {}
-        return {**trained.get("metrics", {}), **tested.get("metrics", {})}
+        """Return the metrics of a finished run and of its test, unless the test is another one now."""
+        result, test = self._result(run) or {}, self._test_identity(self.table.rows[run.row])
+        tested = result.get("tested", {}) if test is not None and result.get("test") == test else {}
+        return {**result.get("metrics", {}), **tested}
 
-    def _trained(self, run: Run) -> PlainDict | None:
-        """Return the scores after training; None for an unfinished run."""
+    def _result(self, run: Run) -> PlainDict | None:
+        """Return the scores of a run with the options and data that they are of; None for an unfinished run."""
         folder = self._folder(run)
         if not (folder / "result.json").exists():
             return None
         try:
-            scores: PlainDict = json.loads((folder / "result.json").read_text())
+            result: PlainDict = json.loads((folder / "result.json").read_text())
         except ValueError as error:
             raise InputError(f"{folder}/result.json: damaged; delete {folder} and run it again") from error
-        if scores["run"] != self._identity(run):
+        if result["run"] != self._identity(run):
             raise InputError(
                 f"{folder}: was run with other options or data; delete it, or give another --run_dir"
             )
-        return scores
-
-    def _tested(self, run: Run) -> PlainDict | None:
-        """Return the scores of the test; None if it is missing, or if the test is another one now."""
-        file = self._folder(run) / "tested.json"
-        scores: PlainDict = json.loads(file.read_text()) if file.exists() else {}
-        test = self._test_identity(self.table.rows[run.row])
-        return scores if test is not None and scores.get("test") == test else None
+        return result
 
     def _identity(self, run: Run) -> PlainDict:
         """Return the options and data of a run: if they are the same, a finished run is kept."""
