@@ -125,7 +125,6 @@ def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFol
 def _evaluate(command: str, options: RunOptions, folder: ModelFolder, names_memory: bool) -> None:
     """Evaluate a trained model, print its scores, and write them to the file of `--output`."""
     from datamodules.core.outputs import check_output
-    from zoo.cli.scores import as_text
     from zoo.runs.evaluation import evaluate, restore
 
     output = options.values.output
@@ -138,9 +137,6 @@ def _evaluate(command: str, options: RunOptions, folder: ModelFolder, names_memo
     scores = evaluate(model, data, split, trainer, lists_errors=output is not None)
     if scores is None:
         return
-    print(as_text(scores.scores, scores.classes))
-    for table in (scores.answer, scores.calibration):
-        if table is not None:
-            print(f"\n{table.as_markdown()}")
+    print(scores.as_text())
     if output is not None:
         scores.write(output)
