@@ -197,14 +197,16 @@ class Reproduction:
     def _identity(self, run: SeededRow) -> PlainDict:
         """Return the options and data of a run: if they are the same, a finished run is kept."""
         row = run.row
-        files = [(name, contents_of(file)) for name, file in self._data(row).paths()]
-        start = (
-            None
-            if row.starts_from is None
-            else self._identity(SeededRow(self.table.rows[row.starts_from], run.seed))
-        )
-        identity = {"base": self.table.base, "overrides": row.overrides, "seed": run.seed, "files": files}
-        identity |= {"start": start, "grow_from": row.grow_from, "rows_per_class": row.rows_per_class}
+        start = None if row.starts_from is None else SeededRow(self.table.rows[row.starts_from], run.seed)
+        identity = {
+            "base": self.table.base,
+            "overrides": row.overrides,
+            "seed": run.seed,
+            "files": [(name, contents_of(file)) for name, file in self._data(row).paths()],
+            "start": None if start is None else self._identity(start),
+            "grow_from": row.grow_from,
+            "rows_per_class": row.rows_per_class,
+        }
         plain: PlainDict = json.loads(json.dumps(identity))
         return plain
 

@@ -47,8 +47,8 @@ def finish(trainer: pl.Trainer, model: Task, data: DataModule) -> None:
     finally:
         model.is_finishing = data.is_finishing = False
         trainer.callbacks = callbacks  # type: ignore[attr-defined]
-    if model.network is None and (best := _best_file(trainer)) is not None:
-        restore(model, best)  # the processes were forks of this one
+    if model.network is None and (files := _files(trainer)):
+        restore(model, files[0])  # the processes were forks of this one
 
 
 class _Finishing(Callback):
@@ -88,7 +88,7 @@ class _Finishing(Callback):
 
 def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
     """Give a model the weights of its best epoch; and a trainer whose epochs ran in forks, their number."""
-    files = [file for each in _checkpoints(trainer) if (file := _file_of(each)).is_file()]
+    files = _files(trainer)
     if not files:
         return  # without checkpoints, the last epoch counts
     restore(model, files[0])
@@ -104,9 +104,8 @@ def _checkpoints(trainer: pl.Trainer) -> list[ModelCheckpoint]:
     return sorted(checkpoints, key=lambda each: each.monitor != (model.monitor or model.data.monitor))
 
 
-def _best_file(trainer: pl.Trainer) -> Path | None:
-    files = [file for each in _checkpoints(trainer)[:1] if (file := _file_of(each)).is_file()]
-    return files[0] if files else None
+def _files(trainer: pl.Trainer) -> list[Path]:
+    return [file for each in _checkpoints(trainer) if (file := _file_of(each)).is_file()]
 
 
 def _file_of(checkpoint: ModelCheckpoint) -> Path:
