@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-import yaml
-
 from datamodules.core.secrets import refuse_secrets
-from zoo.runs.configs import contents, find
+from zoo.runs.configs import find, parsed, read
 
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -43,10 +41,7 @@ def import_retrievers(options: Sequence[str]) -> None:
 def refuse_secrets_of(options: Sequence[str]) -> None:
     """Raise an `InputError` if an option, or a file of --config, may hold a secret."""
     for name, value in named_values(options):
-        try:
-            parsed = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):
-            parsed = None  # the parser reports it
-        refuse_secrets(parsed if isinstance(parsed, dict | list) else value, name)
+        values = parsed(value)
+        refuse_secrets(values if isinstance(values, dict | list) else value, name)
         if name == "--config":
-            refuse_secrets(contents(value), "", source=f"{value}: ")
+            refuse_secrets(parsed(read(value)), "", source=f"{value}: ")

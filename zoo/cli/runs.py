@@ -98,7 +98,7 @@ def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
-    return {**configs.contents(str(config)), "run_dir": str(folder)}
+    return {**configs.contents(config), "run_dir": str(folder)}
 
 
 def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFolder, PlainDict]:

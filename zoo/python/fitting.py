@@ -117,7 +117,7 @@ def fit(
 
 def _layers(model: str | None, files: Sequence[str | Path]) -> list[PlainDict]:
     """Return the recipe of a model, the configurations, and the model; later ones override earlier ones."""
-    contents = [configs.contents(str(configs.find(str(file)))) for file in files]
+    contents = [configs.contents(configs.find(str(file))) for file in files]
     layers = [configs.recipe(model, False, contents), *contents]
     return [*layers, {"model": {"class_path": model}}] if model is not None else layers
 

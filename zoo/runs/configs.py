@@ -72,10 +72,23 @@ def task_of(model: str) -> str:
     return MODELS[model].task if model in MODELS else model_class(model).task
 
 
-def contents(file: str) -> PlainDict:
+def contents(file: str | Path) -> PlainDict:
     """Return the contents of a file; empty if it is no configuration, which the parser reports."""
-    try:
-        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, OSError):
-        return {}
+    values = parsed(read(file))
     return values if isinstance(values, dict) else {}
+
+
+def read(file: str | Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except (ValueError, OSError):
+        return ""
+
+
+def parsed(text: str) -> object:
+    """Return the values of a YAML text; None if it is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return None

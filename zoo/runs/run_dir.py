@@ -98,7 +98,7 @@ def _is_empty(folder: Path) -> bool:
 
 def _holds_run(folder: Path) -> bool:
     """Return True for a folder of `zoo fit` or `zoo reproduce`."""
-    is_run = {"model", "data", "trainer"} <= contents(str(folder / "config.yaml")).keys()
+    is_run = {"model", "data", "trainer"} <= contents(folder / "config.yaml").keys()
     return is_run or (folder / "checkpoints" / "last.ckpt").is_file() or (folder / "result.json").is_file()
 
 

@@ -107,6 +107,7 @@ WHOLE = '--data.retriever={"class_path": "ElasticsearchRetriever", "init_args": 
         [f"--api_key={SECRET}"],
         [f"--data.retriever.password={SECRET}"],
         ["--config=secret.yaml"],
+        ["--config=list.yaml"],
     ],
     ids=str,
 )
@@ -115,15 +116,18 @@ def test_no_way_of_giving_a_secret_shows_it(
 ) -> None:
     """Neither in a file, nor in what is printed; W&B has not started, so nothing of the command line is recorded."""
     retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@b:9200"}}
-    config = tmp_path / "secret.yaml"
-    config.write_text(yaml.safe_dump({"data": {"init_args": {"retriever": retriever}}}))
+    files = {
+        "secret.yaml": {"data": {"init_args": {"retriever": retriever}}},
+        "list.yaml": [{"token": SECRET}],
+    }
+    for name, contents in files.items():
+        Path(name).write_text(yaml.safe_dump(contents))
     options = ["--data.retriever=ElasticsearchRetriever", *given, "--model.features=M1", "--run_dir=run"]
     code = main(["fit", *SMALL, *options, f"--data.train_file={train_csv}", "--data.batch_size=many"])
     out, err = capfd.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "ELASTICSEARCH_API_KEY" in err
     assert SECRET not in err
-    config.unlink()
     assert [str(path) for path in tmp_path.rglob("*") if SECRET.encode() in str(path).encode()] == []
     assert not Path("run").exists()
 
