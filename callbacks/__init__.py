@@ -8,32 +8,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from callbacks.chart import Chart
-    from callbacks.charts import Charts, PredictionTable
-    from callbacks.gradient_norms import GradientNorms
-    from callbacks.run_folder import RunFolder
-    from callbacks.throughput import Throughput
-
-__all__ = [
-    "Chart",
-    "Charts",
-    "GradientNorms",
-    "PredictionTable",
-    "RunFolder",
-    "Throughput",
-]
+    from callbacks.chart import Chart as Chart
+    from callbacks.metrics import GradientNorms as GradientNorms
+    from callbacks.metrics import Throughput as Throughput
+    from callbacks.reports import Charts as Charts
+    from callbacks.reports import PredictionTable as PredictionTable
+    from callbacks.run_folder import RunFolder as RunFolder
 
 _MODULES = {
-    "Chart": "callbacks.chart",
-    "Charts": "callbacks.charts",
-    "GradientNorms": "callbacks.gradient_norms",
-    "PredictionTable": "callbacks.charts",
-    "RunFolder": "callbacks.run_folder",
-    "Throughput": "callbacks.throughput",
+    "Chart": "chart",
+    "Charts": "reports",
+    "GradientNorms": "metrics",
+    "PredictionTable": "reports",
+    "RunFolder": "run_folder",
+    "Throughput": "metrics",
 }
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        return getattr(import_module(f"callbacks.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,23 +1,28 @@
-"""A table of numbers and its picture."""
+"""Tables of numbers and their pictures, by matplotlib."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Callable, Sequence
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from callbacks.pictures import write_picture
+from datamodules.core.errors import reason
 from datamodules.core.outputs import spreadsheet_cells
 from datamodules.core.storage import new_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+log = logging.getLogger("zoo")
 
 #: What a table holds; None = no value.
 Cell: TypeAlias = "str | int | float | None"
@@ -28,6 +33,11 @@ _MOST_NAMES = 120
 _GROUP_COLORS = ("0.45", "tab:blue", "tab:red", "tab:green", "tab:purple", "tab:brown")
 #: Longer names are cut.
 _LONGEST_NAME = 40
+#: Fonts on Linux, macOS and Windows with letters that matplotlib's own lacks: Chinese, Japanese, Korean.
+_MORE_FONTS = (
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Zen Hei", "Droid Sans Fallback",
+    "Arial Unicode MS", "Apple SD Gothic Neo", "Microsoft YaHei", "Malgun Gothic",
+)  # fmt: skip
 
 
 class Chart(NamedTuple):
@@ -68,6 +78,34 @@ def write_table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Cell
         writer = csv.writer(opened)
         writer.writerow(columns)
         writer.writerows(map(spreadsheet_cells, rows))
+
+
+def write_picture(file: Path, draw: Callable[[], Figure]) -> Path | None:
+    """Write a PNG file in one step, and return it; None if drawing failed, which is logged and ends no run."""
+    try:
+        picture = png(draw)
+    except Exception as error:  # anything that matplotlib raises
+        where = f"{file.parent.name}/{file.name}"
+        log.warning("skipped picture %s: %s: %s", where, type(error).__name__, reason(error))
+        log.debug("traceback", exc_info=True)
+        file.unlink(missing_ok=True)
+        return None
+    with new_file(file) as unfinished:
+        unfinished.write_bytes(picture)
+    return file
+
+
+def png(draw: Callable[[], Figure]) -> bytes:
+    """Draw a figure in which `$` begins no formula; letters that no font of the machine has become boxes."""
+    from matplotlib import font_manager, rc_context  # the import takes a second
+
+    installed = set(font_manager.get_font_names())
+    fonts = ["DejaVu Sans", *(font for font in _MORE_FONTS if font in installed)]
+    file = BytesIO()
+    with rc_context({"text.parse_math": False, "font.family": fonts}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")
+        draw().savefig(file, format="png", dpi=120)
+    return file.getvalue()
 
 
 def _draw(chart: Chart, epoch: int | None) -> Figure:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -16,21 +15,9 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 from typing_extensions import override
 
-from callbacks.charts import wandb_loggers
+from callbacks.reports import wandb_loggers
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
-
-log = logging.getLogger("zoo")
-
-
-class Answer(Protocol):
-    """A model's comparison of itself with others: a table, its header first, and a conclusion."""
-
-    def write(self, folder: Path) -> None:
-        """Write its files."""
-
-    def cells(self) -> list[list[str]]:
-        """Return its table."""
 
 
 class RunFolder(Callback):
@@ -45,7 +32,6 @@ class RunFolder(Callback):
         self.earlier = 0.0
         #: the last metrics of the epochs.
         self.metrics: dict[str, Tensor] = {}
-        self.has_trained = False  # and remains so where a finished run is resumed
 
     @override
     def state_dict(self) -> PlainDict:
@@ -72,39 +58,21 @@ class RunFolder(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.has_trained = True
         if trainer.is_global_zero:
             # A resumed run is unfinished again.
             (self.folder / "summary.json").unlink(missing_ok=True)
 
-    @property
-    def is_finished(self) -> bool:
-        """True once the run has a summary, its last file."""
-        return (self.folder / "summary.json").exists()
-
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics = dict(trainer.callback_metrics)
-        if not trainer.is_global_zero:
-            return
-        if getattr(pl_module, "finishes", False) and not self.is_finished:
-            return  # `zoo.runs.finishing` continues
-        if not self.has_trained:
-            # The folder of a finished run has its summary already.
-            log.info(
-                "%s: finished, nothing to train: its epoch is %d of --trainer.max_epochs %s; raise it to continue",
-                trainer.ckpt_path,
-                trainer.current_epoch,
-                trainer.max_epochs,
-            )
-            return
-        self.write(trainer, pl_module)
+        if not getattr(pl_module, "finishes", False):  # else `zoo.runs.finishing` continues
+            self.write(trainer, pl_module)
 
     def write(self, trainer: pl.Trainer, model: pl.LightningModule) -> None:
         """Write the summary of a whole run, after the model's comparison of itself with others, if it has one."""
         if not trainer.is_global_zero:
             return
-        answer: Answer | None = getattr(model, "answer", None)
+        answer: Any = getattr(model, "answer", None)
         if answer is not None:
             answer.write(self.folder)
             columns, *rows = answer.cells()

@@ -14,38 +14,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zoo.loading import load
-    from zoo.model_folder.folder import ModelFolder
-    from zoo.python.classifier import MemoryClassifier
-    from zoo.python.fitting import fit
-    from zoo.tasks.classification.predictor import ClassificationPredictor
-    from zoo.tasks.dialogue.predictor import DialoguePredictor
-    from zoo.tasks.matching.predictor import MatchingPredictor
-    from zoo.tasks.retrieval.predictor import RetrievalPredictor
+    from zoo.loading import load as load
+    from zoo.model_folder.folder import ModelFolder as ModelFolder
+    from zoo.python.classifier import MemoryClassifier as MemoryClassifier
+    from zoo.python.fitting import fit as fit
+    from zoo.tasks.classification.predictor import ClassificationPredictor as ClassificationPredictor
+    from zoo.tasks.dialogue.predictor import DialoguePredictor as DialoguePredictor
+    from zoo.tasks.matching.predictor import MatchingPredictor as MatchingPredictor
+    from zoo.tasks.retrieval.predictor import RetrievalPredictor as RetrievalPredictor
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "ClassificationPredictor",
-    "DialoguePredictor",
-    "MatchingPredictor",
-    "MemoryClassifier",
-    "ModelFolder",
-    "RetrievalPredictor",
-    "fit",
-    "load",
-]
 
 _MODULES = {
     "ClassificationPredictor": "zoo.tasks.classification.predictor",
     "DialoguePredictor": "zoo.tasks.dialogue.predictor",
     "MatchingPredictor": "zoo.tasks.matching.predictor",
-    "RetrievalPredictor": "zoo.tasks.retrieval.predictor",
     "MemoryClassifier": "zoo.python.classifier",
     "ModelFolder": "zoo.model_folder.folder",
+    "RetrievalPredictor": "zoo.tasks.retrieval.predictor",
     "fit": "zoo.python.fitting",
     "load": "zoo.loading",
 }
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

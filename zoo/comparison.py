@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jsonargparse import ArgumentParser
 
-from callbacks.chart import write_table
-from callbacks.pictures import write_picture
+from callbacks.chart import write_picture, write_table
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import write_text
 from zoo.markdown import markdown_table
@@ -76,9 +75,10 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
         if name not in known:
             raise InputError(f"--metrics {name}: no run has it; there are {', '.join(sorted(known))}")
     comparisons = compared(readable, wanted)
-    heads = [f"## {each.title}\n\n" if len(comparisons) > 1 else "" for each in comparisons]
-    tables = map(markdown_table, map(table_of, comparisons))
-    text = "\n".join(head + table for head, table in zip(heads, tables, strict=True))
+    tables = [markdown_table(table_of(each)) for each in comparisons]
+    if len(tables) > 1:
+        tables = [f"## {each.title}\n\n{table}" for each, table in zip(comparisons, tables, strict=True)]
+    text = "\n".join(tables)
     print(text, end="")
     if output is not None:
         folder = Path(output)

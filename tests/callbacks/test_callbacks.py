@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 import wandb
 from pytorch_lightning.loggers import WandbLogger
 
-from callbacks import chart
-from callbacks.csv_metrics import CSVMetrics
-from tests.zoo.conftest import SMALL, Result, resume, sentences
+from callbacks import Charts, PredictionTable
+from callbacks.metrics import CSVMetrics
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import Fit, Zoo, resume, sentences
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
 from zoo.tasks.classification.task import charts_of
 
@@ -46,9 +47,7 @@ def test_metrics_are_appended_to_the_same_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_wandb_offline")
-def test_wandb_offline(
-    fit: Callable[..., Path], zoo_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_offline(fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run and its resumption are one W&B run with a table of predictions and their memories."""
     tables: list[dict[str, Any]] = []
     ids: list[str] = []
@@ -86,7 +85,14 @@ def test_wandb_offline(
         assert len(whole["data"]) == 18
         assert wrong["data"] == [line for line in whole["data"] if line[1] != line[2]]
     assert tables[1]["data"]
-    # The learned weights do not depend on the logger.
+    charts, tables_only = ("attention", "retrieval"), ("predictions", "wrong")
+    files = {f"{name}.csv" for name in (*charts, *tables_only)} | {f"{name}.png" for name in charts}
+    assert {path.name for path in (run / "charts").iterdir()} == files
+    for name in charts:
+        assert (run / "charts" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    hits = [float(line["texts with such a memory up to here"]) for line in read(run / "charts/retrieval.csv")]
+    assert hits == sorted(hits)
+    # The learned weights do not depend on the loggers and callbacks.
     plain = fit("plain", "--trainer.max_epochs=3")
     states = [
         torch.load(r / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for r in (run, plain)
@@ -95,7 +101,7 @@ def test_wandb_offline(
 
 
 @pytest.mark.usefixtures("_wandb_offline")
-def test_a_sweep_names_the_run(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_names_the_run(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     """W&B's summary has the best epoch's figure, by which a sweep ranks its trials."""
     monkeypatch.setenv("WANDB_RUN_ID", "trial1")
     summaries: list[dict[str, Any]] = []
@@ -111,19 +117,11 @@ def test_a_sweep_names_the_run(fit: Callable[..., Path], monkeypatch: pytest.Mon
     assert list(run.glob("wandb/offline-run-*-trial1"))
     best = json.loads((run / "summary.json").read_text())["best_score"]
     assert summaries[0]["val/accuracy"] == pytest.approx(best)
-
-
-@pytest.mark.usefixtures("_wandb_offline")
-def test_a_table_reaches_the_files_of_wandb(fit: Callable[..., Path]) -> None:
-    run = fit("run", "--config", "logger/wandb")
-    (table,) = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
+    table, *_ = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
     assert '"memories"' in table.read_text()
 
 
-CHARTS = ["--trainer.callbacks+=callbacks.Charts", "--trainer.callbacks+=callbacks.GradientNorms"]
-
-
-def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -> None:
+def test_the_table_of_predictions_needs_no_dashboard(fit: Fit) -> None:
     run = fit("run", "--trainer.callbacks+=PredictionTable", "--trainer.callbacks.num_texts=5")
     lines = read(run / "charts" / "predictions.csv")
     training = dict(sentences(90, seed=1))
@@ -138,24 +136,14 @@ def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -
         assert len(line["memories"].splitlines()) == 3
 
 
-@pytest.mark.parametrize("name", ["Charts", "PredictionTable"])
-@pytest.mark.parametrize("option", ["num_texts=0", "num_texts=-5", "every_n_epochs=0"])
-def test_reports_on_nothing_are_refused(
-    zoo_command: Callable[..., Result],
-    train_csv: Path,
-    name: str,
-    option: str,
-) -> None:
-    result = zoo_command(
-        "fit", *SMALL, "--data.train_file", train_csv, f"--trainer.callbacks+=callbacks.{name}",
-        f"--trainer.callbacks.{option}",
-    )  # fmt: skip
-    assert result.code == 2
-    assert f"trainer.callbacks.{option.replace('=', ' ')}: must be 1 or more" in result.err
-    assert result.err.count("\n") == 1
+@pytest.mark.parametrize("kind", [Charts, PredictionTable])
+@pytest.mark.parametrize("options", [{"num_texts": 0}, {"num_texts": -5}, {"every_n_epochs": 0}])
+def test_reports_on_nothing_are_refused(kind: type[Charts], options: dict[str, int]) -> None:
+    with pytest.raises(InputError, match=r"trainer\.callbacks\..* must be 1 or more"):
+        kind(**options)
 
 
-def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> None:
+def test_tables_and_charts_are_of_the_same_epochs(fit: Fit) -> None:
     options = []
     for name in ("Charts", "PredictionTable"):
         options += [f"--trainer.callbacks+=callbacks.{name}", "--trainer.callbacks.every_n_epochs=2"]
@@ -165,18 +153,7 @@ def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> N
     assert {"predictions.csv", "attention.csv"} <= {file.name for file in (run / "charts").iterdir()}
 
 
-def test_a_chart_that_fails_ends_no_run(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise RuntimeError("no ink left")
-
-    monkeypatch.setattr(chart, "_draw", fail)
-    run = fit("run", "--trainer.callbacks+=callbacks.Charts")
-    assert (run / "checkpoints" / "best.ckpt").exists()
-    assert (run / "charts" / "attention.csv").exists()
-    assert not list((run / "charts").glob("*.png"))
-
-
-def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Callable[..., Path]) -> None:
+def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Fit) -> None:
     norms = "--trainer.callbacks+=callbacks.GradientNorms"
     rows = {
         every: read(
@@ -201,28 +178,6 @@ def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Ca
     norms_of_steps = list(by_step(1, "train/gradient_norm").values())
     means = by_step(50, "train/gradient_norm_epoch")
     assert list(means.values()) == pytest.approx([sum(norms_of_steps[:5]) / 5, sum(norms_of_steps[5:]) / 5])
-
-
-def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:
-    """Each chart is a table and a picture, and training is the same as without charts."""
-    plain, watched = fit("plain"), fit("watched", *CHARTS)
-    folder = watched / "charts"
-    names = ["attention", "retrieval"]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}.{kind}" for name in names for kind in ("csv", "png")
-    )
-    for picture in folder.glob("*.png"):
-        assert picture.read_bytes().startswith(b"\x89PNG")
-    hits = [float(line["texts with such a memory up to here"]) for line in read(folder / "retrieval.csv")]
-    assert hits == sorted(hits)
-
-    weights = [
-        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        for run in (plain, watched)
-    ]
-    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
-    norms = [row["train/gradient_norm"] for row in read(watched / "metrics.csv")]
-    assert any(float(norm) > 0 for norm in norms if norm)
 
 
 def prediction(*labels: str | None) -> Prediction:

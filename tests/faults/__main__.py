@@ -7,7 +7,7 @@
 | campaign | fault |
 |---|---|
 | answers | labels are random, with and without duplicates: one table of 20 may show that the memory helps |
-| caches, checkpoints, memories, models, readers | bytes of one file are changed, lost or doubled |
+| caches, checkpoints, models, readers | bytes of one file are changed, lost or doubled |
 | contents | numbers of an exported model are wrong, its checksums right |
 | full_disks | a sync fails at a random point, as on a full disk |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
@@ -42,8 +42,24 @@ from typing import Any
 import numpy as np
 
 from datamodules.core.errors import InputError
-from tests.faults.registry import ALL
+from tests.faults import campaigns, contents, disks, honesty, kills, served, threads
+from tests.faults.campaigns import Campaign
 
+#: Name of a campaign -> the function that makes it of a folder and a server's URL.
+ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
+    "answers": honesty.answers,
+    "caches": campaigns.caches,
+    "checkpoints": campaigns.checkpoints,
+    "contents": contents.contents,
+    "full_disks": campaigns.full_disks,
+    "kills": kills.kills,
+    "models": campaigns.models,
+    "readers": campaigns.readers,
+    "real_disks": disks.real_disks,
+    "serve": served.serve,
+    "servers": campaigns.servers,
+    "threads": threads.threads,
+}
 #: Limit of a case in seconds; the second number is for cases that run commands.
 SECONDS = 120, 900
 #: A case's outcomes, the good ones first.

@@ -26,7 +26,6 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.text.vectors import read_vectors
 from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
-from tests.faults import honesty
 from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 
@@ -64,13 +63,7 @@ def damage(contents: bytes, random: Random) -> bytes:
     if kind == 4:
         return contents[:at] + bytes([contents[at] ^ 1 << int(random.integers(8))]) + contents[at + 1 :]
     strange = [
-        b"\0",
-        b'"',
-        b"\r",
-        b"\n",
-        b"\t",
-        b",",
-        b"\xff",
+        *(bytes([byte]) for byte in b'\0"\r\n\t,\xff'),
         b"\xed\xa0\x80",
         "\u2028".encode(),
         b"-1",
@@ -215,27 +208,17 @@ def checkpoints(folder: Path, server: str | None) -> Campaign:
 
 
 def models(folder: Path, server: str | None) -> Campaign:
-    """A model folder with a damaged file next to its memory has the same predictions, or is refused."""
+    """A model folder with a damaged file, in its memory or outside, has the same predictions, or is refused."""
     run = made_run(folder / "whole") / "run"
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
         shutil.copytree(run, work, copy_function=os.link)
-        memory = work / "model" / "memory"
-        memory.rename(folder / "memory")
-        damage_one(work / "model", "*", random)
-        (folder / "memory").rename(memory)
-        return lambda: predicted(work)
-
-    return Campaign(case, predicted(run))
-
-
-def memories(folder: Path, server: str | None) -> Campaign:
-    """A damaged memory, whose index can be built again, has the same predictions, or is refused."""
-    run = made_run(folder / "whole") / "run"
-
-    def case(random: Random, work: Path) -> Callable[[], Any]:
-        shutil.copytree(run, work, copy_function=os.link)
-        damage_one(work / "model" / "memory", "*", random)
+        # Most files are the memory's.
+        inside = work / "model" / "memory"
+        outside = inside.rename(folder / "memory") if random.random() < 0.5 else None
+        damage_one(work / "model" if outside else inside, "*", random)
+        if outside:
+            outside.rename(inside)
         return lambda: predicted(work)
 
     return Campaign(case, predicted(run))
@@ -375,8 +358,3 @@ def servers(folder: Path, server: str | None) -> Campaign | None:
         return run
 
     return Campaign(case, expected, is_slow=True)
-
-
-def answers(folder: Path, server: str | None) -> Campaign:
-    """Random labels, with and without duplicates: at most one table of twenty shows that the memory helps."""
-    return Campaign(honesty.case, expected=False, is_slow=True, tolerated=1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -55,9 +58,9 @@ Fit: TypeAlias = Callable[..., Path]
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    # The networks are tiny: more threads only wait for each other.
+    # The networks are tiny: more threads only wait for each other. Processes import this checkout from any folder.
     torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +149,18 @@ class Result(NamedTuple):
     err: str
 
 
+def done(result: Result) -> Result:
+    """The result of a command that succeeded."""
+    assert result.code == 0, (result.out, result.err)
+    return result
+
+
+def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+
 def refusal(result: Result, *words: object) -> str:
     """The message of a refused command, which is one line and contains these words."""
     assert result.code == 2, (result.out, result.err)
@@ -208,8 +223,7 @@ def fit(zoo_command: Zoo, train_csv: Path) -> Fit:
     """Train the small model on `train_csv`, and return the run folder."""
 
     def run(run_dir: str | Path, *options: object) -> Path:
-        result = zoo_command(*fit_options(train_csv, "--run_dir", run_dir, *options))
-        assert result.code == 0, result.err
+        done(zoo_command(*fit_options(train_csv, "--run_dir", run_dir, *options)))
         return Path(run_dir).absolute()
 
     return run
@@ -217,8 +231,7 @@ def fit(zoo_command: Zoo, train_csv: Path) -> Fit:
 
 def resume(zoo_command: Zoo, run: str | Path, max_epochs: int) -> Path:
     """Resume a run from its last checkpoint, up to a number of epochs, and return its folder."""
-    result = zoo_command("fit", "--ckpt_path", last(Path(run)), f"--trainer.max_epochs={max_epochs}")
-    assert result.code == 0, result.err
+    done(zoo_command("fit", "--ckpt_path", last(Path(run)), f"--trainer.max_epochs={max_epochs}"))
     return Path(run).absolute()
 
 
@@ -244,6 +257,12 @@ def trained_run(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathF
     """The run folder of a small model, for tests that only read it and its memory."""
     table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
     return trained(*map(str, fit_options(table)))
+
+
+@pytest.fixture
+def copied_run(trained_run: Path) -> Path:
+    """A copy of that run as `run` in the working directory, for tests that change it."""
+    return shutil.copytree(trained_run, Path("run").absolute())
 
 
 @pytest.fixture

@@ -6,18 +6,16 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Zoo, done
 from zoo.comparison import Comparison, compared, draw, table_of
 from zoo.run_folder import Run, draw_training, read_run
-
-Command = Callable[..., Result]
 
 
 def write_run(
@@ -66,13 +64,12 @@ def names(out: str) -> list[str]:
     return [Path(cells(line)[0]).name for line in out.splitlines() if re.match(r"\| /", line)]
 
 
-def test_settings_that_differ_and_figures_of_the_best_epoch(tmp_path: Path, zoo_command: Command) -> None:
+def test_settings_that_differ_and_figures_of_the_best_epoch(tmp_path: Path, zoo_command: Zoo) -> None:
     runs = [
         write_run(tmp_path / "slow", 0.001, [0.5, 0.7, 0.6]),
         write_run(tmp_path / "fast", 0.01, [0.6, 0.9]),
     ]
-    result = zoo_command("compare", "--output", tmp_path / "out", *runs)
-    assert result.code == 0, result.err
+    result = done(zoo_command("compare", "--output", tmp_path / "out", *runs))
     lines = result.out.splitlines()
     assert cells(lines[0]) == [
         "run", "val/accuracy", "val/loss", "best epoch", "model.optimizer.lr", "seconds",
@@ -85,7 +82,7 @@ def test_settings_that_differ_and_figures_of_the_best_epoch(tmp_path: Path, zoo_
 # --- reading ---
 
 
-def test_an_unfinished_run_has_its_best_epoch(tmp_path: Path, zoo_command: Command) -> None:
+def test_an_unfinished_run_has_its_best_epoch(tmp_path: Path, zoo_command: Zoo) -> None:
     finished = write_run(tmp_path / "finished", 0.001, [0.4, 0.5])
     killed = write_run(tmp_path / "killed", 0.01, [0.5, 0.7, 0.6])
     (killed / "summary.json").unlink()
@@ -156,14 +153,13 @@ def test_a_callback_is_a_setting_if_it_changes_what_is_learned(tmp_path: Path) -
     ],
 )
 def test_a_damaged_run_is_skipped(
-    file: str, contents: bytes | None, message: str, tmp_path: Path, zoo_command: Command
+    file: str, contents: bytes | None, message: str, tmp_path: Path, zoo_command: Zoo
 ) -> None:
     damaged, whole = write_run(tmp_path / "damaged", 0.1, [0.5]), write_run(tmp_path / "whole", 0.1, [0.5])
     (damaged / file).unlink()
     if contents is not None:
         (damaged / file).write_bytes(contents)
-    result = zoo_command("compare", damaged, whole)
-    assert result.code == 0, result.err
+    result = done(zoo_command("compare", damaged, whole))
     assert result.err.startswith(f"skipped {damaged}: {message}")
     assert len(result.err.splitlines()) == 1
     assert names(result.out) == ["whole"]
@@ -172,7 +168,7 @@ def test_a_damaged_run_is_skipped(
     assert "none of the folders holds a run" in alone.err
 
 
-def test_folders_and_files_of_a_glob(tmp_path: Path, zoo_command: Command) -> None:
+def test_folders_and_files_of_a_glob(tmp_path: Path, zoo_command: Zoo) -> None:
     """Nested runs, an earlier comparison and a file; a run that is named twice is one run."""
     runs = tmp_path / "runs"
     write_run(runs / "KNNBiLSTM" / "today", 0.1, [0.5])
@@ -193,7 +189,7 @@ def test_folders_and_files_of_a_glob(tmp_path: Path, zoo_command: Command) -> No
 # --- tables ---
 
 
-def test_the_best_run_comes_first_whichever_way_is_better(tmp_path: Path, zoo_command: Command) -> None:
+def test_the_best_run_comes_first_whichever_way_is_better(tmp_path: Path, zoo_command: Zoo) -> None:
     write_run(tmp_path / "runs" / "a", 0.1, [0.5])
     write_run(tmp_path / "runs" / "b", 0.2, [0.9])
     write_run(tmp_path / "runs" / "c", 0.3, [math.nan])
@@ -205,7 +201,7 @@ def test_the_best_run_comes_first_whichever_way_is_better(tmp_path: Path, zoo_co
     assert [run.name for run in compared(runs, None)[0].groups[0]] == ["1.0", "2.0", "3.0", "nan"]
 
 
-def test_tasks_and_data_have_tables_of_their_own(tmp_path: Path, zoo_command: Command) -> None:
+def test_tasks_and_data_have_tables_of_their_own(tmp_path: Path, zoo_command: Zoo) -> None:
     write_run(tmp_path / "a", 0.1, [0.5])
     write_run(tmp_path / "b", 0.1, [0.6], train_file="other.csv")
     write_run(tmp_path / "c", 0.2, [0.7])
@@ -222,7 +218,7 @@ def test_tasks_and_data_have_tables_of_their_own(tmp_path: Path, zoo_command: Co
     assert names(result.out) == ["c", "a", "e", "f", "b", "d"]
 
 
-def test_single_classes_are_shown_if_named(tmp_path: Path, zoo_command: Command) -> None:
+def test_single_classes_are_shown_if_named(tmp_path: Path, zoo_command: Zoo) -> None:
     run = write_run(tmp_path / "run", 0.1, [0.5])
     header = cells(zoo_command("compare", run).out.splitlines()[0])
     assert [name for name in header if "/" in name] == ["val/accuracy", "val/loss", "val/rows"]
@@ -263,7 +259,7 @@ def test_means_over_seeds_precede_their_runs(tmp_path: Path) -> None:
     assert [len(group) for group in comparison.groups] == [3, 1, 4]
 
 
-def test_the_files_have_a_row_and_a_dot_for_each_run(tmp_path: Path, zoo_command: Command) -> None:
+def test_the_files_have_a_row_and_a_dot_for_each_run(tmp_path: Path, zoo_command: Zoo) -> None:
     runs = [write_run(tmp_path / f"a{seed}", 0.001, [0.5, 0.712345], seed) for seed in (1, 2)]
     runs.append(write_run(tmp_path / "c", 0.01, [0.6], data="MatchingDataModule"))
     assert zoo_command("compare", *runs, "--output", tmp_path / "out").code == 0
@@ -281,7 +277,7 @@ def test_the_files_have_a_row_and_a_dot_for_each_run(tmp_path: Path, zoo_command
     assert second.get_xlabel() == "val/accuracy"
 
 
-def test_an_unknown_metric(tmp_path: Path, zoo_command: Command) -> None:
+def test_an_unknown_metric(tmp_path: Path, zoo_command: Zoo) -> None:
     result = zoo_command("compare", write_run(tmp_path / "run", 0.1, [0.5]), "--metrics=val/luck")
     assert result.code == 2
     assert "val/luck: no run has it; there are" in result.err

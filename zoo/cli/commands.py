@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from datamodules.core.errors import InputError
 from zoo.cli.options import import_retrievers
@@ -57,7 +57,7 @@ GROUPS = {
     },
     "Compare": {
         "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison:run", parses=True),
-        "reproduce": Command("a table of a paper, every row for every seed", "NAME --data_dir FOLDER (or --list)", "zoo.reproduce.command:reproduce", first="--name"),
+        "reproduce": Command("a table of a paper, every row for every seed", "[NAME --data_dir FOLDER]", "zoo.reproduce.command:reproduce", first="--name"),
     },
 }
 # fmt: on
@@ -91,20 +91,14 @@ def run(name: str, options: Sequence[str]) -> None:
 
     from zoo.runs.parser import Parser
 
-    target = command.target
-    components: Any = (
-        _function(target)
-        if isinstance(target, str)
-        else {part: _function(each) for part, each in target.items()}
-    )
-    functions = components.values() if isinstance(components, dict) else [components]
-    if any("retriever" in signature(function).parameters for function in functions):
+    targets = command.target if isinstance(command.target, dict) else {"": command.target}
+    functions = {part: _function(target) for part, target in targets.items()}
+    if any("retriever" in signature(function).parameters for function in functions.values()):
         import_retrievers(options)
     if command.first is not None and options and not options[0].startswith("-"):
         options = [command.first, *options]
-    options = [f"{option}=true" if option == "--list" else option for option in options]
     auto_cli(
-        components,
+        functions.get("", {**functions}),
         list(options),
         as_positional=command.is_positional,
         prog=f"zoo {name}",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-import select
 import signal
 import sys
 import traceback
@@ -15,11 +15,10 @@ from importlib.util import module_from_spec
 
 from typing_extensions import override
 
-from datamodules.core.errors import InputError, excerpt, visible
+from datamodules.core.errors import InputError, excerpt, reason, visible
 from datamodules.core.lightning import predict_only
 from zoo import __version__
 from zoo.cli import commands
-from zoo.cli.errors import explain
 from zoo.cli.options import refuse_secrets_of
 from zoo.cli.signals import end_children, ending_signal, raising_sigterm
 
@@ -66,15 +65,17 @@ def main(args: Sequence[str] | None = None) -> int:
         # --help and --print_config end this way.
         return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 0
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _reader_has_ended():
+        if isinstance(error, BrokenPipeError):  # `zoo predict ... | head -1`
+            # Python would try to write the rest when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
-        line = explain(error)
+        line = _explain(error)
         if line is None or os.environ.get("ZOO_DEBUG") == "1":
             traceback.print_exc()
         if line is None:
             return 1
         _report(f"zoo: error: {excerpt(line, _LONGEST)}")
-        return 2
+        return getattr(error, "exit_code", 2)
     return 0
 
 
@@ -124,16 +125,27 @@ def _import_own(name: str, module: str, folder: str) -> None:
         )
 
 
-def _reader_has_ended() -> bool:
-    """Return True if the reader of the standard output has ended (`zoo predict ... | head -1`), which is no error."""
-    output = sys.stdout.fileno()
-    events = select.poll()
-    events.register(output, 0)
-    if not events.poll(0):
-        return False
-    # Python would try to write the rest when it ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-    return True
+def _explain(error: Exception) -> str | None:
+    """Return the message for an error of the user's; None for any other error that ended a command."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        return _of_the_system(error)
+    if isinstance(error, MemoryError):
+        return f"this machine has too little memory ({reason(error)}); use fewer rows, labels or threads"
+    return None
+
+
+def _of_the_system(error: OSError) -> str:
+    what = excerpt(error.strerror or reason(error))
+    if error.filename is None:
+        return f"the system refuses: {what}"
+    file = excerpt(error.filename)
+    if isinstance(error, FileNotFoundError):
+        return f"{file}: {what}; was it removed meanwhile? Run the same command again"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        return f"{file}: {what}; free some space or write elsewhere (--run_dir, --output, --data.cache_dir)"
+    return f"{file}: {what}; check the name"
 
 
 def _report(line: str) -> None:

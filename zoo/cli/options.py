@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
-
-import yaml
 
 from datamodules.core.secrets import refuse_secrets
-from zoo.runs.configs import find
+from zoo.runs.configs import find, parsed, read
 
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -25,15 +21,12 @@ def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def with_files(options: Sequence[str]) -> list[str]:
     """Return the options with files in place of the names of configurations."""
-    named, is_value = list[str](), False
-    for option in options:
-        if is_value:
-            named.append(str(find(option)))
-        elif option.startswith("--config="):
-            named.append(f"--config={find(option.removeprefix('--config='))}")
-        else:
-            named.append(option)
-        is_value = option == "--config"
+    named = list(options)
+    for place, option in enumerate(options):
+        if option.startswith("--config="):
+            named[place] = f"--config={find(option.removeprefix('--config='))}"
+        elif option == "--config" and options[place + 1 :]:
+            named[place + 1] = str(find(options[place + 1]))
     return named
 
 
@@ -48,15 +41,7 @@ def import_retrievers(options: Sequence[str]) -> None:
 def refuse_secrets_of(options: Sequence[str]) -> None:
     """Raise an `InputError` if an option, or a file of --config, may hold a secret."""
     for name, value in named_values(options):
-        parsed = _parsed(value)
-        refuse_secrets(parsed if isinstance(parsed, dict | list) else value, name)
-        if name == "--config" and "\0" not in value and os.path.isfile(value):
-            text = Path(value).read_text(encoding="utf-8", errors="replace")
-            refuse_secrets(_parsed(text), "", source=f"{value}: ")
-
-
-def _parsed(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        return None  # the parser reports it
+        values = parsed(value)
+        refuse_secrets(values if isinstance(values, dict | list) else value, name)
+        if name == "--config":
+            refuse_secrets(parsed(read(value)), "", source=f"{value}: ")

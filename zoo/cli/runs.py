@@ -30,11 +30,12 @@ def run(command: str, options: Sequence[str]) -> None:
     options = with_files(options)
     if any("\0" in option for option in options):
         raise InputError("an option holds a NUL character, and names no file; write another")
-    given, names = (
-        dict(named_values(options)),
-        [each.partition("=")[0] for each in options if each[:2] == "--"],
-    )
+    given = dict(named_values(options))
+    names = [each.partition("=")[0] for each in options if each[:2] == "--"]
     files = [configs.contents(value) for name, value in named_values(options) if name == "--config"]
+    named = {
+        group: given.get(f"--{group}", given.get(f"--{group}.class_path")) for group in ("model", "data")
+    }
     source = given.get("--ckpt_path")
     shows_help = "-h" in options or any(name.endswith(("--help", ".help")) for name in names)
     folder, base = None, PlainDict()
@@ -47,8 +48,8 @@ def run(command: str, options: Sequence[str]) -> None:
     elif source is not None:
         base = _config_of_run(source, names)
     elif not shows_help:
-        base = configs.recipe(_class_of("model", given, []), _class_of("data", given, []) is not None, files)
-    model, data = (_class_of(group, given, [base, *files]) for group in ("model", "data"))
+        base = configs.recipe(named["model"], named["data"] is not None, files)
+    model, data = (configs.class_of(group, [base, *files, named]) for group in ("model", "data"))
     check_names(names, model, data)
     if source is None and base and model is not None:
         recipe = configs.RECIPES[configs.task_of(model)]
@@ -57,22 +58,13 @@ def run(command: str, options: Sequence[str]) -> None:
     from zoo.runs.options import RunOptions
 
     classes = {name for name in (model, data, given.get("--model.help"), given.get("--data.help")) if name}
-    parsed = RunOptions.of_arguments(command, options, base, classes)
+    parsed = RunOptions(command, classes, [base], options)
     if command == "fit":
         _fit(parsed)
     elif command == "prepare":
         parsed.prepare()
     elif folder is not None:
         _evaluate(command, parsed, folder, "--data.memory" in given)
-
-
-def _class_of(group: str, given: Mapping[str, str], layers: Sequence[PlainDict]) -> str | None:
-    """Return the class of `model` or `data` that options or, below them, configurations name."""
-    named = [layer.get(group) for layer in layers]
-    named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
-    named += [given.get(f"--{group}.class_path"), given.get(f"--{group}")]
-    names = [each.rpartition(".")[2] for each in named if isinstance(each, str)]
-    return names[-1] if names else None
 
 
 def _fit(options: RunOptions) -> None:
@@ -106,10 +98,7 @@ def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
     config = folder / "config.yaml"
     if not config.is_file():
         raise InputError(f"{config}: no such file, so the run can't be resumed; {start}")
-    from zoo.training.checkpoints import meta_of, read_contents
-
-    meta_of(read_contents(Path(source)), source)  # Lightning reports a damaged one late, with a traceback
-    return {**configs.contents(str(config)), "run_dir": str(folder)}
+    return {**configs.contents(config), "run_dir": str(folder)}
 
 
 def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFolder, PlainDict]:
@@ -137,22 +126,18 @@ def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFol
 def _evaluate(command: str, options: RunOptions, folder: ModelFolder, names_memory: bool) -> None:
     """Evaluate a trained model, print its scores, and write them to the file of `--output`."""
     from datamodules.core.outputs import check_output
-    from zoo.cli.scores import as_text
     from zoo.runs.evaluation import evaluate, restore
 
     output = options.values.output
     if output is not None:  # hours of evaluation should not end in a refusal
         files = [value for value in vars(options.values.data.init_args).values() if isinstance(value, str)]
         output = check_output(output, [folder.source, *files])
-    made = options.make()
+    model, data, trainer = options.make()
     split = "validation" if command == "validate" else "test"
-    restore(made.model, made.data, folder, split, names_memory)
-    scores = evaluate(made.model, made.data, split, made.trainer, lists_errors=output is not None)
+    restore(model, data, folder, split, names_memory)
+    scores = evaluate(model, data, split, trainer, lists_errors=output is not None)
     if scores is None:
         return
-    print(as_text(scores.scores, scores.classes))
-    for table in (scores.answer, scores.calibration):
-        if table is not None:
-            print(f"\n{table.as_markdown()}")
+    print(scores.as_text())
     if output is not None:
         scores.write(output)

@@ -76,6 +76,13 @@ class ModelFolder:
         values = read_checked(self.state_file, _ADVICE)
         return State.parse(values, str(self.state_file))
 
+    @property
+    def is_edited(self) -> bool:
+        """True if the memory, or what is fitted to it, is no longer that of the training."""
+        trained, state = read_checked(self.state_file, _ADVICE).get("trained"), self.state
+        tuned = any(fitted.weights or fitted.members for fitted in state.fitted.values())
+        return tuned or trained != (state.version or 0)
+
     @cached_property
     def data_state(self) -> DataState:
         """The state of the model's data, with the vocabulary."""

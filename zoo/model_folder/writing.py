@@ -91,6 +91,7 @@ def write(
         state = State(version, {version: fitted} if held_out is not None else {})
         set_key(partial / STATE, "fitted", state.describe_fitted())
         _write_files(partial, meta, without_adapters(weights))
+        set_key(partial / STATE, "trained", version)
         for lock_file in partial.glob(".*.lock"):
             lock_file.unlink()
 

@@ -24,7 +24,7 @@ from zoo.registry import model_class
 from zoo.runs import configs
 from zoo.runs.names import check_names
 from zoo.runs.options import RunOptions
-from zoo.runs.seeds import seeded
+from zoo.runs.process import seeded
 from zoo.tasks.records import as_texts
 
 #: The table in the run folder that holds texts and labels of Python.
@@ -84,13 +84,7 @@ def fit(
         raise InputError(f"texts: a {name} is a model for {task}, which reads a table; give its name")
     layers = _layers(name, [config] if isinstance(config, str | Path) else config)
     given = {**_named("model", model_options or {}), **_named("trainer", trainer or {})}
-    kinds = [
-        next(
-            (layer[group]["class_path"] for layer in layers[::-1] if "class_path" in layer.get(group, {})), ""
-        )
-        for group in ("model", "data")
-    ]
-    kinds = [kind.rpartition(".")[2] for kind in kinds]
+    kinds = [configs.class_of(group, layers) or "" for group in ("model", "data")]
     check_names([*given, *_named("data", data_options)], *kinds)
     with ExitStack() as resources:
         if run_dir is None:
@@ -111,7 +105,7 @@ def fit(
         }
         with seeded(int(seed)):
             move(torch.nn.Linear(1, 1), device)  # an error now, not after the training
-            trained = RunOptions.of_values("fit", [quiet, *layers, given], kinds).fit(folder, files)
+            trained = RunOptions("fit", kinds, [quiet, *layers, given]).fit(folder, files)
             if verbose and trained is not None:
                 print(trained.as_text())
             if not is_model(folder):
@@ -123,7 +117,7 @@ def fit(
 
 def _layers(model: str | None, files: Sequence[str | Path]) -> list[PlainDict]:
     """Return the recipe of a model, the configurations, and the model; later ones override earlier ones."""
-    contents = [configs.contents(str(configs.find(str(file)))) for file in files]
+    contents = [configs.contents(configs.find(str(file))) for file in files]
     layers = [configs.recipe(model, False, contents), *contents]
     return [*layers, {"model": {"class_path": model}}] if model is not None else layers
 

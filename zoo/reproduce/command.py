@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from datamodules.core.errors import InputError, check_count, visible
@@ -21,9 +19,8 @@ def reproduce(
     seeds: int | None = None,
     run_dir: str | None = None,
     encoder: str | None = None,
-    list: bool = False,
-) -> None:
-    """Run a paper's table: every row for every seed, with the paper's figures.
+) -> Figures:
+    """Run a paper's table: every row for every seed, with the paper's figures. Without arguments, list the tables.
 
     Writes `table.json` and `table.md`. The same command resumes a killed table; finished runs are kept.
 
@@ -35,40 +32,19 @@ def reproduce(
         seeds: runs of each row; null: the table's own number.
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
         encoder: Hub name or folder of a transformer in place of the table's own.
-        list: show the tables and their rough durations on two cores.
     """
-    if list:
+    if name is None and data_dir is None:
         for table in map(load_table, shipped_tables()):
             minutes = table.minutes
             time = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
             print(f"{table.name:22} {time:>8}  {table.description}")
-        return
+        return {}
     if name is None or data_dir is None:
-        raise InputError(
-            "zoo reproduce: give a table and --data_dir; `zoo reproduce --list` shows the tables"
-        )
-    wanted = None if rows is None else [row.strip() for row in rows.split(",")]
-    try:
-        run_table(name, data_dir, test_file, wanted, seeds, run_dir, encoder)
-    except RowFailed as error:
-        print(f"zoo: error: {error}", file=sys.stderr)
-        raise SystemExit(1) from error
-
-
-def run_table(
-    name: str,
-    data_dir: str,
-    test_file: str | None = None,
-    rows: Sequence[str] | None = None,
-    seeds: int | None = None,
-    run_dir: str | None = None,
-    encoder: str | None = None,
-) -> Figures:
-    """Run a table, write its files and print it; raises `RowFailed` at the end if runs failed."""
+        raise InputError("zoo reproduce: give a table and --data_dir; `zoo reproduce` alone shows the tables")
     if encoder is not None and Path(encoder).is_dir():
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
-    wanted = [*table.rows] if rows is None else rows
+    wanted = [*table.rows] if rows is None else [row.strip() for row in rows.split(",")]
     for row in wanted:
         if row not in table.rows:
             raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")

@@ -38,19 +38,21 @@ _LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do littl
 class RowFailed(InputError):
     """A run failed; the message is the reason."""
 
+    exit_code = 1
 
-class Run(NamedTuple):
+
+class SeededRow(NamedTuple):
     """A row with a seed."""
 
-    row: str
+    row: Row
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.row}, seed {self.seed}"
+        return f"{self.row.name}, seed {self.seed}"
 
 
 class Reproduction:
-    """A table in progress. The command makes it; a finished run's folder has `result.json` and `tested.json`."""
+    """A table in progress. The command makes it; a finished run's folder has `result.json`."""
 
     def __init__(
         self, table: Table, rows: Sequence[str], seeds: int, data_dir: Path, test_file: Path | None, out: Path
@@ -63,7 +65,7 @@ class Reproduction:
         self.failed: dict[str, str] = {}
         self.rows = self._rows_with_files(rows)
         self.runs = [
-            Run(row.name, seed)
+            SeededRow(row, seed)
             for seed in range(1, seeds + 1)
             for row in self.rows
             if seed <= self.table.seeds_of(row, seeds)
@@ -96,7 +98,7 @@ class Reproduction:
     def run(self) -> None:
         """Run what is not finished, and write the table after every run."""
         for run in self.runs:
-            self._trained(run)  # refuses a run with other options or data before hours of training
+            self._result(run)  # refuses a run with other options or data before hours of training
         for run in self.runs:
             started = time.monotonic()
             try:
@@ -132,78 +134,79 @@ class Reproduction:
         for file in sorted((self.out / row.name).glob("seed-*/result.json")):
             # A run with other options or data is not the row's, nor is one that `zoo fit` has moved to seed-1.1.
             with suppress(InputError, ValueError):
-                results.append(self._metrics(Run(row.name, int(file.parent.name.removeprefix("seed-")))))
+                results.append(self._metrics(SeededRow(row, int(file.parent.name.removeprefix("seed-")))))
         return results
 
-    def _complete(self, run: Run) -> bool:
+    def _complete(self, run: SeededRow) -> bool:
         """Train and test, each unless it is finished; return True if both were."""
-        row, folder = self.table.rows[run.row], self._folder(run)
+        folder = self._folder(run)
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Another process on the same table waits for the run, and keeps it then.
         with lock_file(folder.with_suffix(".lock")):
-            is_trained, is_tested = self._trained(run) is not None, self._tested(run) is not None
-            if not is_trained:
+            result, test = self._result(run), self._test_identity(run.row)
+            is_trained, is_tested = result is not None, test is None or (result or {}).get("test") == test
+            if result is None:
                 shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
                 folder.with_suffix(".log").unlink(missing_ok=True)
-                metrics = self._train(run) if row.grow_from is None else self._grow(run)
-                write_json(folder / "result.json", {"run": self._identity(run), "metrics": metrics})
-            test = self._test_identity(row)
-            if test is not None and not is_tested:
-                write_json(folder / "tested.json", {"test": test, "metrics": self._test(run)})
-        return is_trained and (is_tested or test is None)
+                metrics = self._train(run) if run.row.grow_from is None else self._grow(run)
+                result = {"run": self._identity(run), "metrics": metrics}
+                write_json(folder / "result.json", result)
+            if not is_tested:
+                write_json(folder / "result.json", {**result, "test": test, "tested": self._test(run)})
+        return is_trained and is_tested
 
     def _data(self, row: Row) -> RowData:
         return RowData(self.table, row, self.data_dir)
 
-    def _folder(self, run: Run) -> Path:
-        return self.out / run.row / f"seed-{run.seed}"
+    def _folder(self, run: SeededRow) -> Path:
+        return self.out / run.row.name / f"seed-{run.seed}"
 
-    def _model(self, run: Run) -> Path:
+    def _model(self, run: SeededRow) -> Path:
         """Return the folder that `zoo` commands open."""
         folder = self._folder(run)
-        return folder if self.table.rows[run.row].grow_from is None else folder / "model"
+        return folder if run.row.grow_from is None else folder / "model"
 
-    def _start(self, run: Run) -> Path:
+    def _start(self, run: SeededRow) -> Path:
         """Return the model that a run starts from."""
-        start = Run(str(self.table.rows[run.row].starts_from), run.seed)
-        if self._trained(start) is None:
+        start = SeededRow(self.table.rows[str(run.row.starts_from)], run.seed)
+        if self._result(start) is None:
             raise RowFailed(f"starts from {start}, which failed")
         return self._model(start)
 
-    def _metrics(self, run: Run) -> dict[str, float]:
-        """Return the metrics of a trained run and of its test."""
-        trained, tested = self._trained(run) or {}, self._tested(run) or {}
-        return {**trained.get("metrics", {}), **tested.get("metrics", {})}
+    def _metrics(self, run: SeededRow) -> dict[str, float]:
+        """Return the metrics of a finished run and of its test, unless the test is another one now."""
+        result, test = self._result(run) or {}, self._test_identity(run.row)
+        tested = result.get("tested", {}) if test is not None and result.get("test") == test else {}
+        return {**result.get("metrics", {}), **tested}
 
-    def _trained(self, run: Run) -> PlainDict | None:
-        """Return the scores after training; None for an unfinished run."""
+    def _result(self, run: SeededRow) -> PlainDict | None:
+        """Return the scores of a run with the options and data that they are of; None for an unfinished run."""
         folder = self._folder(run)
         if not (folder / "result.json").exists():
             return None
         try:
-            scores: PlainDict = json.loads((folder / "result.json").read_text())
+            result: PlainDict = json.loads((folder / "result.json").read_text())
         except ValueError as error:
             raise InputError(f"{folder}/result.json: damaged; delete {folder} and run it again") from error
-        if scores["run"] != self._identity(run):
+        if result["run"] != self._identity(run):
             raise InputError(
                 f"{folder}: was run with other options or data; delete it, or give another --run_dir"
             )
-        return scores
+        return result
 
-    def _tested(self, run: Run) -> PlainDict | None:
-        """Return the scores of the test; None if it is missing, or if the test is another one now."""
-        file = self._folder(run) / "tested.json"
-        scores: PlainDict = json.loads(file.read_text()) if file.exists() else {}
-        test = self._test_identity(self.table.rows[run.row])
-        return scores if test is not None and scores.get("test") == test else None
-
-    def _identity(self, run: Run) -> PlainDict:
+    def _identity(self, run: SeededRow) -> PlainDict:
         """Return the options and data of a run: if they are the same, a finished run is kept."""
-        row = self.table.rows[run.row]
-        files = [(name, contents_of(file)) for name, file in self._data(row).paths()]
-        start = None if row.starts_from is None else self._identity(Run(row.starts_from, run.seed))
-        identity = {"base": self.table.base, "overrides": row.overrides, "seed": run.seed, "files": files}
-        identity |= {"start": start, "grow_from": row.grow_from, "rows_per_class": row.rows_per_class}
+        row = run.row
+        start = None if row.starts_from is None else SeededRow(self.table.rows[row.starts_from], run.seed)
+        identity = {
+            "base": self.table.base,
+            "overrides": row.overrides,
+            "seed": run.seed,
+            "files": [(name, contents_of(file)) for name, file in self._data(row).paths()],
+            "start": None if start is None else self._identity(start),
+            "grow_from": row.grow_from,
+            "rows_per_class": row.rows_per_class,
+        }
         plain: PlainDict = json.loads(json.dumps(identity))
         return plain
 
@@ -213,8 +216,8 @@ class Reproduction:
             return "its own"
         return None if self.test_file is None else [self.test_file.name, contents_of(self.test_file)]
 
-    def _train(self, run: Run) -> dict[str, float]:
-        row, folder = self.table.rows[run.row], self._folder(run)
+    def _train(self, run: SeededRow) -> dict[str, float]:
+        row, folder = run.row, self._folder(run)
         base, log = self.out / "base.yaml", folder.with_suffix(".log")
         write_text(base, yaml.safe_dump(self.table.base, sort_keys=False))
         files = {f"data.{name}": files for name, files in self._data(row).files().items()}
@@ -228,16 +231,11 @@ class Reproduction:
         _, figures = read_run(folder).best()
         return {name: value for name, value in figures.items() if name.startswith("val/")}
 
-    def _grow(self, run: Run) -> dict[str, float]:
+    def _grow(self, run: SeededRow) -> dict[str, float]:
         """Add training rows to the memory of a copy of another row's model, and tune it on the validation rows."""
-        row, folder, model, start = (
-            self.table.rows[run.row],
-            self._folder(run),
-            self._model(run),
-            self._start(run),
-        )
+        folder, model, start = self._folder(run), self._model(run), self._start(run)
         log, output = folder.with_suffix(".log"), folder / "validation.json"
-        data = self._data(row).module(rows_per_class=row.rows_per_class)
+        data = self._data(run.row).module(rows_per_class=run.row.rows_per_class)
         rows = data.read_tables(["train", "validation"])
         folder.mkdir()
         for split, table in rows.items():
@@ -251,8 +249,8 @@ class Reproduction:
         _zoo(["test", f"--ckpt_path={model}", f"--output={output}", *tested], log)
         return _metrics(json.loads(output.read_text()), "val")
 
-    def _test(self, run: Run) -> dict[str, float]:
-        folder, data = self._folder(run), self._data(self.table.rows[run.row])
+    def _test(self, run: SeededRow) -> dict[str, float]:
+        folder, data = self._folder(run), self._data(run.row)
         options = data.test_files if data.has_test else self.test_options
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         command = ["test", f"--ckpt_path={self._model(run)}", f"--output={folder / 'test.json'}", *arguments]

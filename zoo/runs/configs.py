@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -58,15 +59,36 @@ def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> P
     return values
 
 
+def class_of(group: str, layers: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the class of `model` or `data` that the last of some configurations names, without its module."""
+    named = [layer.get(group) for layer in layers]
+    named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
+    names = [each.rpartition(".")[2] for each in named if isinstance(each, str)]
+    return names[-1] if names else None
+
+
 def task_of(model: str) -> str:
     """Return the task of a model, which is imported only if it is not the zoo's."""
     return MODELS[model].task if model in MODELS else model_class(model).task
 
 
-def contents(file: str) -> PlainDict:
+def contents(file: str | Path) -> PlainDict:
     """Return the contents of a file; empty if it is no configuration, which the parser reports."""
-    try:
-        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, OSError):
-        return {}
+    values = parsed(read(file))
     return values if isinstance(values, dict) else {}
+
+
+def read(file: str | Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except (ValueError, OSError):
+        return ""
+
+
+def parsed(text: str) -> object:
+    """Return the values of a YAML text; None if it is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,19 +12,20 @@ import pytorch_lightning as pl
 
 from callbacks.chart import write_table
 from datamodules.base import DataModule
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.state import check_split
 from zoo.ensemble.answer import Answer
 from zoo.loading import use_fitted, use_memory
 from zoo.model_folder.folder import ModelFolder
-from zoo.runs.quiet import quiet
-from zoo.runs.refusals import running
-from zoo.runs.seeds import seeded
+from zoo.runs.process import running
 from zoo.runs.training import TrainerOptions, skip_unread_memory, without_output
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
+
+#: Maximum number of classes with scores in the text.
+MOST_CLASSES = 30
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,29 @@ class Scores:
             **({} if self.calibration is None else {"calibration": self.calibration.as_json()}),
         }
 
+    def as_text(self) -> str:
+        """Return a line for each score, a line for each class, and the tables, as a command prints them."""
+        width = max(map(len, self.scores), default=0)
+        lines = [f"{name:{width}}  {_number(value):>9}" for name, value in self.scores.items()]
+        if self.classes:
+            lines += ["", *self._lines_of_classes()]
+        for table in (self.answer, self.calibration):
+            if table is not None:
+                lines += ["", table.as_markdown()]
+        return "\n".join(lines)
+
+    def _lines_of_classes(self) -> Iterator[str]:
+        figures = list(dict.fromkeys(name.partition("/")[0] for name in self.classes))
+        names = list(dict.fromkeys(name.partition("/")[2] for name in self.classes))
+        width = max(map(len, map(visible, ["class", *names[:MOST_CLASSES]])))
+        yield f"{'class':{width}}" + "".join(f"{figure:>11}" for figure in figures)
+        for name in names[:MOST_CLASSES]:
+            values = [(figure, self.classes.get(f"{figure}/{name}")) for figure in figures]
+            fields = ["" if value is None else _number(value, figure) for figure, value in values]
+            yield f"{visible(name):{width}}" + "".join(f"{field:>11}" for field in fields)
+        if len(names) > MOST_CLASSES:
+            yield f"and {len(names) - MOST_CLASSES} more classes (--output FILE has all)"
+
     def write(self, file: Path) -> None:
         """Write the scores as JSON, and tables and charts next to it."""
         write_json(file, self.as_json(), "--output")
@@ -65,6 +90,11 @@ class Scores:
             chart._replace(name=f"{file.stem}_{chart.name}").write(file.parent)
 
 
+def _number(value: float, figure: str | None = None) -> str:
+    is_count = float(value).is_integer() if figure is None else figure == "support"
+    return f"{value:,.0f}" if is_count else f"{value:.4f}"
+
+
 def evaluate(
     model: Task,
     data: DataModule,
@@ -75,12 +105,7 @@ def evaluate(
     """Compute the scores of a trained model on `validation` or `test` rows; None in all processes but the first."""
     trainer = trainer or TrainerOptions()
     arguments = {"logger": False, **without_output(trainer.arguments), "enable_checkpointing": False}
-    with (
-        seeded(trainer.seed),
-        quiet(),
-        running(),
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with running(trainer.seed), tempfile.TemporaryDirectory() as folder:
         model.run_seed = data.seed = trainer.seed
         lightning = pl.Trainer(**arguments)
         model.evaluation.file = Path(folder) / "scores.json"

@@ -6,7 +6,6 @@ processes that were started for it.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from callbacks import RunFolder
 from datamodules.base import DataModule
 from zoo.tasks.base import Task
 from zoo.training.checkpoints import read_contents
-
-log = logging.getLogger("zoo")
 
 
 def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path | None = None) -> None:
@@ -33,14 +30,8 @@ def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path 
     """
     if model.has_epochs:
         trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
-    if not model.finishes:
-        return
-    folders = [callback for callback in trainer.callbacks if isinstance(callback, RunFolder)]  # type: ignore[attr-defined]
-    is_finished = any(folder.is_finished for folder in folders) and _best_file(trainer) is not None
-    if resumed is None or not is_finished:
+    if model.finishes:
         finish(trainer, model, data)
-    elif not model.has_epochs:
-        log.info("%s: finished, nothing to train", resumed)
 
 
 def finish(trainer: pl.Trainer, model: Task, data: DataModule) -> None:
@@ -56,8 +47,8 @@ def finish(trainer: pl.Trainer, model: Task, data: DataModule) -> None:
     finally:
         model.is_finishing = data.is_finishing = False
         trainer.callbacks = callbacks  # type: ignore[attr-defined]
-    if model.network is None and (best := _best_file(trainer)) is not None:
-        restore(model, best)  # the processes were forks of this one
+    if model.network is None and (files := _files(trainer)):
+        restore(model, files[0])  # the processes were forks of this one
 
 
 class _Finishing(Callback):
@@ -97,7 +88,7 @@ class _Finishing(Callback):
 
 def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
     """Give a model the weights of its best epoch; and a trainer whose epochs ran in forks, their number."""
-    files = [file for each in _checkpoints(trainer) if (file := _file_of(each)).is_file()]
+    files = _files(trainer)
     if not files:
         return  # without checkpoints, the last epoch counts
     restore(model, files[0])
@@ -113,9 +104,8 @@ def _checkpoints(trainer: pl.Trainer) -> list[ModelCheckpoint]:
     return sorted(checkpoints, key=lambda each: each.monitor != (model.monitor or model.data.monitor))
 
 
-def _best_file(trainer: pl.Trainer) -> Path | None:
-    files = [file for each in _checkpoints(trainer)[:1] if (file := _file_of(each)).is_file()]
-    return files[0] if files else None
+def _files(trainer: pl.Trainer) -> list[Path]:
+    return [file for each in _checkpoints(trainer) if (file := _file_of(each)).is_file()]
 
 
 def _file_of(checkpoint: ModelCheckpoint) -> Path:

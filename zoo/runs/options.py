@@ -7,7 +7,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.retrieval import load_all_retrievers
 from zoo.registry import MODELS, model_class
 from zoo.runs.parser import Parser
-from zoo.runs.refusals import running
+from zoo.runs.process import running
 from zoo.runs.run_dir import check_run_dir, setting_of
-from zoo.runs.seeds import seeded
 from zoo.runs.training import Trained, TrainerOptions, as_list, check_fit, train
 from zoo.tasks.base import Task
 
@@ -39,112 +38,73 @@ _SUMMARIES = {
 }
 
 
-@dataclass
-class Made:
-    """The objects of a run."""
-
-    model: Task
-    data: DataModule
-    trainer: TrainerOptions
-
-
 class RunOptions:
     """Parsed options: values, and classes by name. `zoo.cli.runs` and `zoo.fit` make them and run them."""
 
-    def __init__(self, command: str, classes: Iterable[str] = ()) -> None:
-        """Make the parser of a command; `classes` may contain names of models and data modules, which are imported."""
+    def __init__(
+        self,
+        command: str,
+        classes: Iterable[str],
+        layers: Iterable[Mapping[str, object]],
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """Parse the options of a command.
+
+        Args:
+            command: a key of `_SUMMARIES`.
+            classes: names, among which may be those of models and data modules; these are imported.
+            layers: configurations, of which later ones override earlier ones.
+            arguments: a command line, which overrides them.
+        """
         _import_classes({*classes})
-        self.parser = parser = Parser(prog=f"zoo {command}", description=_SUMMARIES[command])
-        parser.add_argument(
-            "-c", "--config", action=ActionConfigFile, help="a YAML file, or a name of `zoo config`"
-        )
-        parser.add_argument("--seed_everything", type=int, default=0, help="seed of all random numbers")
-        parser.add_class_arguments(
-            pl.Trainer, "trainer", fail_untyped=False, instantiate=False, sub_configs=True
-        )
-        parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=False)
-        parser.add_subclass_arguments(DataModule, "data", fail_untyped=False, required=False)
-        parser.add_argument(
-            "--run_dir", type=str | None, help="folder of the run; default: runs/MODEL/DATE-TIME-XXXX"
-        )
-        parser.add_argument("--output", type=str | None, help="JSON file for the scores of validate and test")
-        parser.add_argument(
-            "--ckpt_path",
-            type=str | None,
-            help="checkpoint of the run to resume; validate, test: a trained model",
-        )
-        # Our own sampler distributes batches, exactly.
-        parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
-        self.values: Any = None
-
-    @classmethod
-    def of_arguments(
-        cls, command: str, arguments: Sequence[str], base: PlainDict, classes: Iterable[str]
-    ) -> RunOptions:
-        """Parse a command line, whose options override those of `base`."""
-        options = cls(command, classes)
-        below = ["--config", json.dumps(base)] if base else []
-        return options._of(options.parser.parse_args([*below, *arguments]))
-
-    @classmethod
-    def of_values(
-        cls, command: str, layers: Iterable[Mapping[str, object]], classes: Iterable[str]
-    ) -> RunOptions:
-        """Parse values by name, as in YAML; later ones override earlier ones."""
-        options = cls(command, classes)
-        values: Any = None
-        for layer in layers:
-            values = options.parser.parse_object(dict(layer), values)
-        return options._of(values)
-
-    def _of(self, values: Namespace) -> RunOptions:
+        self.parser = _parser(command)
+        configs = [part for layer in layers if layer for part in ("--config", json.dumps(layer))]
+        self.values: Any = self.parser.parse_args([*configs, *arguments])
         for name in ("model", "data"):
-            if values[name] is None:
+            if self.values[name] is None:
                 raise InputError(f"--{name}: missing; name one, or omit the other of --model and --data")
-        self.values = values
         # So that the name of a transformer need not be given twice.
-        model, data = (getattr(values[name], "init_args", None) for name in ("model", "data"))
+        model, data = (getattr(self.values[name], "init_args", None) for name in ("model", "data"))
         transformer = getattr(model, "transformer", None)
         if transformer is not None and getattr(data, "tokenizer", None) == DEFAULT_TOKENIZER:
             data.tokenizer = transformer  # type: ignore[union-attr]
-        return self
 
     def describe(self) -> PlainDict:
         """Return the options as plain values, which `zoo fit --config` reads."""
         described: PlainDict = yaml.safe_load(self.parser.dump(self.values, skip_unset=False))
         return described
 
-    def make(self) -> Made:
+    def make(self) -> tuple[Task, DataModule, TrainerOptions]:
         """Make the model, the data and the objects of the trainer."""
         values = self.values
-        with running(), seeded(values.seed_everything):
+        with running(values.seed_everything):
             made = self.parser.instantiate(values)
         arguments = {**made.trainer}
         if arguments["enable_progress_bar"] is None and sys.stdout.isatty():
             arguments["enable_progress_bar"] = True  # otherwise, the log has a line for each epoch
         resume = None if values.ckpt_path is None else Path(values.ckpt_path)
-        return Made(made.model, made.data, TrainerOptions(arguments, values.seed_everything, resume))
+        return made.model, made.data, TrainerOptions(arguments, values.seed_everything, resume)
 
     def fit(self, run_dir: Path, files: Mapping[str, str] | None = None) -> Trained | None:
         """Train the model that the options describe."""
         values, config = self.values, self.describe()
         resumes = values.ckpt_path is not None
-        artifact = None
+        artifact, files = None, {**(files or {})}
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             check_run_dir(run_dir, resumes)
             for logger in as_list(values.trainer.logger):
                 if getattr(logger, "class_path", "").endswith("WandbLogger"):
                     artifact = self._choose_wandb_run(logger, run_dir, resumes, config)
-        made = self.make()
-        trainer = TrainerOptions(made.trainer.arguments, made.trainer.seed, made.trainer.resume, artifact)
-        return train(made.model, made.data, trainer, run_dir, config, files)
+                    files["wandb_id"] = logger.init_args.id
+        model, data, trainer = self.make()
+        return train(model, data, replace(trainer, artifact=artifact), run_dir, config, files)
 
     def prepare(self) -> None:
         """Read, index, retrieve and tokenize what the run reads."""
-        made = self.make()
-        made.data.seed = made.trainer.seed
-        check_fit(made.model, made.data)
-        made.data.prepare_data()
+        model, data, trainer = self.make()
+        data.seed = trainer.seed
+        check_fit(model, data)
+        data.prepare_data()
 
     def _choose_wandb_run(
         self, logger: Namespace, run_dir: Path, resumes: bool, config: PlainDict
@@ -170,6 +130,26 @@ class RunOptions:
         # Lightning would upload a checkpoint, without its memory.
         options.log_model = False
         return options.checkpoint_name or f"model-{options.id}"
+
+
+def _parser(command: str) -> Parser:
+    parser = Parser(prog=f"zoo {command}", description=_SUMMARIES[command])
+    parser.add_argument(
+        "-c", "--config", action=ActionConfigFile, help="a YAML file, or a name of `zoo config`"
+    )
+    parser.add_argument("--seed_everything", type=int, default=0, help="seed of all random numbers")
+    parser.add_class_arguments(pl.Trainer, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
+    parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=False)
+    parser.add_subclass_arguments(DataModule, "data", fail_untyped=False, required=False)
+    text = str | None
+    parser.add_argument("--run_dir", type=text, help="folder of the run; default: runs/MODEL/DATE-TIME-XXXX")
+    parser.add_argument("--output", type=text, help="JSON file for the scores of validate and test")
+    parser.add_argument(
+        "--ckpt_path", type=text, help="checkpoint of the run to resume; validate, test: a trained model"
+    )
+    # Our own sampler distributes batches, exactly.
+    parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
+    return parser
 
 
 def _import_classes(names: set[str]) -> None:

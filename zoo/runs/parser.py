@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentError
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -22,13 +20,15 @@ class Parser(ArgumentParser):
 
     @override
     def parse_args(self, *args: Any, **options: Any) -> Any:
-        with self._parsing():
+        try:
             return super().parse_args(*args, **options)
-
-    @override
-    def parse_object(self, *args: Any, **options: Any) -> Any:
-        with self._parsing():
-            return super().parse_object(*args, **options)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"a file that was named, such as --config, is no text in UTF-8 ({reason(error)}); save it as UTF-8"
+            ) from error
+        except (ArgumentError, ValueError) as error:
+            root = _root(error)
+            raise root if isinstance(root, InputError) else self._refusal(error) from error
 
     @override
     def instantiate(self, *args: Any, **options: Any) -> Any:
@@ -40,18 +40,6 @@ class Parser(ArgumentParser):
             if isinstance(root, ImportError) or raised_in(root).startswith("jsonargparse"):
                 raise self._refusal(error) from error
             raise root from None
-
-    @contextmanager
-    def _parsing(self) -> Iterator[None]:
-        try:
-            yield
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"a file that was named, such as --config, is no text in UTF-8 ({reason(error)}); save it as UTF-8"
-            ) from error
-        except (ArgumentError, ValueError) as error:
-            root = _root(error)
-            raise root if isinstance(root, InputError) else self._refusal(error) from error
 
     def _refusal(self, error: Exception) -> InputError:
         return InputError(f"{_without_types(str(error))}; see `{self.prog} --help`")

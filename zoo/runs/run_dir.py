@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
 from filelock import Timeout
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, lock_file, named_disk_errors
 from datamodules.core.types import PlainDict
+from zoo.runs.configs import contents
 
 log = logging.getLogger("zoo")
 
@@ -98,13 +98,8 @@ def _is_empty(folder: Path) -> bool:
 
 def _holds_run(folder: Path) -> bool:
     """Return True for a folder of `zoo fit` or `zoo reproduce`."""
-    try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        config = None
-    if isinstance(config, dict) and {"model", "data", "trainer"} <= config.keys():
-        return True
-    return (folder / "checkpoints" / "last.ckpt").is_file() or (folder / "result.json").is_file()
+    is_run = {"model", "data", "trainer"} <= contents(folder / "config.yaml").keys()
+    return is_run or (folder / "checkpoints" / "last.ckpt").is_file() or (folder / "result.json").is_file()
 
 
 def _move_aside(folder: Path) -> Path:

@@ -18,8 +18,8 @@ from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.plugins import CheckpointIO
 
 from callbacks import PredictionTable, RunFolder, Throughput
-from callbacks.csv_metrics import CSVMetrics
-from callbacks.pictures import write_picture
+from callbacks.chart import write_picture
+from callbacks.metrics import CSVMetrics
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
@@ -28,16 +28,14 @@ from datamodules.state import DataState, check_split
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer
 from zoo.model_folder.export import log_run
-from zoo.model_folder.folder import IN_RUN
+from zoo.model_folder.folder import IN_RUN, ModelFolder
 from zoo.run_folder import draw_training, read_run
 from zoo.runs.finishing import fit, restore
-from zoo.runs.quiet import quiet
-from zoo.runs.refusals import running
+from zoo.runs.process import running
 from zoo.runs.run_dir import locked_run_dir
-from zoo.runs.seeds import seeded
 from zoo.tasks.base import Task
 from zoo.training.checkpoint_io import WholeCheckpoints
-from zoo.training.checkpoints import meta_of_start
+from zoo.training.checkpoints import meta_of, meta_of_start, read_contents
 
 log = logging.getLogger("zoo")
 
@@ -102,17 +100,46 @@ def train(
         InputError: an option, a file or a row cannot be used.
     """
     is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    with seeded(trainer.seed), quiet(), running():
+    with running(trainer.seed):
         model.run_seed = data.seed = trainer.seed
-        check_fit(model, data, trainer.resume)
+        resume = trainer.resume
+        is_trained = resume is not None and _is_trained(model, resume, trainer.arguments, run_dir)
+        check_fit(model, data, resume)
         lightning = _make_trainer(model, data, trainer, run_dir, config)
-        with locked_run_dir(run_dir, trainer.resume is not None) if is_first else nullcontext():
+        with locked_run_dir(run_dir, resume is not None) if is_first else nullcontext():
             for name, text in (files or {}).items() if is_first else ():
                 write_text(run_dir / name, text, "--run_dir")
-            if is_first:
-                _write_wandb_id(lightning, run_dir)
-            _fit(lightning, model, data, trainer.resume)
+            if not is_trained:
+                _fit(lightning, model, data, resume)
             return _finish(lightning, model, data, trainer, run_dir)
+
+
+def _is_trained(model: Task, checkpoint: Path, arguments: PlainDict, run_dir: Path) -> bool:
+    """Return True for a resumed run that only lacks its model folder.
+
+    Raises:
+        InputError: the checkpoint is damaged, the run is finished, or its model was edited since.
+    """
+    contents = read_contents(checkpoint)
+    meta_of(contents, checkpoint)
+    epochs, most = contents["epoch"] + 1, arguments.get("max_epochs") or -1  # -1 = without a limit
+    is_last = 0 <= most <= epochs or contents["global_step"] == arguments.get("max_steps")
+    is_trained = (run_dir / "summary.json").exists() and (is_last or not model.has_epochs)
+    if not (run_dir / IN_RUN).exists():
+        return is_trained
+    new = f"zoo fit --config {run_dir / 'config.yaml'} --run_dir FOLDER"
+    if is_trained:
+        more = f"zoo fit --ckpt_path {checkpoint} --trainer.max_epochs {epochs + 1}"
+        advice = (
+            f"add epochs to its {epochs} with {more}" if model.has_epochs else f"start a new one with {new}"
+        )
+        raise InputError(f"--ckpt_path {checkpoint}: the run is finished; {advice}")
+    if ModelFolder.open(run_dir).is_edited:
+        raise InputError(
+            f"{run_dir / IN_RUN}: was edited since the training, and would be replaced; start a new run from its"
+            f" weights with {new} --model.init_from {run_dir}"
+        )
+    return False
 
 
 def check_fit(model: Task, data: DataModule, resume: Path | None = None) -> None:
@@ -187,13 +214,6 @@ def without_output(arguments: Mapping[str, Any]) -> PlainDict:
 def as_list(value: Any) -> list[Any]:
     """Return an argument of Lightning's that may be a list, one value, or None."""
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def _write_wandb_id(lightning: pl.Trainer, run_dir: Path) -> None:
-    """Keep the id of the run in W&B, which a resumed run continues."""
-    for logger in lightning.loggers:
-        if isinstance(logger, WandbLogger) and logger.version is not None:
-            write_text(run_dir / "wandb_id", str(logger.version), "--run_dir")
 
 
 def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,11 +11,9 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
+from tests.zoo.conftest import Zoo, done, fit_options, python, refusal, write_table
 from zoo.cli.commands import COMMANDS
 from zoo.registry import MODELS, model_class
-
-ROOT = Path(zoo.__file__).parents[1]
 
 #: Ways to start the command; the script of the package calls `zoo.cli.main`.
 STARTS = {
@@ -26,11 +23,10 @@ STARTS = {
 
 
 def run_process(*arguments: str, start: str = "zoo") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    if start == "zoo":
-        environment["PYTHONSAFEPATH"] = "1"  # a script does not search the current folder
-    command = [sys.executable, *STARTS[start], *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    with pytest.MonkeyPatch.context() as patch:
+        if start == "zoo":
+            patch.setenv("PYTHONSAFEPATH", "1")  # a script does not search the current folder
+        return python(*STARTS[start], *arguments)
 
 
 # --- help and the list of models ---
@@ -122,8 +118,7 @@ def test_help_of_classes(zoo_command: Zoo) -> None:
 def test_index_search_and_another_memory(trained_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
     rows = [("copper kettle", "metal"), ("ripe plum", "fruit"), ("plum jam", "fruit")]
     table = write_table(tmp_path / "m.csv", rows)
-    result = zoo_command("index", "--file", table, "--memory", "memory")
-    assert result.code == 0, result.err
+    result = done(zoo_command("index", "--file", table, "--memory", "memory"))
     assert result.out == "memory: 3 memories, 2 labels\n"
     result = zoo_command("search", "a plum", "--memory", "memory", "--k=2")
     assert [line.split(maxsplit=2)[2] for line in result.out.splitlines()] == [
@@ -198,19 +193,15 @@ def test_a_retriever_of_the_users_own(
     own = ("--import", "own_overlap")
     monkeypatch.delitem(sys.modules, "own_overlap", raising=False)
     options = ["--data.retriever=OwnRetriever", "--data.retriever.letters=true"]
-    result = zoo_command(*own, *fit_options(train_csv, *options))
-    assert result.code == 0, result.err
-    result = zoo_command(*own, "test", "--ckpt_path=run", "--data.test_file", test_csv)
-    assert result.code == 0, result.err
+    done(zoo_command(*own, *fit_options(train_csv, *options)))
+    done(zoo_command(*own, "test", "--ckpt_path=run", "--data.test_file", test_csv))
     predict = [*own, "predict", "--ckpt_path=run", "--input", test_csv]
-    result = zoo_command(*predict)
-    assert result.code == 0, result.err
+    result = done(zoo_command(*predict))
     (first, *_) = map(json.loads, result.out.splitlines())
     scores = [len({*first["text"]} & {*memory["text"]}) for memory in first["memories"]]
     assert [memory["retrieval_score"] for memory in first["memories"]] == scores
     more = write_table(Path("more.csv"), [(first["text"], "fruit")])
-    result = zoo_command(*own, "memory", "add", "run", more)
-    assert result.code == 0, result.err
+    result = done(zoo_command(*own, "memory", "add", "run", more))
     assert "version 2, 73 memories, 1 new" in result.out
     again = json.loads(zoo_command(*predict).out.splitlines()[0])
     assert first["text"] in [memory["text"] for memory in again["memories"]]

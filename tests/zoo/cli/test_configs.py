@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.zoo.conftest import Zoo, sentences, write_table
+from tests.zoo.conftest import Zoo, done, sentences, write_table
 from tests.zoo.examples.test_readme import commands_of
 from zoo.runs.configs import RECIPES, find, names
 
@@ -21,8 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 def printed(zoo_command: Zoo, *options: object) -> dict[str, dict[str, object]]:
     """The configuration that a run would have."""
-    result = zoo_command("fit", *options, "--print_config")
-    assert result.code == 0, result.err
+    result = done(zoo_command("fit", *options, "--print_config"))
     configuration: dict[str, dict[str, object]] = yaml.safe_load(result.out)
     return configuration
 
@@ -105,7 +104,7 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(site), "ZOO_CACHE_DIR": str(tmp_path / "cache")}
     fit, test, predict = commands_of(ROOT / "README.md")[:3]
     assert [fit[0], test[0], predict[0]] == ["fit", "test", "predict"]
-    others = [["fit", "--config", "knn_bilstm/ag_news", "--print_config"], ["reproduce", "--list"]]
+    others = [["fit", "--config", "knn_bilstm/ag_news", "--print_config"], ["reproduce"]]
     for command in ([*fit, "--trainer.max_epochs=1"], test, predict, *others):
         done = subprocess.run(
             [sys.executable, "-m", "zoo", *command],

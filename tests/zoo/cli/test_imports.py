@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import zoo
-from tests.zoo.conftest import Zoo, write_table
+from tests.zoo.conftest import Zoo, python, write_table
 from tests.zoo.ensemble.conftest import run as run
 
 HEAVY = [
@@ -38,9 +35,8 @@ LOAD = "import zoo; zoo.load({model!r}).predict('old iron')"
 def imported(code: str) -> set[str]:
     """Run code in a process of its own, and return the heavy packages that it imported."""
     code += f"\nimport json, sys; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
-    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=600)
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,8 @@ import torch
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
-from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from tests.zoo.conftest import LABELS, Fit, Zoo, sentences, write_table
 from zoo.knn_bilstm import KNNBiLSTM
-
-Fit = Callable[..., Path]
 
 
 def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
@@ -56,7 +53,7 @@ def test_texts_without_words(trained_run: Path) -> None:
     assert sum(alone[0].probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Callable[..., Result]) -> None:
+def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
     checkpoint = trained_run
     table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])
     assert zoo_command("index", "--file", table, "--memory", "memory").code == 0

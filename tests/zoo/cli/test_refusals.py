@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,59 +19,73 @@ from pytorch_lightning.loggers import CSVLogger
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError, excerpt
-from tests.zoo.conftest import SMALL, Result, sentences, write_table
-from zoo.runs.refusals import running
+from tests.zoo.conftest import SMALL, Fit, Result, Zoo, fit_options, python, refusal, sentences, write_table
+from zoo.runs.process import running
 
-Command = Callable[..., Result]
-
-
-def refused(result: Result, *words: str) -> str:
-    assert result.code == 2, (result.out, result.err)
-    lines = [line for line in result.err.splitlines() if line and "held an earlier run" not in line]
-    assert len(lines) == 1, result.err
-    assert lines[0].startswith("zoo: error: ")
-    assert len(lines[0]) < 1100
-    for word in words:
-        assert word in lines[0], lines[0]
-    return lines[0]
+#: A callback that watches a metric which no model logs.
+MONITOR = '{"class_path": "pytorch_lightning.callbacks.%s", "init_args": {"monitor": "val/luck"}}'
 
 
-def refused_fit(zoo_command: Command, train_csv: Path, *options: object) -> Result:
-    base = ["fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1", "--run_dir=run"]
-    return zoo_command(*base, *options)
+def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
+    return zoo_command(*fit_options(train_csv, *options))
 
 
 @pytest.mark.parametrize(
-    ("option", "word"),
+    ("option", "words"),
     [
-        ("--seed_everything=-1", "--seed_everything: -1"),
-        (f"--seed_everything={2**32}", "--seed_everything"),
-        ("--data.split_seed=-1", "data.split_seed=-1"),
-        ("--trainer.accelerator=abacus", "abacus"),
-        ("--trainer.strategy=hope", "hope"),
-        ("--trainer.precision=64", "trainer.precision=64-true"),
-        ("--trainer.val_check_interval=1000", "val_check_interval"),
-        ("--trainer.check_val_every_n_epoch=0", "check_val_every_n_epoch 0"),
-        ("--trainer.accumulate_grad_batches=0", "accumulate_grad_batches 0"),
-        ("--trainer.max_time=soon", "soon"),
-        ("--data.label_column=null", "data.label_column"),
-        ("--run_dir=.", "--run_dir"),
-        ("--run_dir=" + "x" * 300, "File name too long"),
-        ("--run_dir=a\0b", "NUL"),
-        ("--data.cache_dir=train.csv/cache", "train.csv"),
-        ("--data.cache_dir=a\0b", "NUL"),
-        ("--config=binary.yaml", "UTF-8"),
-        ("--config=nul.yaml", "control characters"),
-        ("--model=" + "x" * 5000, "no model"),
-        ("--data.text_column=" + "x" * 5000, "no column"),
-        ("--optimizer.lr=0.1", "did you mean --model.optimizer?"),
+        ("--seed_everything=-1", ["--seed_everything: -1"]),
+        (f"--seed_everything={2**32}", ["--seed_everything"]),
+        ("--trainer.strategy=hope", ["hope"]),
+        ("--trainer.precision=64", ["trainer.precision=64-true"]),
+        ("--trainer.check_val_every_n_epoch=0", ["check_val_every_n_epoch 0"]),
+        ("--trainer.accumulate_grad_batches=0", ["accumulate_grad_batches 0"]),
+        ("--trainer.max_time=soon", ["soon"]),
+        (f"--trainer.callbacks=[{MONITOR % 'EarlyStopping'}]", ["val/luck"]),
+        (f"--trainer.callbacks=[{MONITOR % 'ModelCheckpoint'}]", ["val/luck"]),
+        ("--run_dir=.", ["--run_dir"]),
+        ("--run_dir=train.csv", ["--run_dir", "is a file"]),
+        ("--run_dir=train.csv/run", ["--run_dir", "train.csv/run"]),
+        ("--run_dir=" + "x" * 300, ["File name too long"]),
+        ("--run_dir=a\0b", ["NUL"]),
+        ("--ckpt_path=gone.ckpt", ["gone.ckpt"]),
+        ("--config=gone.yaml", ["gone.yaml"]),
+        ("--config=binary.yaml", ["UTF-8"]),
+        ("--config=nul.yaml", ["control characters"]),
+        ("--data.train_file=gone.csv", ["gone.csv"]),
+        ("--data.validation_file=gone.csv", ["gone.csv"]),
+        ("--data.text_column=words", ["train.csv", "words", "text", "label"]),
+        ("--data.text_column=" + "x" * 5000, ["no column"]),
+        ("--data.label_column=topic", ["train.csv", "topic", "label"]),
+        ("--data.label_column=null", ["data.label_column"]),
+        ("--data.classes=[fruit]", ["fruit", "two"]),
+        ("--data.split_seed=-1", ["data.split_seed=-1"]),
+        ("--data.batch_size=0", ["data.batch_size=0"]),
+        ("--data.eval_batch_size=0", ["data.eval_batch_size=0"]),
+        ("--data.memory=gone", ["gone", "zoo index"]),
+        ("--data.retriever=Oracle", ["Oracle"]),
+        ("--data.retriever.similarity=TFIDF", ["TFIDF", "BM25"]),
+        ("--data.cache_dir=train.csv/cache", ["train.csv"]),
+        ("--data.cache_dir=a\0b", ["NUL"]),
+        ("--model=Perceptron", ["Perceptron", "KNNBiLSTM"]),
+        ("--model=" + "x" * 5000, ["no model"]),
+        ("--model.features=M9", ["features", "M9", "M1", "M7"]),
+        ("--model.hidden_size=0", ["model", "hidden_size"]),
+        ("--model.dropout=3", ["model", "dropout", "between 0 and 1"]),
+        ("--model.num_perspectives=-1", ["num_perspectives=-1"]),
+        ("--model.hidden_units=3", ["hidden_units"]),
+        ("--model.optimizer=null", ["model.optimizer=null: name one"]),
+        ("--model.optimizer.lr=-1", ["model.optimizer", "learning rate"]),
+        (
+            "--model.optimizer=torch.optim.SparseAdam",
+            ["--model.optimizer: SparseAdam does not support dense"],
+        ),
     ],
-    ids=lambda value: value[:40].replace("\0", "NUL"),
+    ids=lambda value: value[:40].replace("\0", "NUL") if isinstance(value, str) else "",
 )
-def test_options_of_fit(option: str, word: str, zoo_command: Command, train_csv: Path) -> None:
+def test_options_of_fit(option: str, words: list[str], zoo_command: Zoo, train_csv: Path) -> None:
     Path("binary.yaml").write_bytes(bytes(range(256)))
     Path("nul.yaml").write_bytes(b"a: \0\n")
-    refused(refused_fit(zoo_command, train_csv, option), word)
+    refusal(refused_fit(zoo_command, train_csv, option), *words)
 
 
 class AbsentLogger(CSVLogger):
@@ -82,10 +95,10 @@ class AbsentLogger(CSVLogger):
         raise ModuleNotFoundError("no package 'absent'; pip install absent")
 
 
-def test_one_of_several_loggers_is_not_installed(zoo_command: Command, train_csv: Path) -> None:
+def test_one_of_several_loggers_is_not_installed(zoo_command: Zoo, train_csv: Path) -> None:
     names = ("CSVLogger", f"{__name__}.AbsentLogger")
     loggers = [{"class_path": name, "init_args": {"save_dir": "."}} for name in names]
-    line = refused(
+    line = refusal(
         refused_fit(zoo_command, train_csv, f"--trainer.logger={json.dumps(loggers)}"), "pip install absent"
     )
     assert "subclass" not in line
@@ -96,41 +109,20 @@ def test_wandb_without_an_account() -> None:
 
     with (
         pytest.raises(InputError, match=r"WandbLogger: No API key configured.*WANDB_MODE=offline"),
-        running(),
+        running(seed=0),
     ):
         raise UsageError("No API key configured. Use `wandb login` to log in.")
 
 
-@pytest.mark.parametrize(
-    ("option", "word"),
-    [
-        ("--model.optimizer=null", "model.optimizer=null: name one"),
-        ("--model.optimizer=torch.optim.SparseAdam", "--model.optimizer: SparseAdam does not support dense"),
-    ],
-)
-def test_optimizers_that_can_not_be_had(
-    option: str, word: str, zoo_command: Command, train_csv: Path
-) -> None:
-    options = [one for one in SMALL if "optimizer" not in one]
-    base = ["fit", *options, "--data.train_file", train_csv, "--trainer.max_epochs=1", "--run_dir=run"]
-    refused(zoo_command(*base, "--model.features=M1", option), word)
-
-
-@pytest.mark.parametrize("callback", ["EarlyStopping", "ModelCheckpoint"])
-def test_a_monitor_that_is_not_there(callback: str, zoo_command: Command, train_csv: Path) -> None:
-    config = {"class_path": f"pytorch_lightning.callbacks.{callback}", "init_args": {"monitor": "val/luck"}}
-    refused(refused_fit(zoo_command, train_csv, f"--trainer.callbacks=[{json.dumps(config)}]"), "val/luck")
-
-
 @pytest.mark.parametrize("label", ["--2", "9" * 5000, "²", "-"])
-def test_labels_that_look_like_numbers(label: str, fit: Callable[..., Path], tmp_path: Path) -> None:
+def test_labels_that_look_like_numbers(label: str, fit: Fit, tmp_path: Path) -> None:
     """Mixed types are valid labels, sorted as words."""
     rows = [(text, label if number % 2 else "1") for number, (text, _) in enumerate(sentences(60, seed=1))]
     run = fit("run", "--data.train_file", write_table(tmp_path / "labels.csv", rows))
     assert set(zoo.load(run).data.spec.labels) == {label, "1"}
 
 
-def test_tables_that_no_reader_takes(zoo_command: Command, train_csv: Path) -> None:
+def test_tables_that_no_reader_takes(zoo_command: Zoo, train_csv: Path) -> None:
     texts, labels = pa.array(["a b", "c d"] * 20), pa.array(["x", "y"] * 20)
     pq.write_table(pa.table([texts, labels, labels], names=["text", "label", "label"]), "twice.parquet")
     pq.write_table(pa.table([texts, labels], names=["text", "label"]), "name.parquet")
@@ -145,17 +137,17 @@ def test_tables_that_no_reader_takes(zoo_command: Command, train_csv: Path) -> N
         "wide.csv": "column1",
         "pipe.csv": "is a pipe",
     }.items():
-        line = refused(refused_fit(zoo_command, train_csv, f"--data.train_file={file}"), file, word)
+        line = refusal(refused_fit(zoo_command, train_csv, f"--data.train_file={file}"), file, word)
         assert len(line) < 500
 
 
-def test_vectors_in_archives(zoo_command: Command, fit: Callable[..., Path], train_csv: Path) -> None:
+def test_vectors_in_archives(zoo_command: Zoo, fit: Fit, train_csv: Path) -> None:
     vectors = "apple 1 2 3 4 5 6 7 8\n"
     with zipfile.ZipFile("folder.zip", "w") as archive:
         archive.writestr("deep/v.txt", vectors)
         archive.writestr("deep/w.txt", vectors)
     fit("good", "--data.word_vectors=folder.zip/deep/v.txt")
-    line = refused(refused_fit(zoo_command, train_csv, "--data.word_vectors=folder.zip/deep/x.txt"))
+    line = refusal(refused_fit(zoo_command, train_csv, "--data.word_vectors=folder.zip/deep/x.txt"))
     assert "as in folder.zip/deep/v.txt" in line
     with zipfile.ZipFile("locked.zip", "w") as archive:
         archive.writestr("v.txt", vectors)
@@ -163,22 +155,22 @@ def test_vectors_in_archives(zoo_command: Command, fit: Callable[..., Path], tra
     locked[6] |= 1
     locked[locked.find(b"PK\x01\x02") + 8] |= 1
     Path("locked.zip").write_bytes(locked)
-    refused(refused_fit(zoo_command, train_csv, "--data.word_vectors=locked.zip"), "locked.zip", "encrypted")
+    refusal(refused_fit(zoo_command, train_csv, "--data.word_vectors=locked.zip"), "locked.zip", "encrypted")
 
 
 def test_inputs_of_predict(
-    trained_run: Path, zoo_command: Command, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Path, zoo_command: Zoo, test_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["predict", "--ckpt_path", trained_run]
     os.mkfifo("pipe.txt")
     Path("folder.txt").mkdir()
-    refused(zoo_command(*command, "--input=pipe.txt"), "is a pipe")
-    refused(zoo_command(*command, "--input=folder.txt"), "is a folder")
-    refused(zoo_command(*command, "--input", test_csv, "--device=meta"), "device meta")
-    refused(zoo_command(*command, "--input", test_csv, "--batch_size=0"), "--batch_size 0")
+    refusal(zoo_command(*command, "--input=pipe.txt"), "is a pipe")
+    refusal(zoo_command(*command, "--input=folder.txt"), "is a folder")
+    refusal(zoo_command(*command, "--input", test_csv, "--device=meta"), "device meta")
+    refusal(zoo_command(*command, "--input", test_csv, "--batch_size=0"), "--batch_size 0")
     latin = io.TextIOWrapper(io.BytesIO("caf\xe9\n".encode("latin-1")), encoding="utf-8")
     monkeypatch.setattr("sys.stdin", latin)
-    refused(zoo_command(*command, "--input=-"), "standard input", "UTF-8")
+    refusal(zoo_command(*command, "--input=-"), "standard input", "UTF-8")
 
 
 def test_numbers_and_texts_in_python(trained_run: Path) -> None:
@@ -196,10 +188,7 @@ def test_numbers_and_texts_in_python(trained_run: Path) -> None:
 def test_a_reader_that_goes_away_is_no_error(trained_run: Path, test_csv: Path) -> None:
     rows = write_table(Path("many.csv"), sentences(3000, seed=3))
     command = [sys.executable, "-m", "zoo", "predict", "--ckpt_path", str(trained_run), "--input", str(rows)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["label"]
@@ -219,7 +208,7 @@ def test_excerpts_are_short_and_on_one_line() -> None:
 @pytest.mark.parametrize("hook", ["prepare_split", "learn", "setup"])
 def test_a_cache_that_is_removed_meanwhile(
     hook: str,
-    zoo_command: Command,
+    zoo_command: Zoo,
     train_csv: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -231,16 +220,14 @@ def test_a_cache_that_is_removed_meanwhile(
         return before(self, *arguments, **options)
 
     monkeypatch.setattr(ClassificationDataModule, hook, removing)
-    refused(refused_fit(zoo_command, train_csv), "cache")
+    refusal(refused_fit(zoo_command, train_csv), "cache")
 
 
 @pytest.mark.slow
-def test_a_missing_file_with_two_devices(tmp_path: Path) -> None:
+def test_a_missing_file_with_two_devices() -> None:
     """Only one of the processes prints the message."""
     options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_dir=run"]
-    command = [sys.executable, "-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    done = python("-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert [line for line in done.stderr.splitlines() if "gone.csv" in line] == [

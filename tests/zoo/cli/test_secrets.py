@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.secrets import refuse_secrets
 from datamodules.retrieval import ElasticsearchRetriever, FusedRetriever
-from tests.zoo.conftest import LABELS, SMALL, write_table
+from tests.zoo.conftest import LABELS, SMALL, Fit, write_table
 from zoo.cli import main
 from zoo.reproduce.table import load_table
 from zoo.runs import configs
@@ -100,6 +99,7 @@ WHOLE = '--data.retriever={"class_path": "ElasticsearchRetriever", "init_args": 
         [f"--api_key={SECRET}"],
         [f"--data.retriever.password={SECRET}"],
         ["--config=secret.yaml"],
+        ["--config=list.yaml"],
     ],
     ids=str,
 )
@@ -108,22 +108,25 @@ def test_no_way_of_giving_a_secret_shows_it(
 ) -> None:
     """Neither in a file, nor in what is printed; W&B has not started, so nothing of the command line is recorded."""
     retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@b:9200"}}
-    config = tmp_path / "secret.yaml"
-    config.write_text(yaml.safe_dump({"data": {"init_args": {"retriever": retriever}}}))
+    files = {
+        "secret.yaml": {"data": {"init_args": {"retriever": retriever}}},
+        "list.yaml": [{"token": SECRET}],
+    }
+    for name, contents in files.items():
+        Path(name).write_text(yaml.safe_dump(contents))
     options = ["--data.retriever=ElasticsearchRetriever", *given, "--model.features=M1", "--run_dir=run"]
     code = main(["fit", *SMALL, *options, f"--data.train_file={train_csv}", "--data.batch_size=many"])
     out, err = capfd.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "ELASTICSEARCH_API_KEY" in err
     assert SECRET not in err
-    config.unlink()
     assert [str(path) for path in tmp_path.rglob("*") if SECRET.encode() in str(path).encode()] == []
     assert not Path("run").exists()
 
 
 @pytest.mark.usefixtures("_wandb_offline")
 def test_files_of_a_run_hold_no_credential_of_the_environment(
-    fit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model without memory sends nothing, yet its configuration names a server."""
     monkeypatch.setenv("ELASTICSEARCH_API_KEY", SECRET)
@@ -142,7 +145,7 @@ def test_files_of_a_run_hold_no_credential_of_the_environment(
     assert url.encode() not in (run / "checkpoints" / "best.ckpt").read_bytes()
 
 
-def test_the_search_for_a_secret_would_find_one(fit: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_search_for_a_secret_would_find_one(fit: Fit, tmp_path: Path) -> None:
     """Checkpoints are not compressed: it is enough to search their bytes."""
     table = write_table(tmp_path / "train.csv", [(f"{SECRET} {i}", LABELS[i % 2]) for i in range(40)])
     run = fit("run", "--data.train_file", table)

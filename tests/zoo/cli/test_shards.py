@@ -13,16 +13,11 @@ from datamodules.core.shards import WHOLE, Shard
 from datamodules.retrieval import open_memory
 from datamodules.retrieval.dense.embeddings import Embeddings
 from tests.dialogues import made_up, write_published
-from tests.zoo.conftest import Fit, Result, Zoo, pair_rows, refusal, sentences, write_pairs, write_table
+from tests.zoo.conftest import Fit, Zoo, done, pair_rows, refusal, sentences, write_pairs, write_table
 from tests.zoo.retrieval_runs import trained
 from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
 from zoo.search import encode
 from zoo.tasks.classification.predictor import ClassificationPredictor
-
-
-def done(result: Result) -> Result:
-    assert result.code == 0, (result.out, result.err)
-    return result
 
 
 def same_as_one(zoo_command: Zoo, command: Sequence[object], output: str, count: int = 3) -> bytes:

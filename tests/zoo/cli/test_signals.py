@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,11 +20,10 @@ from safetensors.torch import load_file, save_file
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import finish_folder
-from tests.zoo.conftest import SMALL, Result, fill_disk, resume
+from tests.zoo.conftest import SMALL, Fit, Zoo, fill_disk, fit_options, refusal, resume
 from zoo.model_folder.folder import KIND
 from zoo.training.checkpoints import write_contents
 
-ROOT = str(Path(__file__).parents[3])
 #: Seconds.
 PATIENCE = 600
 
@@ -33,10 +32,8 @@ PATIENCE = 600
 def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """`zoo ...` in a process of its own, which leaves none behind, however the test ends."""
     command = [sys.executable, "-m", "zoo", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT}
     process = subprocess.Popen(
         command,
-        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -97,59 +94,36 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refused_fit(zoo_command: Callable[..., Result], train_csv: Path, *options: object) -> str:
-    """The message of a `zoo fit` that refuses its options."""
-    result = zoo_command("fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1", *options)
-    assert result.code == 2, result.err
-    (line,) = result.err.splitlines()
-    assert line.startswith("zoo: error: ")
-    return line
+def test_two_fits_in_one_folder_do_not_mix(copied_run: Path, zoo_command: Zoo, train_csv: Path) -> None:
+    before = files_of(copied_run)
+    resumed = ["fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=2"]
+    with FileLock(copied_run / ".lock"):  # as another process holds it
+        for command in (fit_options(train_csv), resumed):
+            refusal(zoo_command(*command), "--run_dir run: another `zoo fit` is at work there")
+        assert files_of(copied_run) == before
 
 
-def test_two_fits_in_one_folder_do_not_mix(
-    fit: Callable[..., Path], zoo_command: Callable[..., Result], train_csv: Path
-) -> None:
-    run = fit("run")
-    before = files_of(run)
-    with FileLock(run / ".lock"):  # as another process holds it
-        line = refused_fit(zoo_command, train_csv, "--run_dir=run")
-        assert "--run_dir run: another `zoo fit` is at work there" in line
-        line = zoo_command("fit", "--ckpt_path=run/checkpoints/last.ckpt").err
-        assert "--run_dir run: another `zoo fit` is at work there" in line
-        assert files_of(run) == before
-    fit("run")
-    assert files_of(Path("run.1")) == before
-
-
-def test_only_a_run_is_moved_aside(
-    zoo_command: Callable[..., Result], train_csv: Path, tmp_path: Path
-) -> None:
+def test_only_a_run_is_moved_aside(zoo_command: Zoo, train_csv: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "checkpoints").mkdir(parents=True)
     (home / "config.yaml").write_text("theme: dark\n")
     before = files_of(tmp_path)
-    assert "holds files, but no run" in refused_fit(zoo_command, train_csv, "--run_dir", home)
+    refusal(zoo_command(*fit_options(train_csv, "--run_dir", home)), "holds files, but no run")
     assert files_of(tmp_path) == before
 
 
 def test_a_run_that_one_is_in_is_not_moved_aside(
-    fit: Callable[..., Path],
-    zoo_command: Callable[..., Result],
-    train_csv: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    copied_run: Path, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = fit("run")
-    before = files_of(run)
-    monkeypatch.chdir(run / "checkpoints")
-    assert "the folder that you are in" in refused_fit(zoo_command, train_csv, "--run_dir=..")
-    assert files_of(run) == before
+    before = files_of(copied_run)
+    monkeypatch.chdir(copied_run / "checkpoints")
+    refusal(zoo_command(*fit_options(train_csv, "--run_dir=..")), "the folder that you are in")
+    assert files_of(copied_run) == before
 
 
-def test_a_refused_run_leaves_an_empty_folder_empty(
-    zoo_command: Callable[..., Result], train_csv: Path
-) -> None:
+def test_a_refused_run_leaves_an_empty_folder_empty(zoo_command: Zoo, train_csv: Path) -> None:
     Path("empty").mkdir()
-    refused_fit(zoo_command, train_csv, "--run_dir=empty", "--data.memory=gone")
+    refusal(zoo_command(*fit_options(train_csv, "--run_dir=empty", "--data.memory=gone")))
     assert list(Path("empty").iterdir()) == []
 
 
@@ -165,8 +139,8 @@ def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path, monkeypatch: pyt
 
 
 def test_checkpoints_are_written_beside_their_place(
-    fit: Callable[..., Path],
-    zoo_command: Callable[..., Result],
+    fit: Fit,
+    zoo_command: Zoo,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -186,25 +160,15 @@ def test_checkpoints_are_written_beside_their_place(
 
 
 @pytest.mark.parametrize("every", [1, 50])
-def test_a_training_that_diverges_is_one_line(
-    every: int, zoo_command: Callable[..., Result], train_csv: Path
-) -> None:
-    line = refused_fit(
-        zoo_command,
-        train_csv,
-        "--run_dir=run",
-        "--model.optimizer.lr=1e30",
-        "--trainer.max_epochs=9",
-        f"--trainer.log_every_n_steps={every}",
-    )
-    assert "training diverged" in line
-    assert "--model.optimizer.lr" in line
+def test_a_training_that_diverges_is_one_line(every: int, zoo_command: Zoo, train_csv: Path) -> None:
+    options = ["--model.optimizer.lr=1e30", "--trainer.max_epochs=9", f"--trainer.log_every_n_steps={every}"]
+    refusal(zoo_command(*fit_options(train_csv, *options)), "training diverged", "--model.optimizer.lr")
     assert not Path("run/summary.json").exists()
     assert "NaN" not in "".join(path.read_text() for path in Path("run").rglob("*.json"))
 
 
 def test_a_model_of_no_finite_weights_predicts_nothing(
-    trained_run: Path, zoo_command: Callable[..., Result], test_csv: Path
+    trained_run: Path, zoo_command: Zoo, test_csv: Path
 ) -> None:
     shutil.copytree(trained_run / "model", "partial")
     weights = load_file("partial/model.safetensors")
@@ -226,7 +190,7 @@ def test_a_model_of_no_finite_weights_predicts_nothing(
 
 @pytest.mark.parametrize("command", ["predict", "test"])
 def test_an_output_replaces_nothing_but_a_file(
-    command: str, trained_run: Path, zoo_command: Callable[..., Result], test_csv: Path
+    command: str, trained_run: Path, zoo_command: Zoo, test_csv: Path
 ) -> None:
     description = trained_run / "model" / "model.json"
     source = {"predict": "--input", "test": "--data.test_file"}[command]

@@ -6,44 +6,46 @@ import csv
 import io
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import LABELS, Fit, Zoo, last, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, Fit, Zoo, done, fit_options, last, refusal, sentences, write_table
 
 # --- test and validate ---
 
 
-def test_test_needs_only_the_model(fit: Fit, zoo_command: Zoo, train_csv: Path, test_csv: Path) -> None:
-    run = fit("run", "--trainer.max_epochs=5")
-    train_csv.unlink()
-    result = zoo_command("test", "--ckpt_path", run, "--data.test_file", test_csv, "--output", "out/m.json")
-    assert result.code == 0, result.err
+def test_scores_of_a_table_and_of_its_classes(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
+    command = ["test", "--ckpt_path", trained_run, "--data.test_file", test_csv, "--output", "out/m.json"]
+    header, *lines = done(zoo_command(*command)).out.partition("\nclass")[2].splitlines()
+    assert header.split() == ["precision", "recall", "f1", "support"]
+    support = {"fruit": 11, "metal": 10, "weather": 10}
+    assert {line.split()[0]: int(line.split()[-1]) for line in lines[:3]} == support
     scores = json.loads(Path("out/m.json").read_text())
     assert scores.pop("calibration")["rows"] == 31
     assert all(type(value) is float for value in scores.values())
     assert scores["rows"] == 31
+    assert {label: scores[f"support/{label}"] for label in LABELS} == support
     assert {"accuracy", "macro_f1", "micro_f1", "loss", *(f"f1/{label}" for label in LABELS)} <= scores.keys()
     pairs = sentences(31, seed=2)
-    predicted = zoo.load(run).predict([text for text, _ in pairs])
+    predicted = zoo.load(trained_run).predict([text for text, _ in pairs])
     right = sum(p.label == label for p, (_, label) in zip(predicted, pairs, strict=True))
     assert scores["accuracy"] == right / 31
-    assert scores["accuracy"] > 0.8
 
 
-def test_wrong_rows_are_listed_with_their_memories(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    run = fit("run", "--trainer.max_epochs=3")
+def test_wrong_rows_are_listed_with_their_memories(
+    trained_run: Path, zoo_command: Zoo, tmp_path: Path
+) -> None:
     # The seventh row has a label that its text belies.
     pairs = [*sentences(6, seed=7), ("old iron and copper", "fruit"), ("=1+1 zinc", "stone")]
     table = write_table(tmp_path / "test.csv", pairs)
-    result = zoo_command("test", "--ckpt_path", run, "--data.test_file", table, "--output", "s.json")
-    assert result.code == 0, result.err
+    done(zoo_command("test", "--ckpt_path", trained_run, "--data.test_file", table, "--output", "s.json"))
     with Path("s_errors.csv").open(newline="") as file:
         wrong = list(csv.DictReader(file))
-    predicted = zoo.load(run).predict([text for text, _ in pairs])
+    predicted = zoo.load(trained_run).predict([text for text, _ in pairs])
     expected = [
         (str(number), label, prediction.label)
         for number, (prediction, (_, label)) in enumerate(zip(predicted, pairs, strict=True))
@@ -59,48 +61,30 @@ def test_wrong_rows_are_listed_with_their_memories(fit: Fit, zoo_command: Zoo, t
         assert line.startswith(f"[{memory.label}] {memory.text} (id {memory.id}, score")
 
 
-def test_classes_have_their_support(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
-    command = ["test", "--ckpt_path", trained_run, "--data.test_file", test_csv, "--output", "s.json"]
-    header, *lines = zoo_command(*command).out.partition("\nclass")[2].splitlines()
-    assert header.split() == ["precision", "recall", "f1", "support"]
-    assert {line.split()[0]: line.split()[-1] for line in lines[:3]} == {
-        "fruit": "11", "metal": "10", "weather": "10",
-    }  # fmt: skip
-    assert json.loads(Path("s.json").read_text())["support/fruit"] == 11
-
-
 def test_test_counts_unknown_labels(
     trained_run: Path, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = write_table(tmp_path / "strange.csv", [*sentences(9, seed=5), ("old grey stone", "stone")])
-    result = zoo_command("test", "--ckpt_path", trained_run, "--data.test_file", table, "--output", "m.json")
-    assert result.code == 0, result.err
+    done(zoo_command("test", "--ckpt_path", trained_run, "--data.test_file", table, "--output", "m.json"))
     scores = json.loads(Path("m.json").read_text())
     assert (scores["rows"], scores["unknown_labels"]) == (10, 1)
     assert f"{table}: 1 of 10 rows have a label that training lacks" in caplog.text
 
 
-def test_validate_repeats_the_score_of_the_run(fit: Fit, zoo_command: Zoo) -> None:
-    run = fit("run", "--trainer.max_epochs=2")
-    result = zoo_command(
-        "validate", "--ckpt_path", run, "--config", run / "config.yaml", "--output", "v.json"
-    )
-    assert result.code == 0, result.err
-    best_score = json.loads((run / "summary.json").read_text())["best_score"]
+def test_validate_repeats_the_score_of_the_run(trained_run: Path, zoo_command: Zoo) -> None:
+    table = ["--config", trained_run / "config.yaml", "--output", "v.json"]
+    done(zoo_command("validate", "--ckpt_path", trained_run, *table))
+    best_score = json.loads((trained_run / "summary.json").read_text())["best_score"]
     assert json.loads(Path("v.json").read_text())["accuracy"] == best_score
 
 
-def test_validate_without_the_training_table(
-    fit: Fit, zoo_command: Zoo, train_csv: Path, test_csv: Path
+def test_validate_and_test_score_other_rows_alike(
+    trained_run: Path, zoo_command: Zoo, test_csv: Path
 ) -> None:
-    run = fit("run")
-    train_csv.unlink()
-    refusal(zoo_command("validate", "--ckpt_path", run), "--data.validation_file", "config.yaml")
-    # Other rows need the memory and not the training table; they score as test rows do.
+    refusal(zoo_command("validate", "--ckpt_path", trained_run), "--data.validation_file", "config.yaml")
     for command, option in (("validate", "validation_file"), ("test", "test_file")):
         options = [f"--data.{option}", test_csv, "--output", f"{command}.json"]
-        result = zoo_command(command, "--ckpt_path", run, *options)
-        assert result.code == 0, result.err
+        done(zoo_command(command, "--ckpt_path", trained_run, *options))
     scores = [json.loads(Path(f"{command}.json").read_text()) for command in ("validate", "test")]
     assert "calibration" in scores[1].keys() - scores[0].keys()
     assert scores[0] == {name: score for name, score in scores[1].items() if name != "calibration"}
@@ -115,13 +99,18 @@ def test_data_of_another_kind_is_refused(trained_run: Path, zoo_command: Zoo, te
 # --- predict ---
 
 
+@pytest.fixture(scope="session")
+def longer(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five epochs."""
+    table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
+    return trained(*map(str, fit_options(table, "--trainer.max_epochs=5")))
+
+
 @pytest.mark.parametrize("source", ["csv", "jsonl", "txt", "stdin"])
 def test_predict(
-    source: str, fit: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, longer: Path, zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = fit("run", "--trainer.max_epochs=5")
     training = dict(sentences(90, seed=1))
-    train_csv.unlink()
     texts = ["some ripe apple", "the rain and the wind", "old iron", ""]
     options: list[object] = ["--input", tmp_path / f"in.{source}", "--output", tmp_path / "new" / "out.jsonl"]
     if source == "csv":
@@ -134,8 +123,7 @@ def test_predict(
     else:
         monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(texts) + "\n"))
         options = ["--input", "-"]
-    result = zoo_command("predict", "--ckpt_path", run, *options)
-    assert result.code == 0, result.err
+    result = done(zoo_command("predict", "--ckpt_path", longer, *options))
     written = result.out if source == "stdin" else (tmp_path / "new" / "out.jsonl").read_text()
     records = [json.loads(line) for line in written.splitlines()]
     assert [record["text"] for record in records] == texts
@@ -165,8 +153,7 @@ def test_predict_reads_the_columns_of_the_training(
     table = write_table(tmp_path / "two_columns.csv", two_columns, columns=columns)
     run = fit("run", "--data.train_file", table, "--data.text_column=[head,body]")
     write_table(tmp_path / "new.csv", [("old", "iron", "")], columns=columns)
-    result = zoo_command("predict", "--ckpt_path", run, "--input", tmp_path / "new.csv")
-    assert result.code == 0, result.err
+    result = done(zoo_command("predict", "--ckpt_path", run, "--input", tmp_path / "new.csv"))
     assert json.loads(result.out)["text"] == "old iron"
 
 
@@ -178,8 +165,7 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -
     table.write_text("\n".join(["key\ttext\tlabel", *rows]) + "\n")
     run = fit("run", "--data.train_file", table, "--data.quotes=true")
     options = ["--ckpt_path", run, "--input", table]
-    result = zoo_command("predict", *options, "--id_column=key", "--output=out.jsonl")
-    assert result.code == 0, result.err
+    done(zoo_command("predict", *options, "--id_column=key", "--output=out.jsonl"))
     records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert [(record["id"], record["text"]) for record in records] == [
         (f"T-{i}", f"{text}\nmore") for i, (text, _) in enumerate(pairs)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
-import zoo
-from tests.zoo.conftest import Zoo
+from tests.zoo.conftest import Zoo, done
+from tests.zoo.examples import EXAMPLES
 from zoo.runs.configs import find, names
 
-EXAMPLES = Path(zoo.__file__).parents[1] / "examples"
 #: A configuration of W&B, not of a run.
 SWEEP = EXAMPLES / "logger" / "sweep.yaml"
 CONFIGURATIONS = [*map(str, names()), str(EXAMPLES / "demo" / "demo.yaml")]
@@ -23,14 +20,12 @@ def test_the_sweep(zoo_command: Zoo) -> None:
     command = [word for word in sweep["command"] if word != "${args}"]
     assert command[:2] == ["zoo", "fit"]
     options = [f"--{name}={value}" for name, value in values.items()]
-    result = zoo_command("fit", *command[2:], *options, "--print_config")
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *command[2:], *options, "--print_config"))
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_configuration_has_its_effect(name: str, zoo_command: Zoo) -> None:
-    result = zoo_command("fit", "--config=knn_bilstm/ag_news", "--config", name, "--print_config")
-    assert result.code == 0, result.err
+    result = done(zoo_command("fit", "--config=knn_bilstm/ag_news", "--config", name, "--print_config"))
     check(yaml.safe_load(find(name).read_text()), yaml.safe_load(result.out))
 
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Zoo
+from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.retrieval_runs import trained
 from zoo.tasks.retrieval.predictor import ReadText
 
-SCRIPT = Path(__file__).parents[3] / "examples" / "lstm_rnn" / "keywords.py"
+SCRIPT = EXAMPLES / "lstm_rnn" / "keywords.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("keywords", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["keywords"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(SCRIPT)
 
 
 def made_up(y: list[list[float]], directions: int = 1) -> ReadText:
@@ -58,9 +52,7 @@ def test_both_directions_must_agree_and_the_first_word_has_the_other_alone(scrip
     assert script.find_keywords(one_word) == [False]
 
 
-def test_the_files_of_a_trained_model(
-    script: Any, zoo_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_of_a_trained_model(script: Any, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained(zoo_command, Path("clicks"), "run", "--model.bidirectional=true", hidden_size=12)
     texts = {"query": "where is the old apple", "document": "snow and apple near the storm"}
     options = [word for side, text in texts.items() for word in (f"--{side}", text)]

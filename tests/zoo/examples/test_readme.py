@@ -7,14 +7,13 @@ import gzip
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.clicks import write_collection
 from tests.dialogues import made_up, write_jsonl, write_published
-from tests.zoo.conftest import LABELS, Result, sentences
+from tests.zoo.conftest import LABELS, Zoo, sentences
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("README.md"))]
@@ -132,7 +131,7 @@ def test_the_pages_have_commands() -> None:
     [PAGES[0], *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES[1:])],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
+def test_commands_of(page: Path, zoo_command: Zoo) -> None:
     for command in commands_of(page):
         text = shlex.join(command)
         if command[0] == "reproduce":

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import optuna
 import pytest
 
-from tests.zoo.conftest import SMALL, Zoo
-
-ROOT = Path(__file__).parents[3]
+from tests.zoo.conftest import SMALL, Zoo, done, python
+from tests.zoo.examples import EXAMPLES
 
 
 def sweep(*options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "examples" / "sweeps" / "sweep.py", "--folder=sweeps/topics", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [str(each) for each in command], env=environment, capture_output=True, text=True, timeout=600
-    )
+    return python(EXAMPLES / "sweeps" / "sweep.py", "--folder=sweeps/topics", *options)
 
 
 @pytest.mark.slow
 def test_a_sweep_is_resumed_and_compared(train_csv: Path, zoo_command: Zoo) -> None:
     options = [*SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1"]
-    done = sweep("--trials=1", *options)
-    assert done.returncode == 0, done.stderr
+    swept = sweep("--trials=1", *options)
+    assert swept.returncode == 0, swept.stderr
     first = (Path("sweeps/topics/trial-0/summary.json")).read_bytes()
-    done = sweep("--trials=2", *options)
-    assert done.returncode == 0, done.stderr
+    swept = sweep("--trials=2", *options)
+    assert swept.returncode == 0, swept.stderr
     assert Path("sweeps/topics/trial-0/summary.json").read_bytes() == first
     study = optuna.load_study(study_name="zoo", storage="sqlite:///sweeps/topics/trials.db")
     assert len(study.trials) == 2
@@ -40,16 +33,15 @@ def test_a_sweep_is_resumed_and_compared(train_csv: Path, zoo_command: Zoo) -> N
         assert trial.value == summary["best_score"]
         config = Path(f"sweeps/topics/trial-{trial.number}/config.yaml").read_text()
         assert f"features: {trial.params['model.features']}" in config
-    assert f"sweeps/topics/trial-{study.best_trial.number} " in done.stdout
-    result = zoo_command("compare", *sorted(Path("sweeps/topics").glob("trial-*")))
-    assert result.code == 0, result.err
+    assert f"sweeps/topics/trial-{study.best_trial.number} " in swept.stdout
+    result = done(zoo_command("compare", *sorted(Path("sweeps/topics").glob("trial-*"))))
     assert "model.optimizer.lr" in result.out
 
 
 def test_a_wrong_option_ends_a_sweep(train_csv: Path) -> None:
-    done = sweep("--trials=2", *SMALL, "--data.train_file=gone.csv")
-    assert done.returncode == 2
-    assert "gone.csv" in done.stderr
-    assert "Traceback" not in done.stderr
+    swept = sweep("--trials=2", *SMALL, "--data.train_file=gone.csv")
+    assert swept.returncode == 2
+    assert "gone.csv" in swept.stderr
+    assert "Traceback" not in swept.stderr
     study = optuna.load_study(study_name="zoo", storage="sqlite:///sweeps/topics/trials.db")
     assert len(study.trials) == 1

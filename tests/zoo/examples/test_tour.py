@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+from tests.zoo.examples import EXAMPLES
 
 
 @pytest.mark.slow

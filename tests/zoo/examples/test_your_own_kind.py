@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.conftest import COMMON_WORDS, Result
+from tests.zoo.conftest import COMMON_WORDS, Zoo, done, python
+from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.processes import DDP
 
-Command = Callable[..., Result]
-PAGE = Path(__file__).parents[3] / "examples" / "your_own_kind" / "rating.py"
+PAGE = EXAMPLES / "your_own_kind" / "rating.py"
 #: Word -> its share in the rating of a text.
 WORTH = {"awful": -4.0, "poor": -2.0, "fair": 0.0, "good": 2.0, "superb": 4.0}
 FIT = [
@@ -32,13 +27,7 @@ FIT = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _page() -> None:
-    """Import the page, which registers its classes."""
-    spec = importlib.util.spec_from_file_location("rating", PAGE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rating"] = module
-    spec.loader.exec_module(module)
+    imported(PAGE)
 
 
 def write_ratings(path: Path, number: int, seed: int) -> Path:
@@ -59,31 +48,23 @@ def train(tmp_path: Path) -> Path:
     return write_ratings(tmp_path / "train.csv", 120, seed=1)
 
 
-def run(command: Command, *arguments: object) -> Result:
-    result = command(*arguments)
-    assert result.code == 0, result.err
-    return result
-
-
 def test_the_page_is_one_short_file() -> None:
     assert len(PAGE.read_text().splitlines()) < 120
 
 
-def test_fit_validate_test_and_predict_with_a_memory(
-    zoo_command: Command, train: Path, tmp_path: Path
-) -> None:
-    run(zoo_command, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=8", "--run_dir=run")
+def test_fit_validate_test_and_predict_with_a_memory(zoo_command: Zoo, train: Path, tmp_path: Path) -> None:
+    done(zoo_command("fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=8", "--run_dir=run"))
     best = Path("run")
-    run(zoo_command, "validate", "--ckpt_path", best, "--config=run/config.yaml", "--output=validation.json")
+    done(zoo_command("validate", "--ckpt_path", best, "--config=run/config.yaml", "--output=validation.json"))
     summary = json.loads(Path("run/summary.json").read_text())
     validated = json.loads(Path("validation.json").read_text())
     assert validated["r2"] == pytest.approx(summary["best_score"])
     assert validated["r2"] > 0.5
     new = write_ratings(tmp_path / "test.csv", 40, seed=2)
-    run(zoo_command, "test", "--ckpt_path", best, "--data.test_file", new, "--output=test.json")
+    done(zoo_command("test", "--ckpt_path", best, "--data.test_file", new, "--output=test.json"))
     assert json.loads(Path("test.json").read_text())["r2"] > 0.5
 
-    run(zoo_command, "predict", "--ckpt_path", best, "--input", new, "--output=out.jsonl")
+    done(zoo_command("predict", "--ckpt_path", best, "--input", new, "--output=out.jsonl"))
     lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     with new.open() as file:
         truth = [float(row["rating"]) for row in csv.DictReader(file)]
@@ -92,28 +73,22 @@ def test_fit_validate_test_and_predict_with_a_memory(
     # Memories count: with texts that were all rated 9, ratings increase.
     nines = tmp_path / "nines.csv"
     nines.write_text("text,rating\n" + "".join(f"{word} text,9\n" for word in WORTH))
-    run(zoo_command, "index", "--file", nines, "--memory=nines", "--label_column=rating")
-    run(zoo_command, "predict", "--ckpt_path", best, "--input", new, "--memory=nines", "--output=nines.jsonl")
+    done(zoo_command("index", "--file", nines, "--memory=nines", "--label_column=rating"))
+    done(
+        zoo_command("predict", "--ckpt_path", best, "--input", new, "--memory=nines", "--output=nines.jsonl")
+    )
     higher = [json.loads(line)["rating"] for line in Path("nines.jsonl").read_text().splitlines()]
     assert np.mean(higher) > np.mean([line["rating"] for line in lines]) + 0.1
     assert type(zoo.load(best).model).__name__ == "MeanOfWords"
 
 
 @pytest.mark.slow
-def test_one_and_two_processes_print_the_same_digits(
-    zoo_command: Command, train: Path, tmp_path: Path
-) -> None:
+def test_one_and_two_processes_print_the_same_digits(zoo_command: Zoo, train: Path, tmp_path: Path) -> None:
     """31 rows in batches of 5: the repeated batch has weight 0. And a training on two processes."""
-    run(zoo_command, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=run")
+    done(zoo_command("fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=run"))
     table = write_ratings(tmp_path / "test.csv", 31, seed=4)
-    given = [
-        "test",
-        "--ckpt_path=run",
-        "--data.test_file",
-        table,
-        "--data.eval_batch_size=5",
-    ]
-    run(zoo_command, *given, "--output=one.json", "--trainer.accelerator=cpu")
+    given = ["test", "--ckpt_path=run", "--data.test_file", table, "--data.eval_batch_size=5"]
+    done(zoo_command(*given, "--output=one.json", "--trainer.accelerator=cpu"))
     page(*given, "--output=two.json", *DDP)
     assert json.loads(Path("one.json").read_text()) == json.loads(Path("two.json").read_text())
     page("fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=two", *DDP)
@@ -122,12 +97,5 @@ def test_one_and_two_processes_print_the_same_digits(
 
 def page(*arguments: object) -> None:
     """Run the page as a program of its own: processes are forked from a young parent without threads."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PAGE.parents[2])}
-    done = subprocess.run(
-        [sys.executable, str(PAGE), *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    ended = python(PAGE, *arguments)
+    assert ended.returncode == 0, ended.stderr

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +11,15 @@ import torch
 
 import zoo
 from tests.zoo.adapters import ADAPTERS
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done, refusal
+from tests.zoo.examples import EXAMPLES, imported
 
-Command = Callable[..., Result]
-PAGE = Path(__file__).parents[3] / "examples" / "your_own_model" / "soft_vote.py"
+PAGE = EXAMPLES / "your_own_model" / "soft_vote.py"
 
 
 @pytest.fixture(scope="module")
 def page() -> Any:
-    spec = importlib.util.spec_from_file_location("soft_vote", PAGE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["soft_vote"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def run(command: Command, *arguments: object) -> Result:
-    result = command(*arguments)
-    assert result.code == 0, result.err
-    return result
+    return imported(PAGE)
 
 
 def test_the_page_is_one_short_file() -> None:
@@ -42,42 +28,32 @@ def test_the_page_is_one_short_file() -> None:
 
 @pytest.mark.usefixtures("page")
 def test_fit_test_predict_and_share(
-    zoo_command: Command, train_csv: Path, test_csv: Path, tmp_path: Path
+    zoo_command: Zoo, train_csv: Path, test_csv: Path, tmp_path: Path
 ) -> None:
-    run(
-        zoo_command, "fit", "--model=SoftVote", "--model.word_size=8", "--model.optimizer=torch.optim.Adam",
-        "--model.optimizer.lr=0.05", "--data=ClassificationDataModule", "--data.train_file", train_csv,
-        "--data.num_memories=3", "--data.validation_split=0.2",
-        "--trainer.max_epochs=5", "--trainer.accelerator=cpu",
-        "--trainer.enable_progress_bar=false", "--run_dir=run",
-    )  # fmt: skip
+    options = [
+        "--model=SoftVote", "--model.word_size=8", "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.05",
+        *SMALL_DATA, "--data.train_file", train_csv, "--trainer.max_epochs=5", *QUIET_TRAINER, "--run_dir=run",
+    ]  # fmt: skip
+    done(zoo_command("fit", *options))
     best = Path("run")
-    run(zoo_command, "test", "--ckpt_path", best, "--data.test_file", test_csv, "--output=test.json")
+    done(zoo_command("test", "--ckpt_path", best, "--data.test_file", test_csv, "--output=test.json"))
     assert json.loads(Path("test.json").read_text())["accuracy"] > 0.8
 
     Path("texts.txt").write_text("a ripe apple\nsome gold\n")
-    run(zoo_command, "predict", "--ckpt_path", best, "--input=texts.txt", "--output=out.jsonl")
+    done(zoo_command("predict", "--ckpt_path", best, "--input=texts.txt", "--output=out.jsonl"))
     for line in Path("out.jsonl").read_text().splitlines():
         weights = [memory["weight"] for memory in json.loads(line)["memories"]]
         assert sum(weights) == pytest.approx(1)
 
-    run(zoo_command, "export", "run", "folder")
+    done(zoo_command("export", "run", "folder"))
     texts = ["a ripe apple", "rain"]
     exported, kept = zoo.load("folder").predict(texts), zoo.load(best).predict(texts)
     assert [each.probability for each in exported] == [each.probability for each in kept]
 
 
-def test_a_wrong_option_is_named(page: Any, zoo_command: Command, train_csv: Path) -> None:
-    result = zoo_command(
-        "fit",
-        "--model=SoftVote",
-        "--model.sharpness=0",
-        "--data=ClassificationDataModule",
-        "--data.train_file",
-        train_csv,
-    )
-    assert result.code != 0
-    assert "model.sharpness=0" in result.err
+def test_a_wrong_option_is_named(page: Any, zoo_command: Zoo, train_csv: Path) -> None:
+    options = ["--model=SoftVote", "--model.sharpness=0", *SMALL_DATA, "--data.train_file", train_csv]
+    refusal(zoo_command("fit", *options), "model.sharpness=0")
 
 
 def test_the_model_keeps_the_rules_of_the_page(page: Any, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from sklearn.utils import estimator_checks, get_tags
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever
-from tests.zoo.conftest import Zoo, write_table
+from tests.zoo.conftest import Zoo, done, python, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.python.test_fitting import COMMAND, ENSEMBLE, NETWORK, NEW, TEXTS, TOPICS
 from zoo import MemoryClassifier
@@ -111,10 +109,7 @@ def test_a_pickled_classifier_needs_no_other_file(tmp_path: Path) -> None:
         "import json, pickle, sys, zoo; model = pickle.load(open('pickled', 'rb'));"
         f"print(json.dumps(model.predict_proba({NEW!r}).tolist()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert json.loads(done.stdout) == expected
+    assert json.loads(python("-c", code).stdout) == expected
     assert pickle.loads(pickle.dumps(small())).get_params() == small().get_params()
 
 
@@ -165,12 +160,12 @@ def test_cross_validation_equals_fits_by_the_command(tmp_path: Path, zoo_command
             write_table(tmp_path / f"{fold}-{len(rows)}.csv", [pairs[row] for row in rows])
             for rows in (train, test)
         ]
-        result = zoo_command("fit", *COMMAND, f"--data.train_file={tables[0]}", f"--run_dir=run{fold}")
-        assert result.code == 0, result.err
-        result = zoo_command(
-            "test", f"--ckpt_path=run{fold}", f"--data.test_file={tables[1]}", "--output=scores.json"
+        done(zoo_command("fit", *COMMAND, f"--data.train_file={tables[0]}", f"--run_dir=run{fold}"))
+        done(
+            zoo_command(
+                "test", f"--ckpt_path=run{fold}", f"--data.test_file={tables[1]}", "--output=scores.json"
+            )
         )
-        assert result.code == 0, result.err
         by_command.append(json.loads(Path("scores.json").read_text())["accuracy"])
     assert len(set(scores)) > 1
     assert scores.astype(np.float32).tolist() == np.array(by_command, np.float32).tolist()

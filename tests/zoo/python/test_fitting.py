@@ -14,7 +14,7 @@ import yaml
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
-from tests.zoo.conftest import LABELS, SMALL, Zoo, sentences
+from tests.zoo.conftest import LABELS, SMALL, Zoo, done, sentences
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from tests.zoo.runs.test_training import state_of_the_process
 
@@ -39,8 +39,8 @@ def options_of(command: list[str]) -> dict[str, Any]:
     return options
 
 
-#: Without --data, the command takes the options of its recipe, as `zoo.fit` does.
-COMMAND = [option for option in SMALL_ENSEMBLE if not option.startswith("--data=")]
+#: Without --model and --data, the command takes its default model with the options of the recipe, as `zoo.fit` does.
+COMMAND = [option for option in SMALL_ENSEMBLE if not option.startswith(("--data=", "--model="))]
 ENSEMBLE = options_of(COMMAND)
 NETWORK = {**options_of(SMALL), "trainer": {"accelerator": "cpu", "max_epochs": 1}}
 
@@ -52,8 +52,7 @@ def probabilities(model: Any) -> list[list[float]]:
 def test_texts_a_table_and_the_command_give_the_same_model(
     train_csv: Path, zoo_command: Zoo, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    result = zoo_command("fit", *COMMAND, f"--data.train_file={train_csv}", "--run_dir=run")
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *COMMAND, f"--data.train_file={train_csv}", "--run_dir=run"))
     expected = probabilities(zoo.load("run"))
     of_table = zoo.fit(train_csv, run_dir="of_table", **ENSEMBLE)
     of_texts = zoo.fit(pd.Series(TEXTS, index=range(5, 95)), np.array(TOPICS, object), **ENSEMBLE)
@@ -63,20 +62,6 @@ def test_texts_a_table_and_the_command_give_the_same_model(
     assert probabilities(zoo.load("of_table")) == expected
     assert of_table.answer.as_json() == of_texts.answer.as_json() == zoo.load("run").answer.as_json()
     assert of_table.answer.as_markdown() == Path("run/answer.md").read_text()
-
-
-def test_the_default_is_the_recipe_of_the_command(train_csv: Path, zoo_command: Zoo) -> None:
-    small = ["--model.hidden_size=4", "--model.word_size=4", "--trainer.max_epochs=1"]
-    quiet = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    result = zoo_command("fit", f"--data.train_file={train_csv}", "--run_dir=run", *small, *quiet)
-    assert result.code == 0, result.err
-    model = zoo.fit(
-        TEXTS,
-        TOPICS,
-        model_options={"hidden_size": 4, "word_size": 4},
-        trainer={"max_epochs": 1, "accelerator": "cpu"},
-    )
-    assert probabilities(model) == probabilities(zoo.load("run"))
 
 
 def test_a_temporary_folder_goes_with_its_model_and_an_export_stays(tmp_path: Path) -> None:

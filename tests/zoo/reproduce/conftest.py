@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import yaml
@@ -14,6 +14,9 @@ import yaml
 from tests.zoo.conftest import sentences, write_table
 from zoo.cli import main
 from zoo.reproduce import run as runs_of_a_table
+
+#: Returns the commands that ran since its last call.
+Calls: TypeAlias = Callable[[], list[list[str]]]
 
 BASE: dict[str, Any] = {
     "model": {
@@ -90,7 +93,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Replaces `zoo` in runs; returns the commands since its last call."""
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     # -S -E: without packages it starts faster.

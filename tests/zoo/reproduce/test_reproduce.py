@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,12 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
-from tests.zoo.conftest import LABELS, Result, sentences, write_table
-from tests.zoo.reproduce.conftest import MAJORITY, ROWS, STAND_IN, write_yaml
+from tests.zoo.conftest import LABELS, Zoo, done, sentences, write_table
+from tests.zoo.reproduce.conftest import MAJORITY, ROWS, STAND_IN, Calls, write_yaml
 from zoo.reproduce import run as runs_of_a_table
-from zoo.reproduce.command import run_table as reproduce
+from zoo.reproduce.command import reproduce
 from zoo.reproduce.run import RowFailed, as_arguments
 from zoo.reproduce.table import load_table, shipped_tables
-
-Command = Callable[..., Result]
 
 
 def table_text() -> str:
@@ -40,7 +37,7 @@ def table_text() -> str:
 # --- what is written ---
 
 
-def test_a_table_is_what_its_runs_were(data_dir: Path, test_csv: Path, stand_in: Any) -> None:
+def test_a_table_is_what_its_runs_were(data_dir: Path, test_csv: Path, stand_in: Calls) -> None:
     name = write_yaml(ROWS, seeds=3)
     figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
     out = Path("out")
@@ -60,7 +57,7 @@ def test_a_table_is_what_its_runs_were(data_dir: Path, test_csv: Path, stand_in:
 
 
 def test_every_run_is_a_fit_and_a_test_with_its_options(
-    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
+    data_dir: Path, test_csv: Path, stand_in: Calls
 ) -> None:
     rows = {
         "first": {"overrides": {"model.features": "M1"}},
@@ -91,14 +88,14 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
     assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
 
 
-def test_names_of_classes_are_no_files(data_dir: Path, stand_in: Callable[[], list[list[str]]]) -> None:
+def test_names_of_classes_are_no_files(data_dir: Path, stand_in: Calls) -> None:
     rows = {"M1": {"overrides": {"model.features": "M1", "data.class_names": ["fruit", "metal", "weather"]}}}
     reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
     assert '--data.class_names=["fruit", "metal", "weather"]' in stand_in()[0]
 
 
 def test_the_rows_of_a_models_own_table_are_metrics(
-    data_dir: Path, test_csv: Path, stand_in: Any, tmp_path: Path
+    data_dir: Path, test_csv: Path, stand_in: Calls, tmp_path: Path
 ) -> None:
     lines = [{"name": name, "accuracy": value} for name, value in (("svm", 0.5), ("all", 0.75))]
     output = json.dumps({"accuracy": 0.75, "answer": {"rows": lines}})
@@ -123,10 +120,10 @@ GROWING: dict[str, Any] = {
 
 
 def test_a_row_grows_the_memory_of_another_rows_model(
-    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
+    data_dir: Path, test_csv: Path, stand_in: Calls
 ) -> None:
     name = write_yaml(GROWING, seeds=1, columns_without_header={"text_column": 0, "label_column": 1})
-    first = reproduce(name, str(data_dir), rows=["grown to 30", "grown"], run_dir="out")
+    first = reproduce(name, str(data_dir), rows="grown to 30,grown", run_dir="out")
     # The row that it grows from is run with it, and only that one is trained.
     assert list(first) == ["M1", "grown to 30", "grown"]
     calls = stand_in()
@@ -175,17 +172,17 @@ def repeated(rows: Rows) -> set[str]:
     return {text for text, count in counts.items() if count > 1}
 
 
-def test_a_run_with_another_growth_is_refused(data_dir: Path, stand_in: Any) -> None:
+def test_a_run_with_another_growth_is_refused(data_dir: Path, stand_in: Calls) -> None:
     reproduce(write_yaml(GROWING), str(data_dir), run_dir="out")
     changed = {**GROWING, "grown": {"grow_from": "M1", "rows_per_class": 20}}
     with pytest.raises(InputError, match=r"out/grown/seed-1: was run with other options"):
         reproduce(write_yaml(changed), str(data_dir), run_dir="out")
     retrained = {**GROWING, "M1": {"overrides": {**GROWING["M1"]["overrides"], "model.dropout": 0.5}}}
     with pytest.raises(InputError, match=r"was run with other options"):
-        reproduce(write_yaml(retrained), str(data_dir), rows=["grown"], run_dir="out")
+        reproduce(write_yaml(retrained), str(data_dir), rows="grown", run_dir="out")
 
 
-def test_a_memory_that_can_not_grow_is_named(data_dir: Path, stand_in: Any) -> None:
+def test_a_memory_that_can_not_grow_is_named(data_dir: Path, stand_in: Calls) -> None:
     rows = {
         "broken": {"overrides": {"model.features": "M2"}},
         "of broken": {"grow_from": "broken"},
@@ -231,7 +228,7 @@ def test_a_real_memory_grows_without_training(data_dir: Path, test_csv: Path) ->
 
 
 def test_finished_runs_are_kept_and_half_a_run_is_repeated(
-    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
+    data_dir: Path, test_csv: Path, stand_in: Calls
 ) -> None:
     name = write_yaml(ROWS)
     first = reproduce(name, str(data_dir), run_dir="out")
@@ -254,9 +251,7 @@ def test_finished_runs_are_kept_and_half_a_run_is_repeated(
     assert [call[0] for call in stand_in()] == ["fit", "test"] * 2
 
 
-def test_processes_on_one_folder_do_each_run_once(
-    data_dir: Path, stand_in: Callable[[], list[list[str]]]
-) -> None:
+def test_processes_on_one_folder_do_each_run_once(data_dir: Path, stand_in: Calls) -> None:
     name = write_yaml(ROWS)
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(lambda _: reproduce(name, str(data_dir), run_dir="out"), range(2))
@@ -264,9 +259,7 @@ def test_processes_on_one_folder_do_each_run_once(
     assert len(stand_in()) == 5
 
 
-def test_a_run_with_other_options_or_data_is_refused(
-    data_dir: Path, stand_in: Callable[[], list[list[str]]]
-) -> None:
+def test_a_run_with_other_options_or_data_is_refused(data_dir: Path, stand_in: Calls) -> None:
     reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
     stand_in()
     changed = write_yaml({**ROWS, "M7": {"overrides": {"model.dropout": 0.5}}})
@@ -279,32 +272,32 @@ def test_a_run_with_other_options_or_data_is_refused(
 
 
 def test_another_test_file_of_the_same_size_is_another_test(
-    data_dir: Path, test_csv: Path, stand_in: Any
+    data_dir: Path, test_csv: Path, stand_in: Calls
 ) -> None:
     table = write_yaml(ROWS)
-    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     assert [call[0] for call in stand_in()] == ["fit", "test"]
     contents = test_csv.read_text()
     test_csv.write_text(contents.swapcase())
     assert test_csv.stat().st_size == len(contents)
     with pytest.raises(InputError):  # the header has other names now
-        reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+        reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     test_csv.write_text(contents.replace("plum", "mulp"))
-    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     assert [call[0] for call in stand_in()] == ["test"]
 
 
-def test_a_table_only_grows(data_dir: Path, stand_in: Any) -> None:
+def test_a_table_only_grows(data_dir: Path, stand_in: Calls) -> None:
     table = write_yaml(ROWS)
     whole = reproduce(table, str(data_dir), seeds=2)
     stand_in()
-    assert reproduce(table, str(data_dir), rows=["majority"], seeds=1) == whole
-    assert reproduce(table, str(data_dir), rows=["M7"], seeds=1) == whole
+    assert reproduce(table, str(data_dir), rows="majority", seeds=1) == whole
+    assert reproduce(table, str(data_dir), rows="M7", seeds=1) == whole
     assert stand_in() == []
 
 
 def test_a_row_that_fails_is_named_and_the_others_finish(
-    data_dir: Path, stand_in: Any, zoo_command: Command
+    data_dir: Path, stand_in: Calls, zoo_command: Zoo
 ) -> None:
     rows = {
         "broken": {"overrides": {"model.features": "M2"}, "paper": 91.5},
@@ -329,10 +322,10 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
     assert "Failed: broken, seed 1: M2 is out of order" in table_text()
     # A failed run is repeated.
     with pytest.raises(RowFailed, match="1 of the runs failed: broken, seed 1"):
-        reproduce("small.yaml", str(data_dir), rows=["broken"], seeds=1, run_dir="out")
+        reproduce("small.yaml", str(data_dir), rows="broken", seeds=1, run_dir="out")
 
 
-def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Any, zoo_command: Command) -> None:
+def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Calls, zoo_command: Zoo) -> None:
     table = write_yaml({"M1": ROWS["M1"]}, description="red \x1b[31m text")
     result = zoo_command("reproduce", table, "--data_dir", data_dir, "--run_dir=out", "--seeds=1")
     assert result.code == 0, result.err
@@ -364,7 +357,7 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
         assert figures[row]["val/accuracy"]["mean"] == pytest.approx(summary["best_score"], abs=1e-6)
     assert not list(Path("out").glob("*/seed-1.[0-9]*"))  # nothing of the half run is left
 
-    figures = reproduce(name, str(data_dir), str(test_csv), rows=["M1"], run_dir="out")
+    figures = reproduce(name, str(data_dir), str(test_csv), rows="M1", run_dir="out")
     assert figures["M1"]["test/rows"]["mean"] == 31
     assert (
         figures["M1"]["test/accuracy"]["mean"]
@@ -387,9 +380,7 @@ def test_reference_rows_are_scored_on_the_same_rows(data_dir: Path, test_csv: Pa
     assert figures["NeighborVote"]["test/accuracy"]["mean"] > 0.9
 
 
-def test_a_test_without_a_header_is_read_by_number(
-    data_dir: Path, stand_in: Callable[[], list[list[str]]]
-) -> None:
+def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Calls) -> None:
     pairs = sentences(9, seed=3)
     with Path("bare.csv").open("w", newline="") as file:
         csv.writer(file).writerows((label, text) for text, label in pairs)
@@ -427,7 +418,7 @@ def test_a_test_without_a_header_is_read_by_number(
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str], message: str, data_dir: Path, stand_in: Any, zoo_command: Command
+    arguments: list[str], message: str, data_dir: Path, stand_in: Calls, zoo_command: Zoo
 ) -> None:
     write_yaml(ROWS)
     result = zoo_command("reproduce", *arguments)
@@ -477,7 +468,7 @@ def test_no_yaml_is_named(data_dir: Path) -> None:
 
 
 def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
-    data_dir: Path, stand_in: Any, zoo_command: Command
+    data_dir: Path, stand_in: Calls, zoo_command: Zoo
 ) -> None:
     absent = {"overrides": {"data.train_file": "absent.csv"}}
     result = zoo_command(
@@ -493,58 +484,11 @@ def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
     assert "far" not in json.loads(Path("out/table.json").read_text())
 
 
-# --- pairs of texts ---
-
-PAIRS: dict[str, Any] = {
-    "model": {"class_path": "AMVLSTM", "init_args": {"attention": "none"}},
-    "data": {"class_path": "MatchingDataModule", "init_args": {"train_file": "corpus/pairs.tsv"}},
-}
-PAIR_ROWS: dict[str, Any] = {
-    "random": {"overrides": {"model": "RandomOrder"}},
-    "file": {"overrides": {"model": "FileOrder"}},
-    "M1": {"paper": {"test/map": 50.0, "test/p@1": 40.0}},
-}
-
-
-def write_pairs(path: Path, questions: int) -> Path:
-    """The first of each question's three candidates is right, and every fifth question has no right one."""
-    lines = [
-        f"question {q}\tanswer {q} {c}\t{int(c == 0 and q % 5 > 0)}"
-        for q in range(questions)
-        for c in range(3)
-    ]
-    path.write_text("\n".join(["first\tsecond\tlabel", *lines]) + "\n")
-    return path
-
-
-def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[], list[list[str]]]) -> None:
-    write_pairs(data_dir / "corpus" / "pairs.tsv", 40)
-    script = Path("stand_in.py")
-    script.write_text(
-        script.read_text()
-        .replace("val/accuracy,val/macro_f1", "val/map,val/p@1")
-        .replace("monitor: val/accuracy", "monitor: val/map")
-        .replace('{"accuracy": 0.75, "macro_f1": 0.5}', '{"map": 0.75, "p@1": 0.5}')
-    )
-    name = write_yaml(PAIR_ROWS, base=PAIRS, paper_metric="test/map", metrics=["map", "p@1"])
-    test = write_pairs(tmp_path / "test.tsv", 10)
-    figures = reproduce(name, str(data_dir), str(test), run_dir="out")
-    assert figures["random"]["test/map"] == {"mean": 0.75, "sd": None, "n": 1, "paper": None}
-    assert figures["M1"]["val/map"]["mean"] == pytest.approx(0.15)
-    assert figures["M1"]["test/p@1"] == {"mean": 0.5, "sd": 0, "n": 2, "paper": 0.4}
-    assert [call[0] for call in stand_in()] == ["fit", "test"] * 4
-    markdown = table_text()
-    heads = "validation MAP | validation P@1 | test MAP | test P@1 | paper (test MAP) | paper (test P@1)"
-    assert f"| row | {heads} | runs |" in markdown
-    assert "| 75.0 ± 0.0 | 50.0 ± 0.0 | 50.0 | 40.0 | 2 |" in markdown
-
-
 # --- the shipped tables ---
 
 
-def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
-    result = zoo_command("reproduce", "--list")
-    assert result.code == 0, result.err
+def test_the_list_names_every_table_with_its_time(zoo_command: Zoo) -> None:
+    result = done(zoo_command("reproduce"))
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines] == shipped_tables()
     assert all(re.match(r"\S+ +\d+(\.\d)? (min|h)  \S", line) for line in lines)
@@ -552,7 +496,7 @@ def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Command) -> None:
+def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Zoo) -> None:
     seen: set[tuple[str, ...]] = set()
     rows = [(table, row) for table in map(load_table, shipped_tables()) for row in table.rows.values()]
     for table, row in rows:
@@ -596,9 +540,7 @@ def test_another_encoder_takes_the_place_of_the_tables_own() -> None:
         load_table("wikiqa", encoder="here/encoder")
 
 
-def test_the_folder_of_an_encoder_is_named_in_whole(
-    data_dir: Path, stand_in: Callable[[], list[list[str]]]
-) -> None:
+def test_the_folder_of_an_encoder_is_named_in_whole(data_dir: Path, stand_in: Calls) -> None:
     (data_dir / "encoder").mkdir()
     name = "a-hub/name"
     table = write_yaml({"M7": {"overrides": {"model.transformer": name}}}, encoder=name)

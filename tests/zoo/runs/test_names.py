@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import fields
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
 
 import pytest
 from pytorch_lightning import Trainer
@@ -12,7 +16,7 @@ import datamodules
 from datamodules.core.errors import InputError
 from zoo import loading
 from zoo.registry import MODELS, model_class
-from zoo.runs.names import check_names, option_names
+from zoo.runs.names import _definitions, check_names, option_names
 
 
 def test_the_names_are_those_of_the_classes() -> None:
@@ -23,6 +27,25 @@ def test_the_names_are_those_of_the_classes() -> None:
         assert own | {"retriever"} == option_names(module, name) - {"options"}
     trainer = inspect.signature(Trainer.__init__).parameters.keys() - {"self"}
     assert option_names("pytorch_lightning.trainer.trainer", "Trainer") == trainer
+
+
+class Editable:
+    """Finds a package in another folder, as the hook of an editable installation does."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> ModuleSpec | None:
+        if name != "elsewhere":
+            return None
+        return spec_from_file_location(name, "source/__init__.py", submodule_search_locations=["source"])
+
+
+def test_names_of_a_package_that_an_import_hook_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("source").mkdir()
+    Path("source/models.py").write_text("class Model:\n    def __init__(self, size: int) -> None: ...\n")
+    assert option_names("elsewhere.models", "Model") == set()
+    _definitions.cache_clear()
+    monkeypatch.setattr("sys.meta_path", [*sys.meta_path, Editable])
+    assert option_names("elsewhere.models", "Model") == {"size"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -38,6 +39,13 @@ def trained(table: Path, folder: Path, **arguments: Any) -> tuple[Trained, Any, 
     return result, model, data
 
 
+def train_and_evaluate(table: Path, folder: Path) -> None:
+    _, model, data = trained(table, folder)
+    scores = evaluate(model, data, "test", TrainerOptions({"accelerator": "cpu"}))
+    assert scores is not None
+    (folder / "scores.json").write_text(json.dumps(scores.as_json()))
+
+
 def state_of_the_process() -> dict[str, Any]:
     return {
         "environment": dict(os.environ),
@@ -52,10 +60,10 @@ def state_of_the_process() -> dict[str, Any]:
     }
 
 
-def test_two_threads_train_and_leave_the_process_as_it_was(
+def test_threads_train_and_evaluate_and_leave_the_process_as_it_was(
     train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trained(train_csv, tmp_path / "first")  # imports change filters of warnings, once
+    train_and_evaluate(train_csv, tmp_path / "first")  # imports change filters of warnings, once
     for name in LOGGERS[1:]:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.ERROR)
     monkeypatch.setenv("PL_GLOBAL_SEED", "41")
@@ -68,23 +76,26 @@ def test_two_threads_train_and_leave_the_process_as_it_was(
             torch.manual_seed(7)
             before = state_of_the_process()
             capfd.readouterr()
-            folders = [tmp_path / name for name in ("one", "other")]
-            threads = [threading.Thread(target=trained, args=(train_csv, folder)) for folder in folders]
+            threads = [
+                threading.Thread(target=train_and_evaluate, args=(train_csv, tmp_path / name))
+                for name in ("one", "other")
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
+            # Only the main thread can set signal handlers.
+            train_and_evaluate(train_csv, tmp_path / "main")
             assert state_of_the_process() == before
-            assert capfd.readouterr().out == ""
+            assert capfd.readouterr() == ("", "")
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
             signal.signal(number, handler)
-    weights = [
-        torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-        for name in ("first", "one", "other")
-    ]
+    folders = [tmp_path / name for name in ("first", "one", "other", "main")]
+    weights = [torch.load(last(folder), weights_only=True)["state_dict"] for folder in folders]
     for name, weight in weights[0].items():
         assert all(torch.equal(weight, others[name]) for others in weights[1:])
+    assert len({(folder / "scores.json").read_text() for folder in folders}) == 1
 
 
 def test_an_interrupt_is_one_for_the_caller(

@@ -11,7 +11,7 @@ import yaml
 import zoo.reproduce.run as runs_of_a_table
 from tests.dialogues import made_up, write_published
 from zoo.cli import main
-from zoo.reproduce.command import run_table
+from zoo.reproduce.command import reproduce
 from zoo.reproduce.table import load_table
 
 BASE: dict[str, Any] = {
@@ -61,7 +61,7 @@ def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.
         **{"counts": ["errors_joint"], "skip_absent": True},
     }
     Path("small.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
-    figures = run_table("small.yaml", str(data_dir), run_dir="out")
+    figures = reproduce("small.yaml", str(data_dir), run_dir="out")
     assert figures["joint set"]["val/questions"]["mean"] == 40
     assert figures["joint set"]["test/questions"]["mean"] == 20
     assert figures["joint set"]["test/errors_joint"]["paper"] == 4.2
@@ -76,7 +76,7 @@ def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.
     assert "c/train.txt is missing" in text
     # A second call reads the results.
     monkeypatch.setattr(runs_of_a_table, "_zoo", lambda *_: pytest.fail("nothing was left to run"))
-    assert run_table("small.yaml", str(data_dir), run_dir="out") == figures
+    assert reproduce("small.yaml", str(data_dir), run_dir="out") == figures
 
 
 def test_the_papers_figures() -> None:

@@ -23,7 +23,7 @@ from tests.clicks import Collection, write_collection
 from tests.zoo.conftest import Result, best, last
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
-from zoo.reproduce.command import run_table
+from zoo.reproduce.command import reproduce
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 from zoo.tasks.retrieval.task import MIXTURES
 from zoo.training.nesterov import ScheduledNesterov
@@ -254,11 +254,13 @@ def test_rows_have_scores_with_and_without_test_files(
         "rows": {"BM25": {"overrides": {"model": "RetrievalBM25"}, "paper": 38.8}, "LSTM": {}},
     }  # fmt: skip
     Path("small.yaml").write_text(yaml.safe_dump(table))
-    figures = run_table("small.yaml", str(data), run_dir="out")
+    figures = reproduce("small.yaml", str(data), run_dir="out")
     assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
     assert figures["BM25"]["test/ndcg@10"]["n"] == 1
+    heads = "validation NDCG@10 | validation MAP | test NDCG@10 | test MAP | paper (test NDCG@10)"
+    assert f"| row | {heads} | runs |" in " ".join(Path("out/table.md").read_text().split())
     # Without the test files, the rows have validation figures.
     Path(tmp_path, "clicks", "other", "qrels.tsv").unlink()
-    found = run_table("small.yaml", str(data), rows=["BM25"], run_dir="without")
+    found = reproduce("small.yaml", str(data), rows="BM25", run_dir="without")
     assert found["BM25"]["test/ndcg@10"]["mean"] is None
     assert found["BM25"]["val/ndcg@10"]["mean"] == figures["BM25"]["val/ndcg@10"]["mean"]

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
-from callbacks.chart import Cell, Chart, write_table
+from callbacks.chart import write_table
 from datamodules.core.errors import check_count
 
 #: Columns with the true answer of a row, next to its `predicted` one.
 _TRUTHS = {"label", "answer"}
-
-
-class Reporting(Protocol):
-    """Methods of a model whose validation is reported, for the first validation rows."""
-
-    def charts(self, data: pl.LightningDataModule, rows: int) -> Iterable[Chart]:
-        """Return charts."""
-
-    def shown_predictions(
-        self, data: pl.LightningDataModule, rows: int
-    ) -> tuple[list[str], list[list[Cell]]]:
-        """Return columns and rows of a table with predictions."""
 
 
 class ValidationReport(Callback):
@@ -47,7 +34,7 @@ class ValidationReport(Callback):
         self.every_n_epochs = every_n_epochs
 
     @abstractmethod
-    def report(self, trainer: pl.Trainer, model: Reporting, folder: Path) -> None:
+    def report(self, trainer: pl.Trainer, model: Any, data: Any, folder: Path) -> None:
         """Write the files into an existing folder, and log them to W&B."""
 
     @override
@@ -56,15 +43,15 @@ class ValidationReport(Callback):
         if is_due and trainer.is_global_zero and not trainer.sanity_checking:
             folder = Path(trainer.default_root_dir) / "charts"
             folder.mkdir(parents=True, exist_ok=True)
-            self.report(trainer, cast(Reporting, pl_module), folder)
+            self.report(trainer, pl_module, trainer.datamodule, folder)  # type: ignore[attr-defined]
 
 
 class Charts(ValidationReport):
     """Writes charts of the evidence behind predictions: `charts/NAME.csv` and `.png` in the run folder, and to W&B."""
 
     @override
-    def report(self, trainer: pl.Trainer, model: Reporting, folder: Path) -> None:
-        for chart in model.charts(trainer.datamodule, self.num_texts):  # type: ignore[attr-defined]
+    def report(self, trainer: pl.Trainer, model: Any, data: Any, folder: Path) -> None:
+        for chart in model.charts(data, self.num_texts):
             picture = chart.write(folder, trainer.current_epoch)
             for logger in wandb_loggers(trainer) if picture is not None else ():
                 logger.log_image(f"charts/{chart.name}", [str(picture)], step=trainer.global_step)
@@ -89,8 +76,7 @@ class PredictionTable(ValidationReport):
         self.num_checked = num_checked
 
     @override
-    def report(self, trainer: pl.Trainer, model: Reporting, folder: Path) -> None:
-        data: pl.LightningDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    def report(self, trainer: pl.Trainer, model: Any, data: Any, folder: Path) -> None:
         columns, rows = model.shown_predictions(data, max(self.num_texts, self.num_checked))
         tables = {"predictions": rows[: self.num_texts]}
         if "predicted" in columns:

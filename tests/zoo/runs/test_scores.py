@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from zoo.cli.scores import MOST_CLASSES, as_text
+from zoo.runs.evaluation import MOST_CLASSES, Scores
+
+
+def as_text(scores: dict[str, float], classes: dict[str, float]) -> str:
+    return Scores(scores, classes, {}, None, None, None).as_text()
 
 
 def test_figures_of_all_rows_and_of_classes() -> None:
