@@ -99,6 +99,7 @@ def published(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, _wandb_offline: None) -> list[tuple[Any, Any]]:
     """Runs of W&B that write files, each with the artifacts that it has logged when it ends."""
+    wandb.teardown()  # the settings of an earlier test
     runs: list[tuple[Any, Any]] = []
     log_artifact, finish = wandb.Run.log_artifact, wandb.Run.finish
     artifacts_of: dict[str, Any] = {}
