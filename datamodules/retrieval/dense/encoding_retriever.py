@@ -58,4 +58,12 @@ class EncodingRetriever(Retriever):
 
     @override
     def _init_args(self) -> PlainDict:
-        return self.vectors.describe()
+        return {
+            "encoder": self.ranking.encoder,
+            "pooling": self.ranking.pooling,
+            "batch_size": self.vectors.batch_size,
+            "max_length": self.ranking.max_length,
+            "device": self.vectors.device,
+            "query_prompt": self.ranking.query_prompt,
+            "document_prompt": self.ranking.document_prompt,
+        }

@@ -43,43 +43,32 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[_Index]):
     ) -> None:
         if len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
-        size = self.vectors.size
-        if old is None:
-            no_rows = np.empty(0, np.int32)
-            empty_index = _Index(
-                np.empty((0, size), np.float32), no_rows, RowLookup.of(np.empty(0, np.uint64))
-            )
-            old = empty_index, np.full(len(texts), -1)
-        index, known = old[0], old[1].copy()
+        size, known = self.vectors.size, np.full(len(texts), -1)
+        before, lookup = np.empty((0, size), np.float32), RowLookup.of(np.empty(0, np.uint64))
+        if old is not None:
+            before, lookup, known = old[0].vectors, old[0].lookup, old[1].copy()
         new = np.flatnonzero(known < 0)
         new_texts = [texts[row] for row in new.tolist()] if len(new) < len(texts) else list(texts)
-        new_hashes = text_hashes(new_texts)
         hashes = np.empty(len(texts), np.uint64)
-        hashes[known >= 0] = index.lookup.keys_by_row()[known[known >= 0]]
-        hashes[new] = new_hashes
-        known[new] = index.lookup.first_rows(new_hashes)  # another text may have been a duplicate
-        unknown = dict.fromkeys(
-            text for text, row in zip(new_texts, known[new].tolist(), strict=True) if row < 0
-        )
-        number = {text: position for position, text in enumerate(unknown)}
+        hashes[known >= 0] = lookup.keys_by_row()[known[known >= 0]]
+        hashes[new] = text_hashes(new_texts)
+        rows = lookup.first_rows(hashes[new]).tolist()  # another text may have been a duplicate
         # Encoded once, duplicates get the same bits: their scores are equal, and the row number decides.
+        unknown = dict.fromkeys(text for text, row in zip(new_texts, rows, strict=True) if row < 0)
         with ArrayWriter(folder / "unknown.npy", np.float32, (size,)) as writer:
             for vectors in self.vectors.blocks(list(unknown), _TEXTS):
                 writer.write(vectors)
         encoded = map_array(folder / "unknown.npy", np.float32, dimensions=2)
+        # Encoded texts are numbered after the old ones.
+        number = {text: position for position, text in enumerate(unknown, len(before))}
+        known[new] = [number.get(text, row) for text, row in zip(new_texts, rows, strict=True)]
         empty = []
         with ArrayWriter(folder / "vectors.npy", np.float32, (size,)) as writer:
             for first in range(0, len(texts), _TEXTS):
-                part = slice(first, first + _TEXTS)
-                if (known[part] >= 0).all():
-                    vectors = index.vectors[known[part]]
-                else:
-                    vectors = look_up_vectors(
-                        texts[part],
-                        index.vectors,
-                        known[part],
-                        lambda some: encoded[[number[text] for text in some]],
-                    )
+                part = known[first : first + _TEXTS]
+                is_new = part >= len(before)
+                vectors = np.empty((len(part), size), np.float32)
+                vectors[~is_new], vectors[is_new] = before[part[~is_new]], encoded[part[is_new] - len(before)]
                 empty.append((writer.length + np.flatnonzero(~vectors.any(axis=1))).astype(np.int32))
                 writer.write(vectors)
         (folder / "unknown.npy").unlink()

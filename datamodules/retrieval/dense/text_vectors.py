@@ -11,7 +11,6 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError
 from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import cache_folder
-from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
 from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
@@ -68,18 +67,6 @@ class TextVectors:
         self._encoder: TextEncoder | None = None
         self._embeddings: Embeddings | None = None
         self._store: VectorStore | None = None
-
-    def describe(self) -> PlainDict:
-        """Return the arguments of a retriever."""
-        return {
-            "encoder": self.ranking.encoder,
-            "pooling": self.ranking.pooling,
-            "batch_size": self.batch_size,
-            "max_length": self.ranking.max_length,
-            "device": self.device,
-            "query_prompt": self.ranking.query_prompt,
-            "document_prompt": self.ranking.document_prompt,
-        }
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_encoder": None, "_embeddings": None, "_store": None}

@@ -99,7 +99,9 @@ class VectorStore:
     def keep(self, hashes: NDArray[np.uint64]) -> None:
         """Delete the vectors of texts with other hashes, for good; open the store again to read it."""
         for hidden in self.folder.glob(".part-*"):  # of killed processes
-            if hidden.is_dir():
+            if hidden.suffix == ".replaced":
+                shutil.rmtree(hidden)  # the lock would restore it
+            elif hidden.is_dir():
                 with storage.lock(self.folder / hidden.stem[1:]):
                     shutil.rmtree(hidden)
         for part in self._parts:

@@ -314,6 +314,11 @@ def test_vectors_follow_their_rows(tmp_path: Path) -> None:
         memory.compact(keep)
         assert EncodedMemory.missing(memory, "e" * 64) == 0
         np.testing.assert_array_equal(EncodedMemory.open(memory, "e" * 64, _never).vectors, vectors)
+    (store,) = (tmp_path / "m").glob("vectors-*")
+    (store / ".part-1.replaced").mkdir()  # of a killed process
+    memory.compact()
+    assert not (store / "part-1").exists()
+    assert not (store / ".part-1.replaced").exists()
 
 
 def test_removal_of_many_rows(tmp_path: Path) -> None:
