@@ -7,13 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from datamodules.batch import TextBatch
 from datamodules.core.types import Message
-from datamodules.text.gather import TextGroup, gather
 
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
@@ -53,9 +50,3 @@ def rows_and_weights(
     """The rows of the indices of a batch [B], and their weights [B]: 0 for padding."""
     given = np.asarray(indices, np.int64)
     return np.where(given < 0, ~given, given), (given >= 0).astype(np.float32)
-
-
-def gather_texts(group: TextGroup) -> TextBatch:
-    """A batch of texts alone."""
-    gathered = gather([group])
-    return TextBatch(*map(torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0])))

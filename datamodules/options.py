@@ -91,6 +91,15 @@ class DataOptions:
             raise InputError(f"data.{option}: name a table{hint}")
         return [table] if isinstance(table, str) else table
 
+    def file_of(self, split: str) -> str:
+        """The only table that is named for a split; raises an `InputError` if there is none, or several."""
+        files = self.files_of(split)
+        if len(files) != 1:
+            raise InputError(
+                f"data.{self.table_option.format(split=split)}: name one table, not {len(files)}"
+            )
+        return files[0]
+
     @property
     def split_shares(self) -> dict[str, int | float]:
         """The parts of the training table that are split off, in this order, for splits without a table."""
@@ -98,6 +107,10 @@ class DataOptions:
         return {
             split: part for split, part in parts.items() if part is not None and self.tables[split] is None
         }
+
+    def is_split_off(self, split: str) -> bool:
+        """Return True if the rows of a split come from the training table."""
+        return split in self.split_shares
 
 
 @dataclass(frozen=True, kw_only=True)

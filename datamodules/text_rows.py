@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from datamodules.core.storage import Part
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_weights
+from datamodules.dataset import BatchDataset, BatchT_co, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
@@ -26,8 +27,7 @@ from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbo
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
-from datamodules.state import resolved
-from datamodules.text.gather import TextGroup, distinct_rows, gather
+from datamodules.text.gather import TextGroup, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
@@ -69,9 +69,9 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     dataset_type: type[TextDataset[Any]]
 
     @override
-    def read_split(self, name: str) -> Rows:
-        (path,) = self.options.files_of(name)
-        return read_table(path, **self.table_columns())
+    def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:
+        columns = self.table_columns()
+        return {name: read_table(self.options.file_of(name), **columns) for name in names}
 
     def table_columns(self) -> PlainDict:
         """Arguments of `read_table` for the tables that are split."""
@@ -108,18 +108,17 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         """Return True if the rows of a split must not retrieve themselves or duplicates of themselves."""
         # A memory that the user names may hold the table that the rows were split off.
         is_users = self.memory is not None and self.memory.is_users
-        return name == "train" or (self.is_split_off(name) and is_users)
+        return name == "train" or (self.options.is_split_off(name) and is_users)
 
-    def is_memory_table(self, table: object) -> bool:
+    def is_memory_table(self, table: str | None) -> bool:
         """Return True if the memory was made of this table: equal ids are then the same row."""
         memory = self.options.memory
-        return table is not None and memory is not None and resolved(table) == resolved(memory)
+        return table is not None and memory is not None and _resolved(table) == _resolved(memory)
 
     def own_ids(self, name: str, rows: Rows) -> list[str] | None:
         """Ids of a split's rows, if the memory was made of the same table; None for another table's memory."""
-        named = self.options.tables[name]
-        table = self.options.train_file if named is None else named
-        return rows.ids if self.is_memory_table(table) else None
+        split = "train" if self.options.is_split_off(name) else name
+        return rows.ids if self.is_memory_table(self.options.file_of(split)) else None
 
     def marks_of(
         self,
@@ -144,14 +143,15 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         return self.dataset_type(self, split, contents)
 
     @override
-    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+    def prepare_split(
+        self, name: str, table: Rows, seen: NDArray[np.uint64] | None, memory: Memory | None
+    ) -> dict[str, Part]:
         length, memory_length = self.lengths
         parts: dict[str, Part] = {
             "rows": prepare_rows(table, self.cache),
             "tokens": self.words.tokenize(table, length).part,
         }
         neighbors = None
-        memory = self.searched_memory
         same_table = self.own_ids(name, table) is not None
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
@@ -169,7 +169,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         if name != "train":
             searched = None if excludes_duplicates else memory
             marks = self.marks_of(table, neighbors, searched, seen, same_table)
-            parts["duplicates"] = self.duplicates.prepare_marks(marks)
+            parts["duplicates"] = marks.prepare(self.cache)
         return parts
 
     def _k(self, memory: Memory) -> int:
@@ -308,3 +308,8 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in chunks] or [np.empty(0, np.int64)])
     same: NDArray[np.int64] = np.unique(codes, return_index=True)[1][codes]
     return same
+
+
+def _resolved(table: str) -> str:
+    """Return the same name for all names of a file."""
+    return str(Path(table).resolve()) if Path(table).exists() else table

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datamodules.batch import TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
+from datamodules.encodings import Encodings
 from datamodules.options import DataOptions, VectorOptions
-from datamodules.text.gather import WordTable
+from datamodules.text.gather import TextGroup, WordTable, gather_texts
 from datamodules.text.tokenization import (
     OWN_TOKENIZERS,
     WORD_TOKENIZERS,
@@ -113,6 +115,21 @@ class Words:
     def tokenize_now(self, rows: Rows, length: int) -> TokenStore:
         """The tokens of texts, in memory (prediction)."""
         return TokenStore.from_texts(rows.texts, self.tokenizer, max_tokens=kept_tokens(length))
+
+    def encode(
+        self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
+    ) -> Encodings:
+        """Encode texts once, as `DataModule.encode_texts` describes."""
+        table = self.new_table().add(tokens)
+        vocabulary = self.vocabulary.fingerprint
+        part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
+        fingerprint = fingerprint_of(part)
+        return Encodings.build(
+            np.minimum(np.diff(tokens.offsets) + self.special_tokens, length),
+            lambda rows: encode(gather_texts(TextGroup(table, rows, length))),
+            self.cache / f"encodings-{fingerprint[:16]}",
+            fingerprint,
+        )
 
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
         """Choose the words and vectors that `open` reads; `min_count` refers to `counts`, or else to occurrences."""

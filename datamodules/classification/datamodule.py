@@ -19,7 +19,7 @@ from datamodules.corpora.split import limit_classes, select_classes
 from datamodules.corpora.table import read_class_names
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
-from datamodules.retrieval import Retriever, is_memory
+from datamodules.retrieval import Memory, Retriever, is_memory
 from datamodules.state import DataState
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule, TextSplit
@@ -79,9 +79,10 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         super().__init__(ClassificationOptions(**options), retriever)
 
     @override
-    def read_split(self, name: str) -> Rows:
-        table, classes = super().read_split(name), self.options.classes
-        return select_classes(table, classes) if classes and name != "test" else table
+    def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:
+        tables, classes = super().read_splits(names), self.options.classes
+        chosen = {name: select_classes(tables[name], classes) for name in names if classes and name != "test"}
+        return {**tables, **chosen}
 
     @override
     def table_columns(self) -> PlainDict:
@@ -132,8 +133,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         return replace(state, options={**state.options, **named}, memory_columns=columns)
 
     @override
-    def learn(self, train: TextSplit, vocabulary: Vocabulary) -> PlainDict:
-        memory = self.searched_memory
+    def learn(self, train: TextSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         return {
             "labels": in_natural_order(train.rows.distinct_labels()),
             "memory_labels": [] if memory is None else memory.labels(),

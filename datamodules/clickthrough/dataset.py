@@ -16,11 +16,11 @@ from datamodules.clickthrough.negatives import POSITIVES, Negatives
 from datamodules.core.ragged import consecutive
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows, Texts
-from datamodules.dataset import BatchDataset, gather_texts, rows_and_weights
+from datamodules.dataset import BatchDataset, rows_and_weights
 from datamodules.drawing import key_of, uniform
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import Neighbors, open_neighbors
-from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
+from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,7 @@ from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from datamodules.dialogue.reading import latest_turns, retrieved_turns
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import DataOptions, check_choice, check_least
-from datamodules.retrieval import EmbeddedRetriever, Retriever, is_existing_index
+from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
 from datamodules.retrieval.base import Ranking
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from datamodules.text.tokens import TokenStore
@@ -123,8 +123,8 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         return self.options.turns_kept == "retrieved"
 
     @override
-    def read_split(self, name: str) -> Dialogues:
-        return self.read(self.options.files_of(name))
+    def read_splits(self, names: Sequence[str]) -> dict[str, Dialogues]:
+        return {name: self.read(self.options.files_of(name)) for name in names}
 
     def read(self, files: Files, answers: bool = True) -> Dialogues:
         """One table, or several as one; without `answers`, answers may be missing."""
@@ -143,7 +143,9 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         return ["dialogue"] * len(table)
 
     @override
-    def prepare_split(self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+    def prepare_split(
+        self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None, memory: Memory | None
+    ) -> dict[str, Part]:
         fingerprint = self._reading_fingerprint(table)
         folder = self.cache / f"turns-{fingerprint[:16]}"
         split = self._make_split(table, self.words.tokenize, self.retriever, folder)
@@ -218,7 +220,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         return counts
 
     @override
-    def learn(self, train: DialogueSplit, vocabulary: Vocabulary) -> PlainDict:
+    def learn(self, train: DialogueSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         counts = _dialogues_with(train)
         turns, options = np.diff(train.dialogues.turn_offsets), self.options
         limit = OLDEST if options.turns_kept == "retrieved" else options.max_turns

@@ -152,8 +152,9 @@ def test_random_documents_replace_missing_hits(
 ) -> None:
     data = kind.prepared(negatives="retrieved", num_negatives=2, num_hits=20)
     no_hits: NDArray[np.int64] = np.zeros(len(data.split("train").judgements.queries) + 1, np.int64)
-    data.negatives.pool = Ragged(np.zeros(0, np.int64), no_hits)
-    assert (whole_epoch(training_dataset(data)).candidate.sum(dim=1) == 3).all()
+    dataset = training_dataset(data)
+    dataset.negatives.pool = Ragged(np.zeros(0, np.int64), no_hits)
+    assert (whole_epoch(dataset).candidate.sum(dim=1) == 3).all()
     with caplog.at_level(logging.WARNING):
         kind.prepared(negatives="retrieved", num_negatives=2, num_hits=20, skip_hits=12)
     assert "queries have no retrieved negatives; they get random ones" in caplog.text
@@ -243,7 +244,7 @@ def test_a_table_of_documents_as_memory(kind: Kind[ClickthroughDataModule]) -> N
     # The corpus is read by its titles, the memory by another column.
     data = kind.prepared(memory=kind.options["corpus_file"], memory_text_column="text", num_hits=5)
     assert data.memory is not None
-    hits = data.memory.opened.search(["nothing 7"], 1)
+    hits = data.memory.open().search(["nothing 7"], 1)
     assert hits.memories.texts[int(hits.rows[0, 0])] == "nothing 7"
 
 

@@ -99,7 +99,7 @@ def drawn_in(pairs: list[Pair]) -> list[Pair]:
 
 def hits_of(data: MatchingDataModule, question: str, k: int) -> set[str]:
     assert data.memory is not None
-    hits = data.memory.opened.search([question], k)
+    hits = data.memory.open().search([question], k)
     return {hits.memories.texts[int(row)] for row in hits.rows[0] if row >= 0}
 
 

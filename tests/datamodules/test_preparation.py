@@ -36,7 +36,7 @@ def forbid(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("worked again")
 
     for owner, name in (
-        (kind.data_type, "read_split"),
+        (kind.data_type, "read_splits"),
         (TokenStore, "build"),
         (FolderMemory, "build"),
         (EmbeddedRetriever, "search"),

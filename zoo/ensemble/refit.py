@@ -99,7 +99,7 @@ class LabelledRows:
             )
         self.model, self.data, self.memory = model, data, memory
         self.split = data.split_of(rows, memory)
-        self.marks = data.marks_of(rows, self.split.neighbors, memory, data.duplicates.seen)
+        self.marks = data.marks_of(rows, self.split.neighbors, memory, data.seen)
         self.left_out = LeftOut.of(self.marks)
         #: numbers of the rows that are used, and the classes of all.
         self.rows, self.target = _usable_rows(model, self.split, self.marks.is_independent)
@@ -171,7 +171,7 @@ def _added_rows(model: EnsembleModel, data: TextRowsDataModule[Any], memory: Mem
         return []
     rows = memory.rows.select(memory.opened.rows_since(first))
     split = data.split_of(rows, memory, exclude_duplicates=True)
-    marks = data.marks_of(rows, split.neighbors, None, data.duplicates.seen)
+    marks = data.marks_of(rows, split.neighbors, None, data.seen)
     usable, target = _usable_rows(model, split, marks.is_independent)
     usable = usable[target[usable] < model.network.num_classes]
     held_out = _classify(model, data, split, usable, target, excludes_duplicates=True)
@@ -208,7 +208,7 @@ class MemberFit:
 
     def run(self, crosses: bool) -> list[HeldOut]:
         """Fit the members; return cross-fitted outputs for the rows that the training lacked, if there are any."""
-        network, seen = self.network, self.data.duplicates.seen
+        network, seen = self.network, self.data.seen
         split = self.data.split_of(self.rows, self.memory if crosses else None, exclude_duplicates=True)
         inputs = network.members.reads if crosses else set()
         # Words without a pre-trained vector have the weight 0 in a bag.
@@ -229,7 +229,7 @@ class MemberFit:
 
     def describe(self) -> str:
         """The beginning of the report."""
-        seen = self.data.duplicates.seen
+        seen = self.data.seen
         lost = 0 if seen is None else int((~np.isin(seen, self.keys)).sum())
         less = f" (without {lost:,} training texts, which the memory lacks)" if lost else ""
         return f"{', '.join(self.names)} fitted to {len(self.rows):,} rows of the memory{less}; "

@@ -14,7 +14,7 @@ from torch import Tensor
 from datamodules.base import DataModule
 from datamodules.core.storage import lock, named_disk_errors, new_folder, read_checked, set_key
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import FolderMemory
+from datamodules.retrieval import FolderMemory, is_memory
 from zoo.layers.lora import without_adapters
 from zoo.model_folder.meta import Meta, without_places
 from zoo.model_folder.names import FITTED, KIND, MEMORY, MODEL, STATE, VOCABULARY, WEIGHTS
@@ -48,8 +48,8 @@ def write(folder: Path, model: TrainedModel, data: DataModule[Any, Any, Any]) ->
     with named_disk_errors(folder, "--run_dir"):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(folder), new_folder(folder, KIND) as partial:
-        reads = data.memory is not None and data.has_memory and data.memory.is_there
-        memory = data.memory.open() if data.memory is not None and reads else None
+        is_there = data.memory is not None and is_memory(data.memory.location)
+        memory = data.open_memory() if is_there else None
         version = 0
         if isinstance(memory, FolderMemory):
             version = memory.version

@@ -64,8 +64,10 @@ def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
     opened = Start.open(source)
     weights = {name: value.to(model.device) for name, value in without_adapters(opened.tensors).items()}
     start = Start(opened.meta, weights)
-    if model.data is not None:
-        check_split(model.data, start.meta.data, "validation", f"model.init_from={source}")
+    if (data := model.data) is not None:
+        check_split(
+            data.options, data.file_contents, start.meta.data, "validation", f"model.init_from={source}"
+        )
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
     taken = Taken(set(), {}, [], [])
     head = model.head if isinstance(model, TransfersHead) else None

@@ -101,7 +101,7 @@ class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
             data = self.training_data
             # A prepared split is measured without a server.
             reads_folder = data.has_memory and not data.retriever.is_on_server
-            if self.uses_memory and data.memory is not None and reads_folder:
-                self.read_memory(data, data.memory.opened, len(data.split(split).rows))
-                data.memory.close()
+            if self.uses_memory and reads_folder:
+                self.read_memory(data, data.open_memory(), len(data.split(split).rows))
+                data.retriever.close()
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
