@@ -24,7 +24,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.dataset import BatchDataset
 from datamodules.duplicates import decode_keys, encode_keys, groups_to_split, open_keys
-from datamodules.encodings import EncodedTexts
+from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions, VectorOptions
 from datamodules.preparation import Plan, Stage, contents_of_files, plan_file, prepare
@@ -395,14 +395,13 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         `encode` returns vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; those of padding are not
         read. `encoder` is its fingerprint. Texts that `contents` encode already are skipped.
         """
-        encoded = EncodedTexts(encoder)
+        encoded: dict[tuple[str, int], Encodings] = {}
         for split in self._splits.values():
             # A store of memories comes second.
             texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
             for tokens, length in texts:
-                if len(tokens) and encoded.of(tokens, length) is None:
-                    encodings = self.words.encode(tokens, length, encode, encoder)
-                    encoded.encodings[tokens.part[1], length] = encodings
+                if len(tokens) and (key := (tokens.part[1], length)) not in encoded:
+                    encoded[key] = self.words.encode(tokens, length, encode, encoder)
         return encoded
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
@@ -60,6 +60,7 @@ class DataOptions:
     splitting: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "test_split")
 
     def __post_init__(self) -> None:
+        _check_choices(self)
         check_least(self, 1, "min_count", "max_words", "batch_size", "eval_batch_size")
         check_least(self, 0, "split_seed", "num_workers")
 
@@ -146,30 +147,39 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(MemoryOptions, VectorOptions, DataOptions):
-    """Options of data in tables, with word vectors and a memory.
+class FileOptions(DataOptions):
+    """Options of data with a table for each split.
 
     A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a folder saved by `datasets`, or
     `hub:NAME[:SPLIT]`.
 
     Attributes:
-        train_file: the table to train on.
+        train_file: the table to train on; for dialogues, one or several.
         validation_file: the table for validation; None = rows are split off the training table.
         test_file: the table for the test.
+        id_column: name or number of an id; None = row numbers, or for dialogues, equal turns are the same dialogue.
+    """
+
+    train_file: str | list[str] | None = None
+    validation_file: str | list[str] | None = None
+    test_file: str | list[str] | None = None
+    id_column: Column | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(MemoryOptions, VectorOptions, FileOptions):
+    """Options of data in tables, with word vectors and a memory.
+
+    Attributes:
         test_split: share (or rows per class) that is split off the training table for the test, before the validation
             rows; None = nothing.
         label_column: name or number of the label; numbers start at 0.
-        id_column: name or number of an id; None = row numbers.
         header: whether CSV files have a header line; None detects it.
         quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
     """
 
-    train_file: str | None = None
-    validation_file: str | None = None
-    test_file: str | None = None
     test_split: int | float | None = None
     label_column: Column = "label"
-    id_column: Column | None = None
     header: bool | None = None
     quotes: bool | None = None
 
@@ -218,9 +228,11 @@ def check_least(options: object, least: int, *names: str) -> None:
             raise InputError(f"data.{name}={value}: must be {least} or more")
 
 
-def check_choice(options: object, name: str, choices: Collection[str | None]) -> None:
-    """Raise an `InputError` if an option is not one of its choices."""
-    value = getattr(options, name)
-    if value not in choices:
-        listed = ", ".join(str(choice) for choice in choices if choice)
-        raise InputError(f"data.{name}={value}: use one of {listed}")
+def _check_choices(options: object) -> None:
+    """Raise an `InputError` if an option whose type is a `Literal`, or one in a union, has another value."""
+    for name, kind in get_type_hints(type(options)).items():
+        parts = [kind] if get_origin(kind) is Literal else get_args(kind)
+        choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+        value = getattr(options, name)
+        if choices and value is not None and not isinstance(value, list) and value not in choices:
+            raise InputError(f"data.{name}={value}: use one of {', '.join(choices)}")

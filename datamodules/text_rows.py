@@ -21,6 +21,7 @@ from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset, BatchT_co, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
+from datamodules.encodings import encodings_of
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbors, open_neighbors
@@ -110,7 +111,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         is_users = self.memory is not None and self.memory.is_users
         return name == "train" or (self.options.is_split_off(name) and is_users)
 
-    def is_memory_table(self, table: str | None) -> bool:
+    def is_memory_table(self, table: object) -> bool:
         """Return True if the memory was made of this table: equal ids are then the same row."""
         memory = self.options.memory
         return table is not None and memory is not None and _resolved(table) == _resolved(memory)
@@ -216,10 +217,9 @@ class TextDataset(BatchDataset[BatchT_co]):
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
         words = data.words.new_table()
         self.texts = words.add(split.tokens)
-        self.encodings = self.memory_encodings = None
-        if (encoded := contents.encoded_texts) is not None:
-            self.encodings = encoded.of(split.tokens, self.max_length)
-            self.memory_encodings = encoded.of(split.memory_tokens, self.memory_max_length)
+        encoded = contents.encoded_texts
+        self.encodings = encodings_of(encoded, split.tokens, self.max_length)
+        self.memory_encodings = encodings_of(encoded, split.memory_tokens, self.memory_max_length)
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
         self.memories = None
@@ -310,6 +310,6 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     return same
 
 
-def _resolved(table: str) -> str:
+def _resolved(table: object) -> object:
     """Return the same name for all names of a file."""
-    return str(Path(table).resolve()) if Path(table).exists() else table
+    return str(Path(table).resolve()) if isinstance(table, str) and Path(table).exists() else table

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClickSpec
-from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, DocumentHits, RankingDataset, Sides
+from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, DocumentHits, RankingDataset, sides_of
 from datamodules.clickthrough.negatives import Negatives, Relevant, hard_pool
 from datamodules.clickthrough.options import ClickthroughOptions
 from datamodules.core.errors import InputError, excerpt
@@ -231,7 +231,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self, split: ClickSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> ClickDataset | RankingDataset:
         if training:
-            sides = Sides.of(self.words.new_table(), split, self.lengths, contents)
+            sides = sides_of(self.words.new_table(), split, self.lengths, contents)
             return ClickDataset(sides, split, self.options.positives_per_query, self._negatives(split))
         return self.ranking_dataset(split, contents, self.options.evaluate == "judged")
 
@@ -239,5 +239,5 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self, split: ClickSplit, contents: BatchContents, only_judged: bool = False
     ) -> RankingDataset:
         """Queries for which the whole collection, or only their judged documents, are ranked."""
-        sides = Sides.of(self.words.new_table(), split, self.lengths, contents)
+        sides = sides_of(self.words.new_table(), split, self.lengths, contents)
         return RankingDataset(sides, split, only_judged)
