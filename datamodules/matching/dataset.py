@@ -64,16 +64,19 @@ class Lists:
 
     #: rows of the table of pairs, at least one per list.
     rows: Ragged
-    #: draws further pairs for each list.
+    #: draws further members of each list: rows of the table, or of the second texts.
     negatives: Negatives | None = None
+    draws_rows: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @staticmethod
-    def single(rows: NDArray[np.int64], negatives: Negatives | None = None) -> Lists:
+    @classmethod
+    def single(
+        cls, rows: NDArray[np.int64], negatives: Negatives | None = None, draws_rows: bool = False
+    ) -> Self:
         """A list for each row."""
-        return Lists(Ragged(rows, np.arange(len(rows) + 1)), negatives)
+        return cls(Ragged(rows, np.arange(len(rows) + 1)), negatives, draws_rows)
 
 
 def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) -> Lists:
@@ -93,7 +96,7 @@ def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) ->
         return Lists(pairs.lists.take(questions), negatives)
     positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
     if not draws:
-        return Lists.single(*own_negatives(pairs, positives, count, seed))
+        return Lists.single(*own_negatives(pairs, positives, count, seed), draws_rows=True)
     if split.pool is not None:
         positives = positives[split.pool.counts[pairs.question[positives]] > 0]
     questions = pairs.question[positives].astype(np.int64)
@@ -191,15 +194,19 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         target = pairs.target[row]
         if lists.negatives is not None:
             drawn = lists.negatives.draw(epoch, numbers)
-            is_drawn = drawn.second >= 0
+            is_drawn = drawn >= 0
             # Drawn pairs have the first text of their list, and follow the list's own pairs.
-            query_of_drawn = np.nonzero(is_drawn)[0]
+            query_of_drawn, drawn = np.nonzero(is_drawn)[0], drawn[is_drawn]
             query = np.concatenate([query, query_of_drawn])
             order = np.argsort(query, kind="stable")
             query = query[order]
             first = np.concatenate([first, first[starts[:-1]][query_of_drawn]])[order]
-            second = np.concatenate([second, drawn.second[is_drawn]])[order]
-            target = np.concatenate([target, drawn.target[is_drawn]])[order]
-            row = np.concatenate([row, drawn.row[is_drawn]])[order]
+            seconds, targets, rows_drawn = drawn, np.zeros(len(drawn), np.float32), np.full(len(drawn), -1)
+            if lists.draws_rows:
+                rows_drawn, targets = drawn, pairs.target[drawn]
+                seconds = pairs.second_row[drawn].astype(np.int64)
+            second = np.concatenate([second, seconds])[order]
+            target = np.concatenate([target, targets])[order]
+            row = np.concatenate([row, rows_drawn])[order]
             starts = offsets_of(np.bincount(query, minlength=len(numbers)))
         return _Members(first, second, query, np.arange(len(query)) - starts[query], target, row)
