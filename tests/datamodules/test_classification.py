@@ -15,7 +15,7 @@ import torch
 
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch
-from datamodules.classification.datamodule import in_natural_order
+from datamodules.classification import in_natural_order
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.batch import BatchContents
-from datamodules.classification.dataset import UNKNOWN, label_numbers
+from datamodules.classification import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, TextBatch
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from callbacks.chart import Chart
 from datamodules.batch import DialogueBatch, DialogueSpec
-from datamodules.dialogue import DialogueDataModule
+from datamodules.dialogue.datamodule import DialogueDataModule
 from zoo.tasks.base import Task, check_choice, check_not_negative
 from zoo.tasks.dialogue.charts import attention_chart
 from zoo.tasks.dialogue.metrics import DialogueScores

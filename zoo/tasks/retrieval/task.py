@@ -14,7 +14,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
-from datamodules.clickthrough import ClickthroughDataModule
+from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
 from zoo.tasks.base import Task, check_positive

@@ -1,31 +1,40 @@
-"""Labelled texts with their memories: tables, labels and the facts that a classifier needs."""
+"""Labelled texts with their memories: tables, labels, the facts that a classifier needs, and batches."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.batch import ClassificationSpec
-from datamodules.classification.dataset import ClassificationDataset
+from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError, excerpt
-from datamodules.core.types import PlainDict
+from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes
 from datamodules.corpora.table import read_class_names
+from datamodules.dataset import rows_and_weights
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.retrieval import Memory, Retriever, is_memory
 from datamodules.state import DataState
 from datamodules.text.vocabulary import Vocabulary
-from datamodules.text_rows import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextDataset, TextRowsDataModule, TextSplit
 
 #: A table with more labels must have two rows for each, or else they are taken for ids or texts.
 MANY_LABELS = 5_000
+#: Class of an unknown label, before it is replaced by the number of classes.
+UNKNOWN = -1
+NO_TARGET = -100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +67,51 @@ class ClassificationOptions(TextOptions):
                 "memory_label_column",
                 "data.memory names no table; memories have the labels of the training table",
             )
+
+
+class ClassificationDataset(TextDataset[ClassificationBatch]):
+    """Batches of labelled texts with their memories."""
+
+    def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
+        super().__init__(data, split, contents)
+        labels = [*data.spec.labels, *contents.new_labels]
+        targets = label_numbers(split.rows, labels)
+        self.unknown_labels = int((targets == UNKNOWN).sum())
+        self.targets = np.where(targets == UNKNOWN, len(labels), targets)
+        self.memory_targets = np.array([NO_TARGET])
+        if split.neighbors is not None:
+            memory_labels = [*data.spec.memory_labels, *contents.new_labels]
+            targets = label_numbers(split.neighbors.memories, memory_labels)
+            # The last entry is the target of row -1 (no memory).
+            self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
+
+    @override
+    def messages(self) -> Iterator[Message]:
+        if self.unknown_labels:
+            yield (
+                logging.WARNING,
+                f"{self.split.rows.source}: {self.unknown_labels} of {len(self)} rows have a label that training lacks;"
+                " they count as errors",
+            )
+
+    @override
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClassificationBatch:
+        row, _ = rows_and_weights(indices)
+        fields, memories = self.read(indices)
+        return ClassificationBatch(
+            **fields,  # type: ignore[arg-type]
+            memory_target=torch.from_numpy(self.memory_targets[memories]),
+            target=torch.from_numpy(self.targets[row]),
+        )
+
+
+def label_numbers(rows: Rows, labels: Sequence[str]) -> NDArray[np.int64]:
+    """The position of each row's label in `labels` [n]: -1 = unknown, -100 = the row has no label."""
+    column = rows.table.column("label")
+    positions = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
+    numbers: NDArray[np.int64] = positions.to_numpy().astype(np.int64)
+    numbers[pc.is_null(column).to_numpy()] = NO_TARGET
+    return numbers
 
 
 class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
