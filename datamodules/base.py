@@ -63,8 +63,11 @@ BatchT = TypeVar("BatchT")
 class ReadsBatches(Protocol):
     """A model that chooses the contents of its batches."""
 
+    def attach(self, split: str) -> None:
+        """Open and encode what the batches of `train`, `validation` or `test` carry, before their loader is made."""
+
     def batch_contents(self, split: str) -> BatchContents:
-        """The contents of the batches of `train`, `validation` or `test`, when their loader is made."""
+        """The contents of the batches of a split."""
 
 
 class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
@@ -361,8 +364,11 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def _loader(self, name: str) -> DataLoader[Any]:
         options, trainer, training = self.options, self.trainer, name == "train"
-        model = None if trainer is None else trainer.lightning_module
-        contents = model.batch_contents(name) if isinstance(model, ReadsBatches) else BatchContents()
+        contents = BatchContents()
+        model: object = None if trainer is None else trainer.lightning_module
+        if isinstance(model, ReadsBatches):
+            model.attach(name)
+            contents = model.batch_contents(name)
         dataset = self.dataset(self.split(name), contents, training)
         for level, line in dataset.messages():
             log.log(level, "%s", line)

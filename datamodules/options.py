@@ -26,7 +26,6 @@ class DataOptions:
             `transformer`), `whitespace`, `characters`, or a `transformers` tokenizer by name or folder.
         lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer.
         min_count: words that occur less often in the training texts are unknown words.
-        max_words: largest vocabulary; None = no limit.
         batch_size: rows in a training batch of one device: texts, lists of pairs, dialogues, or examples of queries.
         eval_batch_size: rows in an evaluation batch; None = as in training, or a multiple where rows are small.
         num_workers: processes that build batches; 0 = the training process.
@@ -38,7 +37,6 @@ class DataOptions:
     tokenizer: str = DEFAULT_TOKENIZER
     lowercase: bool | None = None
     min_count: int = 1
-    max_words: int | None = None
     batch_size: int = 64
     eval_batch_size: int | None = None
     num_workers: int = 0
@@ -61,7 +59,7 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        check_least(self, 1, "min_count", "max_words", "batch_size", "eval_batch_size")
+        check_least(self, 1, "min_count", "batch_size", "eval_batch_size")
         check_least(self, 0, "split_seed", "num_workers")
 
     def is_set(self, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from datamodules.text.tokenization import (
     make_tokenizer,
 )
 from datamodules.text.tokens import TokenStore
-from datamodules.text.vectors import VectorFile, initial_table, read_vectors
+from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Words:
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
         """Choose the words and vectors that `open` reads; `min_count` refers to `counts`, or else to occurrences."""
         of_vectors = ("word_vectors", "normalize_vectors", "characters")
-        of_words = ("min_count", "max_words", "tokenizer", "lowercase")
+        of_words = ("min_count", "tokenizer", "lowercase")
         description = {
             "stores": [store.part[1] for store in stores],
             "vectors": contents_of(self.vector_options.word_vectors),
@@ -151,8 +151,23 @@ class Words:
     def _save_words(
         self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, folder: Path
     ) -> None:
-        vectors = self._read_vectors(stores)
-        vocabulary = self._choose_words(stores, counts, () if vectors is None else list(vectors.rows))
+        vectors = None
+        if isinstance(self.tokenizer, TransformersTokenizer):
+            vocabulary = Vocabulary.from_transformers(self.tokenizer)
+        else:
+            if self.vector_options.word_vectors is not None:
+                known = {word for store in stores for word in store.lexicon}.union(self._start_words)
+                vectors = read_vectors(
+                    self.vector_options.word_vectors, words=known, most_frequent=VECTOR_WORDS
+                )
+            vocabulary = Vocabulary.from_stores(
+                stores,
+                self.tokenizer,
+                min_count=self.options.min_count,
+                extra_words=[*(() if vectors is None else vectors.rows), *self._start_words],
+                characters=self.vector_options.characters,
+                counts=counts,
+            )
         (folder / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
         if vectors is not None:
             log.info("%s", vectors.describe_coverage(stores))
@@ -161,28 +176,6 @@ class Words:
                 table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
             np.save(folder / "vectors.npy", table)
             np.save(folder / "has_vector.npy", has_vector)
-
-    def _read_vectors(self, stores: Sequence[TokenStore]) -> VectorFile | None:
-        options = self.vector_options
-        if options.word_vectors is None or isinstance(self.tokenizer, TransformersTokenizer):
-            return None
-        known = {word for store in stores for word in store.lexicon}.union(self._start_words)
-        return read_vectors(options.word_vectors, words=known, most_frequent=VECTOR_WORDS)
-
-    def _choose_words(
-        self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, with_vectors: Iterable[str]
-    ) -> Vocabulary:
-        if isinstance(self.tokenizer, TransformersTokenizer):
-            return Vocabulary.from_transformers(self.tokenizer)
-        return Vocabulary.from_stores(
-            stores,
-            self.tokenizer,
-            min_count=self.options.min_count,
-            max_words=self.options.max_words,
-            extra_words=[*with_vectors, *self._start_words],
-            characters=self.vector_options.characters,
-            counts=counts,
-        )
 
     def open(self, part: Part) -> Vocabulary:
         """Read the vocabulary that `prepare` chose; its vectors, if any, are in use from now on."""

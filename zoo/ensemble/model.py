@@ -108,7 +108,8 @@ class MemoryEnsemble(EnsembleModel):
     # --- evaluation ---
 
     @override
-    def batch_contents(self, split: str) -> BatchContents:
+    def attach(self, split: str) -> None:
+        super().attach(split)
         if self.is_evaluated(split) and self.network.pool is not None:
             data = self.text_data
             self.network.measures_table = split == "test"
@@ -116,6 +117,9 @@ class MemoryEnsemble(EnsembleModel):
             self.read_memory(data, data.open_memory())
             self._make_scores()  # for the labels that only the memory has
             self.to(self.device)
+
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
         contents = super().batch_contents(split)
         return contents._replace(memory_texts=False, new_labels=self.new_labels)
 

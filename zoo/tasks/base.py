@@ -173,6 +173,9 @@ class Task(LightningModule, Generic[DataT]):
         """Options of the model (`model...`) or the data (`data...`) that are set and change nothing; the reason."""
         return ((f"data.{name}", reason) for name, reason in data.idle_options())
 
+    def attach(self, split: str) -> None:
+        """Open and encode what batches carry; see `datamodules.base.ReadsBatches`."""
+
     def batch_contents(self, split: str) -> BatchContents:
         """The contents of batches; see `datamodules.base.ReadsBatches`."""
         return BatchContents(strings=self.reads_strings)
