@@ -26,7 +26,7 @@ from datamodules.dataset import BatchDataset
 from datamodules.duplicates import decode_keys, encode_keys, groups_to_split, open_keys
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
-from datamodules.options import DataOptions, MemoryOptions, VectorOptions
+from datamodules.options import DataOptions, MemoryOptions
 from datamodules.preparation import Plan, Stage, contents_of_files, plan_file, prepare
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
@@ -91,13 +91,12 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         self.cache = cache_folder(options.cache_dir)
         # A retriever holds an open index: every data module has its own.
         self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
-        inherited: object = options
-        vectors = inherited if isinstance(inherited, VectorOptions) else VectorOptions()
-        self.words = Words(options, vectors, self.cache)
+        self.words = Words(options, self.cache)
         #: sorted keys of the rows that the model was trained on, see `duplicate_keys`; None = unknown.
         self.seen: NDArray[np.uint64] | None = None
         #: None for kinds without a memory.
         self.memory: MemorySource | None = None
+        inherited: object = options
         if isinstance(inherited, MemoryOptions):
             self.memory = MemorySource(inherited, self.retriever, self.cache, self.any_ranking)
         #: seed of the training order and of all other draws; `zoo.runs.train` sets it to that of the run.
@@ -276,10 +275,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         yield from self.options.idle_options()
         yield from ((f"retriever.{name}", reason) for name, reason in self.retriever.idle_options())
         if not self.uses_retriever and self.has_own_retriever:
-            yield (
-                "retriever",
-                f"{type(self.retriever).__name__} is set, but nothing is retrieved with these options",
-            )
+            name = type(self.retriever).__name__
+            yield "retriever", f"{name} is set, but nothing is retrieved with these options"
 
     def describe_cut_texts(self, split: SplitT) -> Iterator[Message]:
         """Lines for the log about texts that are longer than a model reads."""
@@ -345,10 +342,9 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         # A fact with the name of an option is what the model was built for.
         built = {name: value for name, value in state.facts.items() if name in state.options}
         self.options = replace(self.options, **built)
-        if not self.words.knows(state.vocabulary):
-            self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
-        elif state.facts != self.facts:
-            self.facts, self._spec = state.facts, self.make_spec(self.words.vocabulary, state.facts)
+        is_known = self.words.knows(state.vocabulary)
+        vocabulary = self.words.vocabulary if is_known else Vocabulary.from_dict(state.vocabulary)
+        self._describe(vocabulary, state.facts)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches to train on."""
@@ -364,8 +360,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def _loader(self, name: str) -> DataLoader[Any]:
         options, trainer, training = self.options, self.trainer, name == "train"
-        contents = BatchContents()
         model: object = None if trainer is None else trainer.lightning_module
+        contents = BatchContents()
         if isinstance(model, ReadsBatches):
             model.attach(name)
             contents = model.batch_contents(name)
@@ -384,14 +380,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if training and trainer is not None:
             # In a resumed run, workers request the first batches before Lightning sets the epoch.
             sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
-        return DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=_unchanged,
-            num_workers=options.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            persistent_workers=options.num_workers > 0,
-        )
+        return _load(dataset, sampler, options.num_workers)
 
     def encode_texts(
         self, encode: Callable[[TextBatch], Tensor], encoder: str, contents: BatchContents = BatchContents()
@@ -409,6 +398,17 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 if len(tokens) and (key := (tokens.part[1], length)) not in encoded:
                     encoded[key] = self.words.encode(tokens, length, encode, encoder)
         return encoded
+
+
+def _load(dataset: BatchDataset[Any], sampler: LengthBucketSampler, num_workers: int) -> DataLoader[Any]:
+    return DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        collate_fn=_unchanged,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        persistent_workers=num_workers > 0,
+    )
 
 
 def _unchanged(batch: BatchT) -> BatchT:

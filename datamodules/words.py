@@ -42,8 +42,9 @@ KEPT_TOKENS = 512
 class Words:
     """Tokenizes texts and numbers their words."""
 
-    def __init__(self, options: DataOptions, vectors: VectorOptions, cache: Path) -> None:
-        self.options, self.vector_options, self.cache = options, vectors, cache
+    def __init__(self, options: DataOptions, cache: Path) -> None:
+        self.options, self.cache = options, cache
+        self.vector_options = options if isinstance(options, VectorOptions) else VectorOptions()
         self._vocabulary: Vocabulary | None = None
         self._vectors_file: Path | None = None
         # Words of the model that the new one starts from.
