@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
@@ -27,7 +27,7 @@ from datamodules.duplicates import decode_keys, encode_keys, groups_to_split, op
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
-from datamodules.preparation import Plan, Stage, contents_of_files, plan_file, prepare
+from datamodules.preparation import Plan, Stage, Table, contents_of_files, plan_file, prepare
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
 from datamodules.sampling import LengthBucketSampler
@@ -37,19 +37,6 @@ from datamodules.text.vocabulary import Vocabulary
 from datamodules.words import Words
 
 log = logging.getLogger(__name__)
-
-
-class Table(Protocol):
-    """A table as it is read."""
-
-    @property
-    def source(self) -> str:
-        """Name for messages."""
-
-    def __len__(self) -> int: ...
-
-    def select(self, row_numbers: ArrayLike, /) -> Self:
-        """The rows with these numbers, in the order given."""
 
 
 # Where nothing depends on the kind, a plain `DataModule` is one of any kind.

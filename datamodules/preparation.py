@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
 
 from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import (
@@ -61,13 +62,21 @@ class Stage(NamedTuple):
         return cls([*named, "test"] if has_test else named, True)
 
 
-TableT = TypeVar("TableT", bound="_Table")
-SplitT = TypeVar("SplitT", bound=PreparedSplit)
+class Table(Protocol):
+    """A table as it is read."""
 
-
-class _Table(Protocol):
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """Name for messages."""
+
+    def __len__(self) -> int: ...
+
+    def select(self, row_numbers: ArrayLike, /) -> Self:
+        """The rows with these numbers, in the order given."""
+
+
+TableT = TypeVar("TableT", bound=Table)
+SplitT = TypeVar("SplitT", bound=PreparedSplit)
 
 
 class _Kind(Protocol[TableT, SplitT]):

@@ -379,13 +379,6 @@ def test_word_vectors_are_those_of_the_file(kind: Kind[ClassificationDataModule]
     assert kind.prepared().words.vectors() is None
 
 
-def test_a_missing_memory_is_named(kind: Kind[ClassificationDataModule]) -> None:
-    wrong = str(kind.folder / "memroy")
-    with pytest.raises(InputError, match="no such memory folder or table") as error:
-        kind.prepared(memory=wrong)
-    check_message(error, wrong)
-
-
 def test_unusual_texts_are_read(kind: Kind[ClassificationDataModule]) -> None:
     unusual = ["", "\0", "word " * 20_000, "漢字 лев 🦁", "-- ~~ !!"]
     records = [{"text": text, "label": LABELS[i % 2]} for i, text in enumerate(unusual * 3)]

@@ -251,26 +251,6 @@ def test_a_table_of_documents_as_memory(kind: Kind[ClickthroughDataModule]) -> N
 # --- wrong input ---
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"negatives": "retrieved"}, "set data.num_hits to the number of hits to draw from"),
-        ({"negatives": ["in_batch", "near"]}, "data.negatives=.*use one or several of random, in_batch"),
-        ({"negatives": []}, "use one or several of"),
-        ({"negatives": "retrieved", "num_hits": 3, "skip_hits": 3}, "no query has a retrieved negative"),
-        ({"highest_hit_score": 0.0}, "must be above 0"),
-        ({"tokenizer": "bert-base-uncased"}, "data.tokenizer=.*use one of"),
-        ({"evaluate": "all"}, "use one of collection, judged"),
-        ({"num_negatives": 0}, "must be 1 or more"),
-    ],
-)
-def test_wrong_options_are_named(
-    kind: Kind[ClickthroughDataModule], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        kind.prepared(**options)
-
-
 def test_judgements_without_negatives_are_refused(kind: Kind[ClickthroughDataModule]) -> None:
     ids = [json.loads(line)["_id"] for line in Path(kind.options["corpus_file"]).read_text().splitlines()]
     lines = [f"q{query} 0 {document} 1" for query in range(4) for document in ids]
