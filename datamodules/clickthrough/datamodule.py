@@ -27,8 +27,8 @@ from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
+from datamodules.text.trigrams import distinct_trigrams
 from datamodules.text.vocabulary import Vocabulary
-from datamodules.trigrams import distinct_trigrams
 
 
 class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSplit]):

@@ -299,7 +299,6 @@ class Task(LightningModule, Generic[DataT]):
     def describe(self) -> Meta:
         """The model without its weights, for checkpoints and model folders."""
         assert self.data_state is not None
-        config = transformer_config_of(self.network)
         options = {
             name: value
             for name, value in self.hparams.items()
@@ -310,7 +309,7 @@ class Task(LightningModule, Generic[DataT]):
             options=plain(options),
             spec=dict(self.spec._asdict()),
             data=self.data_state,
-            transformer_config=None if config is None else plain(config),
+            transformer_config=plain(transformer_config_of(self.network)),
             extras=plain(self.describe_extras()),
             fits_weights=isinstance(self, FitsWeights),
             takes_new_labels=bool(getattr(self, "takes_new_labels", False)),
