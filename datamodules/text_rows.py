@@ -19,7 +19,7 @@ from datamodules.core.storage import Part
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, BatchT_co, rows_and_weights
+from datamodules.dataset import BatchDataset, BatchT_co, Side, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
 from datamodules.encodings import encodings_of
 from datamodules.options import TextOptions
@@ -213,13 +213,13 @@ class TextDataset(BatchDataset[BatchT_co]):
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary in use."""
         self.split, self.contents = split, contents
-        self.max_length, self.memory_max_length = data.lengths
+        max_length, self.memory_max_length = data.lengths
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
         words = data.words.new_table()
-        self.texts = words.add(split.tokens)
-        encoded = contents.encoded_texts
-        self.encodings = encodings_of(encoded, split.tokens, self.max_length)
-        self.memory_encodings = encodings_of(encoded, split.memory_tokens, self.memory_max_length)
+        self.texts = Side.of(words, split.rows.texts, split.tokens, max_length, contents)
+        self.memory_encodings = encodings_of(
+            contents.encoded_texts, split.memory_tokens, self.memory_max_length
+        )
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
         self.memories = None
@@ -237,7 +237,7 @@ class TextDataset(BatchDataset[BatchT_co]):
 
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
-        return np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
+        return self.texts.sizes
 
     def read(
         self, indices: Sequence[int] | NDArray[np.int64]
@@ -262,11 +262,9 @@ class TextDataset(BatchDataset[BatchT_co]):
         }
         if self.is_duplicate is not None:
             arrays["is_duplicate"] = self.is_duplicate[row]
-        fields = {**self._words(row, distinct), **as_tensors(arrays)}
-        if self.contents.strings:
-            fields["text_string"] = self.split.rows.texts.take(row)
-            if neighbors is not None and self.contents.memory_texts:
-                fields["memory_string"] = neighbors.memories.texts.take(distinct)
+        fields = {**self._words(row, distinct), **as_tensors(arrays), "text_string": self.texts.strings(row)}
+        if self.contents.strings and self.contents.memory_texts and neighbors is not None:
+            fields["memory_string"] = neighbors.memories.texts.take(distinct)
         return fields, memories
 
     def _words(
@@ -274,16 +272,16 @@ class TextDataset(BatchDataset[BatchT_co]):
     ) -> dict[str, Tensor | list[str] | None]:
         """Words of the texts and of the distinct memories; vectors where these were encoded before."""
         vectors = self._memory_vectors(memories)
-        if self.encodings is not None:
+        if (encodings := self.texts.encodings) is not None:
             return {
                 "word": torch.zeros(1, dtype=torch.int64),
                 "char": torch.zeros(1, 0, dtype=torch.int64),
                 "text": torch.zeros(len(rows), 1, dtype=torch.int64),
                 "memory_text": torch.zeros(len(memories), 1, dtype=torch.int64),
-                "text_vector": self.encodings.of(rows),
+                "text_vector": encodings.of(rows),
                 "memory_vector": torch.zeros(0, 1) if vectors is None else vectors,
             }
-        groups = [TextGroup(self.texts, rows, self.max_length)]
+        groups = [self.texts.group(rows)]
         if self.memories is not None:
             groups.append(TextGroup(self.memories, memories, self.memory_max_length))
         gathered = gather(groups)

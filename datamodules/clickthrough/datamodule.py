@@ -104,7 +104,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     @override
     def own_memory(self, tables: Mapping[str, Judgements]) -> Rows | None:
-        return next(iter(tables.values())).documents
+        return next((table.documents for table in tables.values()), None)
 
     @override
     def memory_columns(self) -> PlainDict:

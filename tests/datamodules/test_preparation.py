@@ -15,7 +15,7 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
-from tests.datamodules.checks import check_message
+from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import in_processes
 from tests.datamodules.kinds import (
     PARTS,
@@ -23,7 +23,6 @@ from tests.datamodules.kinds import (
     all_batches,
     are_equal,
     classification,
-    die,
     make_kind,
     set_stage,
 )
@@ -188,7 +187,7 @@ def test_a_killed_preparation_is_resumed(
     kind: Kind[Any], monkeypatch: pytest.MonkeyPatch, owner: object, function: str
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(owner, function, die)
+        patch.setattr(owner, function, kill)
         assert in_processes(1, prepare, kind, "killed") == [-signal.SIGKILL]
     assert not list((kind.folder / "killed").glob("plan-*.json"))
     assert are_equal(all_batches(kind.prepared("killed")), all_batches(kind.prepared("alone")))
