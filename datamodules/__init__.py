@@ -11,9 +11,9 @@ from datamodules.core.errors import InputError
 if TYPE_CHECKING:
     from datamodules.base import DataModule
     from datamodules.classification import ClassificationDataModule
-    from datamodules.clickthrough import ClickthroughDataModule
-    from datamodules.dialogue import DialogueDataModule
-    from datamodules.matching import MatchingDataModule
+    from datamodules.clickthrough.datamodule import ClickthroughDataModule
+    from datamodules.dialogue.datamodule import DialogueDataModule
+    from datamodules.matching.datamodule import MatchingDataModule
 
 __all__ = [
     "ClassificationDataModule",
@@ -28,9 +28,9 @@ __all__ = [
 #: Lightning (seconds, and 700 MB).
 MODULES = {
     "ClassificationDataModule": "datamodules.classification",
-    "ClickthroughDataModule": "datamodules.clickthrough",
-    "DialogueDataModule": "datamodules.dialogue",
-    "MatchingDataModule": "datamodules.matching",
+    "ClickthroughDataModule": "datamodules.clickthrough.datamodule",
+    "DialogueDataModule": "datamodules.dialogue.datamodule",
+    "MatchingDataModule": "datamodules.matching.datamodule",
 }
 
 

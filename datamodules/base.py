@@ -10,48 +10,33 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
-from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import LightningDataModule
-from datamodules.core.storage import Part, cache_folder, fingerprint_of
+from datamodules.core.lightning import LightningDataModule, TrainerFn
+from datamodules.core.storage import Part, cache_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, gather_texts
-from datamodules.duplicates import Duplicates
+from datamodules.dataset import BatchDataset
+from datamodules.duplicates import decode_keys, encode_keys, groups_to_split, open_keys
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
-from datamodules.options import DataOptions, MemoryOptions, VectorOptions
+from datamodules.options import DataOptions, MemoryOptions
+from datamodules.preparation import Plan, Stage, Table, contents_of_files, plan_file, prepare
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState
-from datamodules.text.gather import TextGroup
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.words import Words
 
 log = logging.getLogger(__name__)
-
-
-class Table(Protocol):
-    """A table as it is read."""
-
-    @property
-    def source(self) -> str:
-        """Name for messages."""
-
-    def __len__(self) -> int: ...
-
-    def select(self, row_numbers: ArrayLike, /) -> Self:
-        """The rows with these numbers, in the order given."""
 
 
 # Where nothing depends on the kind, a plain `DataModule` is one of any kind.
@@ -65,8 +50,11 @@ BatchT = TypeVar("BatchT")
 class ReadsBatches(Protocol):
     """A model that chooses the contents of its batches."""
 
+    def attach(self, split: str) -> None:
+        """Open and encode what the batches of `train`, `validation` or `test` carry, before their loader is made."""
+
     def batch_contents(self, split: str) -> BatchContents:
-        """The contents of the batches of `train`, `validation` or `test`, when their loader is made."""
+        """The contents of the batches of a split."""
 
 
 class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
@@ -90,20 +78,14 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         self.cache = cache_folder(options.cache_dir)
         # A retriever holds an open index: every data module has its own.
         self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
-        inherited: object = options
-        vectors = inherited if isinstance(inherited, VectorOptions) else VectorOptions()
-        self.words = Words(options, vectors, self.cache)
-        self.duplicates = Duplicates(options, self.cache)
+        self.words = Words(options, self.cache)
+        #: sorted keys of the rows that the model was trained on, see `duplicate_keys`; None = unknown.
+        self.seen: NDArray[np.uint64] | None = None
         #: None for kinds without a memory.
         self.memory: MemorySource | None = None
+        inherited: object = options
         if isinstance(inherited, MemoryOptions):
-            self.memory = MemorySource(
-                inherited,
-                self.retriever,
-                self.cache,
-                self._read_memory_table,
-                self.any_ranking,
-            )
+            self.memory = MemorySource(inherited, self.retriever, self.cache, self.any_ranking)
         #: seed of the training order and of all other draws; `zoo.runs.train` sets it to that of the run.
         self.seed = 0
         self.facts: PlainDict = {}
@@ -116,15 +98,20 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     # --- written by each kind ---
 
     @abstractmethod
-    def read_split(self, name: str) -> TableT:
-        """Read the table that the options name for `train`, `validation` or `test`."""
+    def read_splits(self, names: Sequence[str]) -> dict[str, TableT]:
+        """Read the tables that the options name for some of `train`, `validation` and `test`; shared files once."""
 
     @abstractmethod
-    def prepare_split(self, name: str, table: TableT, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
-        """Write a table to cache folders, which `split_type` maps; `seen` are the training rows, see `Duplicates`."""
+    def prepare_split(
+        self, name: str, table: TableT, seen: NDArray[np.uint64] | None, memory: Memory | None
+    ) -> dict[str, Part]:
+        """Write a table to cache folders, which `split_type` maps.
+
+        `seen` are keys of the rows that the model is trained on; `memory` is open where `retrieves` is True.
+        """
 
     @abstractmethod
-    def learn(self, train: SplitT, vocabulary: Vocabulary) -> PlainDict:
+    def learn(self, train: SplitT, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         """Facts about the training rows that a model needs: plain values, kept in checkpoints."""
 
     @abstractmethod
@@ -196,40 +183,37 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def read_tables(self, wanted: Sequence[str]) -> dict[str, TableT]:
         """Read the wanted splits; those that no table is named for are split off the training table."""
-        tables: dict[str, TableT] = {}
-        if "train" in wanted or any(map(self.is_split_off, wanted)):
-            rest = self.read_split("train")
-            for name, part in self.options.split_shares.items():
-                rest, tables[name] = self.split_off(rest, part)
-            tables["train"] = rest
-        return {name: tables[name] if name in tables else self.read_split(name) for name in wanted}
+        shares = self.options.split_shares
+        named = [name for name in wanted if name not in shares]
+        if "train" not in named and len(named) < len(wanted):
+            named.append("train")
+        tables = self.read_splits(named)
+        if "train" in tables:
+            for name, part in shares.items():
+                tables["train"], tables[name] = self.split_off(tables["train"], part)
+        return {name: tables[name] for name in wanted}
 
     def split_off(self, table: TableT, part: int | float) -> tuple[TableT, TableT]:
         """Split a table into the rest and a part: a share, or a number of rows per class."""
-        groups = self.duplicates.groups(self.duplicate_keys(table))
+        keys = self.duplicate_keys(table)
+        groups = None if keys is None else groups_to_split(keys)
         rest, chosen = stratified_split(self.strata(table), part, self.options.split_seed, groups)
         return table.select(rest), table.select(chosen)
 
-    def is_split_off(self, name: str) -> bool:
-        """Return True if the rows of a split come from the training table."""
-        return name in self.options.split_shares
-
-    def _read_memory_table(self, name: str) -> Rows:
-        columns = self.memory_columns()
-        rows = read_table(name, **columns)
-        if not any(rows.texts):
-            raise InputError(
-                f"data.memory={name}: no row has text in {columns['text_column']!r}; name the column that has it with"
-                " --data.memory_text_column"
-            )
-        return rows
+    @property
+    def stage(self) -> Stage:
+        """The tables that the trainer reads; without a trainer, all that are named."""
+        function = None if self.trainer is None else self.trainer.state.fn
+        if self.is_finishing:
+            function = TrainerFn.FITTING
+        return Stage.of(function, self.options, self.retrieves and self.memory_needs_training)
 
     def prepare_data(self) -> None:
         """Read, retrieve and tokenize what the stage needs, unless the cache has it."""
         if self.is_finishing and "train" in self._splits:
             return
         self._file_contents = None
-        for level, line in preparation.prepare(self).messages:
+        for level, line in prepare(self, self.stage).messages:
             log.log(level, "%s", line)
 
     def setup(self, stage: str) -> None:
@@ -237,13 +221,14 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.is_finishing and "train" in self._splits:
             return
         self._file_contents = None
-        file = preparation.plan_file(self, preparation.wanted_splits(self))
-        plan = preparation.Plan.read(file)
+        file = plan_file(self, self.stage)
+        plan = Plan.read(file)
         if plan is None:
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
-        if self.memory is not None:
+        if self.memory is not None and plan.memory is not None:
             self.memory.location = plan.memory
-        self.duplicates.open_seen(plan.seen)
+        if plan.seen is not None:
+            self.seen = open_keys(plan.seen, self.cache)
         for name, parts in plan.splits.items():
             self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
         if self._spec is None and plan.vocabulary is not None:
@@ -254,15 +239,13 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         """Contents of the files that the options name, by option; the Hub is queried once per preparation."""
         if self._file_contents is None:
             self._file_contents = {
-                name: preparation.contents_of_files(getattr(self.options, name))
-                for name in self.options.files
+                name: contents_of_files(getattr(self.options, name)) for name in self.options.files
             }
         return self._file_contents
 
-    @property
-    def searched_memory(self) -> Memory | None:
-        """The memory that the preparation of a split searches, open; None where it searches none."""
-        return self.memory.opened if self.memory is not None and self.retrieves else None
+    def open_memory(self) -> Memory | None:
+        """Open the memory; None where the data has none. Raises an `InputError` if it is missing."""
+        return self.memory.open() if self.memory is not None and self.has_memory else None
 
     @property
     def uses_retriever(self) -> bool:
@@ -279,15 +262,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         yield from self.options.idle_options()
         yield from ((f"retriever.{name}", reason) for name, reason in self.retriever.idle_options())
         if not self.uses_retriever and self.has_own_retriever:
-            yield (
-                "retriever",
-                f"{type(self.retriever).__name__} is set, but nothing is retrieved with these options",
-            )
-
-    def release_memory(self) -> None:
-        """Close the memory after the preparation."""
-        if self.memory is not None:
-            self.memory.close()
+            name = type(self.retriever).__name__
+            yield "retriever", f"{name} is set, but nothing is retrieved with these options"
 
     def describe_cut_texts(self, split: SplitT) -> Iterator[Message]:
         """Lines for the log about texts that are longer than a model reads."""
@@ -330,7 +306,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             memory_columns=self.memory_columns(),
             files=self.file_contents,
             vocabulary=self.words.vocabulary.to_dict(),
-            seen=self.duplicates.describe_seen(),
+            seen=None if self.seen is None else encode_keys(self.seen),
             facts=self.facts,
         )
 
@@ -340,18 +316,22 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         dropped = (*self.options.files, "cache_dir")
         return replace(state, options={n: value for n, value in state.options.items() if n not in dropped})
 
+    def remember(self, seen: str | None) -> None:
+        """Take the training rows of a trained model, see `DataState.seen`, unless some are known."""
+        if self.seen is None:
+            self.seen = decode_keys(seen)
+
     def use_state(self, state: DataState) -> None:
         """Take vocabulary and facts of a trained model."""
         if self.memory is not None:
             self.memory.was_users = state.memory_is_users
-        self.duplicates.remember(state.seen)
+        self.remember(state.seen)
         # A fact with the name of an option is what the model was built for.
         built = {name: value for name, value in state.facts.items() if name in state.options}
         self.options = replace(self.options, **built)
-        if not self.words.knows(state.vocabulary):
-            self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
-        elif state.facts != self.facts:
-            self.facts, self._spec = state.facts, self.make_spec(self.words.vocabulary, state.facts)
+        is_known = self.words.knows(state.vocabulary)
+        vocabulary = self.words.vocabulary if is_known else Vocabulary.from_dict(state.vocabulary)
+        self._describe(vocabulary, state.facts)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches to train on."""
@@ -367,8 +347,11 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def _loader(self, name: str) -> DataLoader[Any]:
         options, trainer, training = self.options, self.trainer, name == "train"
-        model = None if trainer is None else trainer.lightning_module
-        contents = model.batch_contents(name) if isinstance(model, ReadsBatches) else BatchContents()
+        model: object = None if trainer is None else trainer.lightning_module
+        contents = BatchContents()
+        if isinstance(model, ReadsBatches):
+            model.attach(name)
+            contents = model.batch_contents(name)
         dataset = self.dataset(self.split(name), contents, training)
         for level, line in dataset.messages():
             log.log(level, "%s", line)
@@ -384,14 +367,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if training and trainer is not None:
             # In a resumed run, workers request the first batches before Lightning sets the epoch.
             sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
-        return DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=_unchanged,
-            num_workers=options.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            persistent_workers=options.num_workers > 0,
-        )
+        return _load(dataset, sampler, options.num_workers)
 
     def encode_texts(
         self, encode: Callable[[TextBatch], Tensor], encoder: str, contents: BatchContents = BatchContents()
@@ -401,29 +377,25 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         `encode` returns vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; those of padding are not
         read. `encoder` is its fingerprint. Texts that `contents` encode already are skipped.
         """
-        encoded = EncodedTexts(encoder)
+        encoded: dict[tuple[str, int], Encodings] = {}
         for split in self._splits.values():
             # A store of memories comes second.
             texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
             for tokens, length in texts:
-                if len(tokens) and encoded.of(tokens, length) is None:
-                    encodings = self._encode_store(tokens, length, encode, encoder)
-                    encoded.encodings[tokens.part[1], length] = encodings
+                if len(tokens) and (key := (tokens.part[1], length)) not in encoded:
+                    encoded[key] = self.words.encode(tokens, length, encode, encoder)
         return encoded
 
-    def _encode_store(
-        self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
-    ) -> Encodings:
-        table = self.words.new_table().add(tokens)
-        vocabulary = self.words.vocabulary.fingerprint
-        part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
-        fingerprint = fingerprint_of(part)
-        return Encodings.build(
-            np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length),
-            lambda rows: encode(gather_texts(TextGroup(table, rows, length))),
-            self.cache / f"encodings-{fingerprint[:16]}",
-            fingerprint,
-        )
+
+def _load(dataset: BatchDataset[Any], sampler: LengthBucketSampler, num_workers: int) -> DataLoader[Any]:
+    return DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        collate_fn=_unchanged,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        persistent_workers=num_workers > 0,
+    )
 
 
 def _unchanged(batch: BatchT) -> BatchT:

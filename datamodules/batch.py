@@ -252,7 +252,7 @@ class ClickSpec(NamedTuple):
 
     num_words: int
     num_chars: int
-    #: letter trigrams of the training texts, see `datamodules.trigrams`; empty where batches carry no letters.
+    #: letter trigrams of the training texts, see `datamodules.text.trigrams`; empty where batches carry no letters.
     trigrams: list[int]
 
 

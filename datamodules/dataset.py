@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from datamodules.batch import TextBatch
+from datamodules.batch import BatchContents
 from datamodules.core.types import Message
-from datamodules.text.gather import TextGroup, gather
+from datamodules.corpora.rows import Texts
+from datamodules.encodings import Encodings, encodings_of
+from datamodules.text.gather import TextGroup, TokenTable, WordTable
+from datamodules.text.tokens import TokenStore
 
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
@@ -47,15 +49,44 @@ class BatchDataset(Dataset[BatchT_co], ABC, Generic[BatchT_co]):
             yield self.__getitems__(rows[start : start + batch_size])
 
 
+class Side(NamedTuple):
+    """One of the two kinds of texts of a split, in the vocabulary in use."""
+
+    texts: Texts
+    tokens: TokenTable
+    #: number of words kept of a text.
+    length: int
+    contents: BatchContents
+
+    @classmethod
+    def of(
+        cls, words: WordTable, texts: Texts, store: TokenStore, length: int, contents: BatchContents
+    ) -> Side:
+        """Number the words of the texts in a table of words."""
+        return cls(texts, words.add(store), length, contents)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """int64 [n]: number of words of each text, as kept."""
+        return np.minimum(np.diff(self.tokens.store.offsets), self.length)
+
+    @property
+    def encodings(self) -> Encodings | None:
+        """Vectors of the texts by a frozen encoder; None where the model encodes."""
+        return encodings_of(self.contents.encoded_texts, self.tokens.store, self.length)
+
+    def group(self, rows: NDArray[np.int64]) -> TextGroup:
+        """Some of the texts, for `gather`."""
+        return TextGroup(self.tokens, rows, self.length)
+
+    def strings(self, rows: NDArray[np.int64]) -> list[str] | None:
+        """Some of the texts as strings; None where the model reads none."""
+        return self.texts.take(rows) if self.contents.strings else None
+
+
 def rows_and_weights(
     indices: Sequence[int] | NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The rows of the indices of a batch [B], and their weights [B]: 0 for padding."""
     given = np.asarray(indices, np.int64)
     return np.where(given < 0, ~given, given), (given >= 0).astype(np.float32)
-
-
-def gather_texts(group: TextGroup) -> TextBatch:
-    """A batch of texts alone."""
-    gathered = gather([group])
-    return TextBatch(*map(torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0])))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from datamodules.core.storage import Part, check_folder, prepared_folder
 from datamodules.core.types import Message
-from datamodules.options import DataOptions
 from datamodules.retrieval.folding import fold_hashes
 
 log = logging.getLogger(__name__)
@@ -79,76 +78,50 @@ class DuplicateMarks:
         elif near:
             yield logging.INFO, rows + more
 
-    def save(self, folder: Path) -> None:
-        """Write the files that `open` reads."""
-        np.save(folder / "marks.npy", np.stack([self.in_memory, self.in_training, self.near]))
-        np.save(folder / "known.npy", self.known)
+    def prepare(self, cache: Path) -> Part:
+        """Write the marks to a cache folder, which `open` reads."""
+        marks = np.stack([self.in_memory, self.in_training, self.near])
+
+        def write(folder: Path) -> None:
+            np.save(folder / "marks.npy", marks)
+            np.save(folder / "known.npy", self.known)
+
+        return prepared_folder(
+            cache, "duplicates", sha256(marks.tobytes() + self.known.tobytes()).hexdigest(), write
+        )
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> DuplicateMarks:
-        """Read the files that `save` wrote; raises an `InputError` if one is missing or damaged."""
+        """Read what `prepare` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
         in_memory, in_training, near = np.load(folder / "marks.npy")
         return cls(in_memory, in_training, near, np.load(folder / "known.npy"))
 
 
-class Duplicates:
-    """The rows that a model was trained on, by their keys: equal keys are duplicates."""
-
-    def __init__(self, options: DataOptions, cache: Path) -> None:
-        self.options, self.cache = options, cache
-        #: sorted keys of the rows that the model was trained on; None = unknown.
-        self.seen: NDArray[np.uint64] | None = None
-
-    def groups(self, keys: NDArray[np.integer] | None) -> NDArray[np.integer] | None:
-        """Rows that a split must keep together: their keys, or None where nothing is kept together."""
-        if keys is None:
-            return None
-        sizes = np.unique(keys, return_counts=True)[1]
-        if (groups := int((sizes > 1).sum())) > 0:
-            log.info(
-                "%d of %d rows to split are duplicates of each other, in %d groups; each group stays on one side of the"
-                " split",
-                int(sizes[sizes > 1].sum()),
-                len(keys),
-                groups,
-            )
-        return keys
-
-    def with_training(self, keys: NDArray[np.uint64] | None, training: bool) -> NDArray[np.uint64] | None:
-        """Add the keys of the training table for a training, or if no others are known; None = unknown."""
-        if keys is None or (self.seen is not None and not training):
-            return self.seen
-        return np.unique(keys if self.seen is None else np.concatenate([keys, self.seen]))
-
-    def remember(self, seen: str | None) -> None:
-        """Take the training rows of a trained model, as `describe_seen` described them, unless some are known."""
-        if self.seen is None:
-            self.seen = decode_keys(seen)
-
-    def describe_seen(self) -> str | None:
-        """The known training rows as text, eleven characters per row."""
-        return None if self.seen is None else b64encode(self.seen.astype("<u8").tobytes()).decode()
-
-    def prepare_seen(self, seen: NDArray[np.uint64] | None) -> Part | None:
-        """Write keys to a cache folder, which `open_seen` reads; None for None."""
-        if seen is None:
-            return None
-        return prepared_folder(
-            self.cache, "seen", digest(seen), lambda folder: np.save(folder / "keys.npy", seen)
+def groups_to_split(keys: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Log the number of duplicates among rows with these keys [n], which a split keeps together; return the keys."""
+    sizes = np.unique(keys, return_counts=True)[1]
+    if (groups := int((sizes > 1).sum())) > 0:
+        log.info(
+            "%d of %d rows to split are duplicates of each other, in %d groups; each group stays on one side of the"
+            " split",
+            int(sizes[sizes > 1].sum()),
+            len(keys),
+            groups,
         )
+    return keys
 
-    def open_seen(self, part: Part | None) -> None:
-        """Read the keys that `prepare_seen` wrote."""
-        if part is not None:
-            check_folder(self.cache / part[0], part[1])
-            self.seen = np.load(self.cache / part[0] / "keys.npy")
 
-    def prepare_marks(self, marks: DuplicateMarks) -> Part:
-        """Write the marks of a split to a cache folder."""
-        arrays = (marks.in_memory, marks.in_training, marks.near, marks.known)
-        fingerprint = sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-        return prepared_folder(self.cache, "duplicates", fingerprint, marks.save)
+def prepare_keys(keys: NDArray[np.uint64], cache: Path) -> Part:
+    """Write the keys of training rows to a cache folder, which `open_keys` reads."""
+    return prepared_folder(cache, "seen", digest(keys), lambda folder: np.save(folder / "keys.npy", keys))
+
+
+def open_keys(part: Part, cache: Path) -> NDArray[np.uint64]:
+    """Read the keys that `prepare_keys` wrote; raises an `InputError` if they are missing or damaged."""
+    check_folder(cache / part[0], part[1])
+    keys: NDArray[np.uint64] = np.load(cache / part[0] / "keys.npy")
+    return keys
 
 
 def duplicate_codes(texts: Iterable[str]) -> NDArray[np.int64]:
@@ -156,9 +129,14 @@ def duplicate_codes(texts: Iterable[str]) -> NDArray[np.int64]:
     return np.unique(fold_hashes(texts), return_inverse=True)[1].astype(np.int64)
 
 
-def decode_keys(described: str | None) -> NDArray[np.uint64] | None:
-    """The keys that `Duplicates.describe_seen` described."""
-    return None if described is None else np.frombuffer(b64decode(described), "<u8").astype(np.uint64)
+def encode_keys(keys: NDArray[np.uint64]) -> str:
+    """Keys of rows as text, eleven characters per row."""
+    return b64encode(keys.astype("<u8").tobytes()).decode()
+
+
+def decode_keys(text: str | None) -> NDArray[np.uint64] | None:
+    """The keys that `encode_keys` encoded; None for None."""
+    return None if text is None else np.frombuffer(b64decode(text), "<u8").astype(np.uint64)
 
 
 def digest(keys: NDArray[np.uint64]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -81,18 +82,15 @@ class Encodings:
         return Encodings.open, self.origin
 
 
-class EncodedTexts:
-    """Encodings of one frozen encoder, with this fingerprint, by fingerprint of the tokens and length."""
+#: Encodings by one frozen encoder, by the fingerprint of a store of tokens and the number of tokens that are read.
+EncodedTexts: TypeAlias = Mapping[tuple[str, int], Encodings]
 
-    def __init__(self, encoder: str) -> None:
-        self.encoder = encoder
-        self.encodings: dict[tuple[str, int], Encodings] = {}
 
-    def of(self, tokens: TokenStore | None, length: int) -> Encodings | None:
-        """The encodings of a store's texts; None where there are none."""
-        if tokens is None or not tokens.is_kept:
-            return None
-        return self.encodings.get((tokens.part[1], length))
+def encodings_of(encoded: EncodedTexts | None, tokens: TokenStore | None, length: int) -> Encodings | None:
+    """The encodings of a store's texts; None where there are none."""
+    if encoded is None or tokens is None or not tokens.is_kept:
+        return None
+    return encoded.get((tokens.part[1], length))
 
 
 def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
@@ -26,7 +26,6 @@ class DataOptions:
             `transformer`), `whitespace`, `characters`, or a `transformers` tokenizer by name or folder.
         lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer.
         min_count: words that occur less often in the training texts are unknown words.
-        max_words: largest vocabulary; None = no limit.
         batch_size: rows in a training batch of one device: texts, lists of pairs, dialogues, or examples of queries.
         eval_batch_size: rows in an evaluation batch; None = as in training, or a multiple where rows are small.
         num_workers: processes that build batches; 0 = the training process.
@@ -38,7 +37,6 @@ class DataOptions:
     tokenizer: str = DEFAULT_TOKENIZER
     lowercase: bool | None = None
     min_count: int = 1
-    max_words: int | None = None
     batch_size: int = 64
     eval_batch_size: int | None = None
     num_workers: int = 0
@@ -60,7 +58,8 @@ class DataOptions:
     splitting: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "test_split")
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "min_count", "max_words", "batch_size", "eval_batch_size")
+        _check_choices(self)
+        check_least(self, 1, "min_count", "batch_size", "eval_batch_size")
         check_least(self, 0, "split_seed", "num_workers")
 
     def is_set(self, name: str) -> bool:
@@ -91,6 +90,15 @@ class DataOptions:
             raise InputError(f"data.{option}: name a table{hint}")
         return [table] if isinstance(table, str) else table
 
+    def file_of(self, split: str) -> str:
+        """The only table that is named for a split; raises an `InputError` if there is none, or several."""
+        files = self.files_of(split)
+        if len(files) != 1:
+            raise InputError(
+                f"data.{self.table_option.format(split=split)}: name one table, not {len(files)}"
+            )
+        return files[0]
+
     @property
     def split_shares(self) -> dict[str, int | float]:
         """The parts of the training table that are split off, in this order, for splits without a table."""
@@ -98,6 +106,10 @@ class DataOptions:
         return {
             split: part for split, part in parts.items() if part is not None and self.tables[split] is None
         }
+
+    def is_split_off(self, split: str) -> bool:
+        """Return True if the rows of a split come from the training table."""
+        return split in self.split_shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,30 +145,39 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(MemoryOptions, VectorOptions, DataOptions):
-    """Options of data in tables, with word vectors and a memory.
+class FileOptions(DataOptions):
+    """Options of data with a table for each split.
 
     A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a folder saved by `datasets`, or
     `hub:NAME[:SPLIT]`.
 
     Attributes:
-        train_file: the table to train on.
+        train_file: the table to train on; for dialogues, one or several.
         validation_file: the table for validation; None = rows are split off the training table.
         test_file: the table for the test.
+        id_column: name or number of an id; None = row numbers, or for dialogues, equal turns are the same dialogue.
+    """
+
+    train_file: str | list[str] | None = None
+    validation_file: str | list[str] | None = None
+    test_file: str | list[str] | None = None
+    id_column: Column | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(MemoryOptions, VectorOptions, FileOptions):
+    """Options of data in tables, with word vectors and a memory.
+
+    Attributes:
         test_split: share (or rows per class) that is split off the training table for the test, before the validation
             rows; None = nothing.
         label_column: name or number of the label; numbers start at 0.
-        id_column: name or number of an id; None = row numbers.
         header: whether CSV files have a header line; None detects it.
         quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
     """
 
-    train_file: str | None = None
-    validation_file: str | None = None
-    test_file: str | None = None
     test_split: int | float | None = None
     label_column: Column = "label"
-    id_column: Column | None = None
     header: bool | None = None
     quotes: bool | None = None
 
@@ -205,9 +226,11 @@ def check_least(options: object, least: int, *names: str) -> None:
             raise InputError(f"data.{name}={value}: must be {least} or more")
 
 
-def check_choice(options: object, name: str, choices: Collection[str | None]) -> None:
-    """Raise an `InputError` if an option is not one of its choices."""
-    value = getattr(options, name)
-    if value not in choices:
-        listed = ", ".join(str(choice) for choice in choices if choice)
-        raise InputError(f"data.{name}={value}: use one of {listed}")
+def _check_choices(options: object) -> None:
+    """Raise an `InputError` if an option whose type is a `Literal`, or one in a union, has another value."""
+    for name, kind in get_type_hints(type(options)).items():
+        parts = [kind] if get_origin(kind) is Literal else get_args(kind)
+        choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+        value = getattr(options, name)
+        if choices and value is not None and not isinstance(value, list) and value not in choices:
+            raise InputError(f"data.{name}={value}: use one of {', '.join(choices)}")

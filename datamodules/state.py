@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-
-if TYPE_CHECKING:
-    from datamodules.base import DataModule
+from datamodules.options import DataOptions
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class DataState:
     #: checksums of the contents of the files that the options name.
     files: PlainDict
     vocabulary: PlainDict
-    #: keys of the training rows, see `Duplicates.describe_seen`.
+    #: keys of the training rows, see `encode_keys`.
     seen: str | None
     #: see `DataModule.learn`.
     facts: PlainDict
@@ -53,27 +49,25 @@ def check_resumed(now: DataState, before: DataState) -> None:
         )
 
 
-def check_split(data: DataModule, state: DataState, name: str, source: str) -> None:
-    """Raise an `InputError` if a split takes rows that a model of this state, named by `source`, was trained on."""
-    options, trained = data.options.to_dict(), state.options
-    table = data.options.table_option.format(split="train")
-    if not data.is_split_off(name) or data.file_contents[table] != state.files.get(table):
+def check_split(options: DataOptions, files: PlainDict, trained: DataState, name: str, source: str) -> None:
+    """Raise an `InputError` if a split takes rows that a trained model, named by `source`, was trained on.
+
+    `files` are checksums of the files that the options name, see `DataModule.file_contents`.
+    """
+    table = options.table_option.format(split="train")
+    if not options.is_split_off(name) or files[table] != trained.files.get(table):
         return
+    values = options.to_dict()
     different = [
         option
-        for option in data.options.splitting
-        if option in options and option in trained and options[option] != trained[option]
+        for option in options.splitting
+        if option in values and option in trained.options and values[option] != trained.options[option]
     ]
     # Of a model with a validation table, no rows were split off.
-    if different and (name != "validation" or state.files.get("validation_file") is None):
-        values = " and ".join(f"data.{option}={options[option]}" for option in different)
-        expected = " and ".join(f"{option}={trained[option]}" for option in different)
+    if different and (name != "validation" or trained.files.get("validation_file") is None):
+        given = " and ".join(f"data.{option}={values[option]}" for option in different)
+        expected = " and ".join(f"{option}={trained.options[option]}" for option in different)
         raise InputError(
-            f"{values}: {source} was trained with {expected}, so it has seen rows that would now be split off; use the"
+            f"{given}: {source} was trained with {expected}, so it has seen rows that would now be split off; use the"
             f" same values, or other rows (--data.{name}_file)"
         )
-
-
-def resolved(table: object) -> object:
-    """The name of a table; equal for two names of one file."""
-    return str(Path(table).resolve()) if isinstance(table, str) and Path(table).exists() else table

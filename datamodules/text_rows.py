@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -18,16 +19,16 @@ from datamodules.core.storage import Part
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_weights
+from datamodules.dataset import BatchDataset, BatchT_co, Side, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
+from datamodules.encodings import encodings_of
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
-from datamodules.state import resolved
-from datamodules.text.gather import TextGroup, distinct_rows, gather
+from datamodules.text.gather import TextGroup, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
@@ -69,9 +70,9 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     dataset_type: type[TextDataset[Any]]
 
     @override
-    def read_split(self, name: str) -> Rows:
-        (path,) = self.options.files_of(name)
-        return read_table(path, **self.table_columns())
+    def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:
+        columns = self.table_columns()
+        return {name: read_table(self.options.file_of(name), **columns) for name in names}
 
     def table_columns(self) -> PlainDict:
         """Arguments of `read_table` for the tables that are split."""
@@ -108,18 +109,17 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         """Return True if the rows of a split must not retrieve themselves or duplicates of themselves."""
         # A memory that the user names may hold the table that the rows were split off.
         is_users = self.memory is not None and self.memory.is_users
-        return name == "train" or (self.is_split_off(name) and is_users)
+        return name == "train" or (self.options.is_split_off(name) and is_users)
 
     def is_memory_table(self, table: object) -> bool:
         """Return True if the memory was made of this table: equal ids are then the same row."""
         memory = self.options.memory
-        return table is not None and memory is not None and resolved(table) == resolved(memory)
+        return table is not None and memory is not None and _resolved(table) == _resolved(memory)
 
     def own_ids(self, name: str, rows: Rows) -> list[str] | None:
         """Ids of a split's rows, if the memory was made of the same table; None for another table's memory."""
-        named = self.options.tables[name]
-        table = self.options.train_file if named is None else named
-        return rows.ids if self.is_memory_table(table) else None
+        split = "train" if self.options.is_split_off(name) else name
+        return rows.ids if self.is_memory_table(self.options.file_of(split)) else None
 
     def marks_of(
         self,
@@ -144,14 +144,15 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         return self.dataset_type(self, split, contents)
 
     @override
-    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+    def prepare_split(
+        self, name: str, table: Rows, seen: NDArray[np.uint64] | None, memory: Memory | None
+    ) -> dict[str, Part]:
         length, memory_length = self.lengths
         parts: dict[str, Part] = {
             "rows": prepare_rows(table, self.cache),
             "tokens": self.words.tokenize(table, length).part,
         }
         neighbors = None
-        memory = self.searched_memory
         same_table = self.own_ids(name, table) is not None
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
@@ -169,7 +170,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         if name != "train":
             searched = None if excludes_duplicates else memory
             marks = self.marks_of(table, neighbors, searched, seen, same_table)
-            parts["duplicates"] = self.duplicates.prepare_marks(marks)
+            parts["duplicates"] = marks.prepare(self.cache)
         return parts
 
     def _k(self, memory: Memory) -> int:
@@ -212,14 +213,13 @@ class TextDataset(BatchDataset[BatchT_co]):
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary in use."""
         self.split, self.contents = split, contents
-        self.max_length, self.memory_max_length = data.lengths
+        max_length, self.memory_max_length = data.lengths
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
         words = data.words.new_table()
-        self.texts = words.add(split.tokens)
-        self.encodings = self.memory_encodings = None
-        if (encoded := contents.encoded_texts) is not None:
-            self.encodings = encoded.of(split.tokens, self.max_length)
-            self.memory_encodings = encoded.of(split.memory_tokens, self.memory_max_length)
+        self.texts = Side.of(words, split.rows.texts, split.tokens, max_length, contents)
+        self.memory_encodings = encodings_of(
+            contents.encoded_texts, split.memory_tokens, self.memory_max_length
+        )
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
         self.memories = None
@@ -237,7 +237,7 @@ class TextDataset(BatchDataset[BatchT_co]):
 
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
-        return np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
+        return self.texts.sizes
 
     def read(
         self, indices: Sequence[int] | NDArray[np.int64]
@@ -262,11 +262,9 @@ class TextDataset(BatchDataset[BatchT_co]):
         }
         if self.is_duplicate is not None:
             arrays["is_duplicate"] = self.is_duplicate[row]
-        fields = {**self._words(row, distinct), **as_tensors(arrays)}
-        if self.contents.strings:
-            fields["text_string"] = self.split.rows.texts.take(row)
-            if neighbors is not None and self.contents.memory_texts:
-                fields["memory_string"] = neighbors.memories.texts.take(distinct)
+        fields = {**self._words(row, distinct), **as_tensors(arrays), "text_string": self.texts.strings(row)}
+        if self.contents.strings and self.contents.memory_texts and neighbors is not None:
+            fields["memory_string"] = neighbors.memories.texts.take(distinct)
         return fields, memories
 
     def _words(
@@ -274,16 +272,16 @@ class TextDataset(BatchDataset[BatchT_co]):
     ) -> dict[str, Tensor | list[str] | None]:
         """Words of the texts and of the distinct memories; vectors where these were encoded before."""
         vectors = self._memory_vectors(memories)
-        if self.encodings is not None:
+        if (encodings := self.texts.encodings) is not None:
             return {
                 "word": torch.zeros(1, dtype=torch.int64),
                 "char": torch.zeros(1, 0, dtype=torch.int64),
                 "text": torch.zeros(len(rows), 1, dtype=torch.int64),
                 "memory_text": torch.zeros(len(memories), 1, dtype=torch.int64),
-                "text_vector": self.encodings.of(rows),
+                "text_vector": encodings.of(rows),
                 "memory_vector": torch.zeros(0, 1) if vectors is None else vectors,
             }
-        groups = [TextGroup(self.texts, rows, self.max_length)]
+        groups = [self.texts.group(rows)]
         if self.memories is not None:
             groups.append(TextGroup(self.memories, memories, self.memory_max_length))
         gathered = gather(groups)
@@ -308,3 +306,8 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in chunks] or [np.empty(0, np.int64)])
     same: NDArray[np.int64] = np.unique(codes, return_index=True)[1][codes]
     return same
+
+
+def _resolved(table: object) -> object:
+    """Return the same name for all names of a file."""
+    return str(Path(table).resolve()) if isinstance(table, str) and Path(table).exists() else table

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datamodules.batch import TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
+from datamodules.encodings import Encodings
 from datamodules.options import DataOptions, VectorOptions
-from datamodules.text.gather import WordTable
+from datamodules.text.gather import TextGroup, WordTable, gather_texts
 from datamodules.text.tokenization import (
     OWN_TOKENIZERS,
     WORD_TOKENIZERS,
@@ -26,7 +28,7 @@ from datamodules.text.tokenization import (
     make_tokenizer,
 )
 from datamodules.text.tokens import TokenStore
-from datamodules.text.vectors import VectorFile, initial_table, read_vectors
+from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,9 @@ KEPT_TOKENS = 512
 class Words:
     """Tokenizes texts and numbers their words."""
 
-    def __init__(self, options: DataOptions, vectors: VectorOptions, cache: Path) -> None:
-        self.options, self.vector_options, self.cache = options, vectors, cache
+    def __init__(self, options: DataOptions, cache: Path) -> None:
+        self.options, self.cache = options, cache
+        self.vector_options = options if isinstance(options, VectorOptions) else VectorOptions()
         self._vocabulary: Vocabulary | None = None
         self._vectors_file: Path | None = None
         # Words of the model that the new one starts from.
@@ -114,10 +117,25 @@ class Words:
         """The tokens of texts, in memory (prediction)."""
         return TokenStore.from_texts(rows.texts, self.tokenizer, max_tokens=kept_tokens(length))
 
+    def encode(
+        self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
+    ) -> Encodings:
+        """Encode texts once, as `DataModule.encode_texts` describes."""
+        table = self.new_table().add(tokens)
+        vocabulary = self.vocabulary.fingerprint
+        part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
+        fingerprint = fingerprint_of(part)
+        return Encodings.build(
+            np.minimum(np.diff(tokens.offsets) + self.special_tokens, length),
+            lambda rows: encode(gather_texts(TextGroup(table, rows, length))),
+            self.cache / f"encodings-{fingerprint[:16]}",
+            fingerprint,
+        )
+
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
         """Choose the words and vectors that `open` reads; `min_count` refers to `counts`, or else to occurrences."""
         of_vectors = ("word_vectors", "normalize_vectors", "characters")
-        of_words = ("min_count", "max_words", "tokenizer", "lowercase")
+        of_words = ("min_count", "tokenizer", "lowercase")
         description = {
             "stores": [store.part[1] for store in stores],
             "vectors": contents_of(self.vector_options.word_vectors),
@@ -134,8 +152,23 @@ class Words:
     def _save_words(
         self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, folder: Path
     ) -> None:
-        vectors = self._read_vectors(stores)
-        vocabulary = self._choose_words(stores, counts, () if vectors is None else list(vectors.rows))
+        vectors = None
+        if isinstance(self.tokenizer, TransformersTokenizer):
+            vocabulary = Vocabulary.from_transformers(self.tokenizer)
+        else:
+            if self.vector_options.word_vectors is not None:
+                known = {word for store in stores for word in store.lexicon}.union(self._start_words)
+                vectors = read_vectors(
+                    self.vector_options.word_vectors, words=known, most_frequent=VECTOR_WORDS
+                )
+            vocabulary = Vocabulary.from_stores(
+                stores,
+                self.tokenizer,
+                min_count=self.options.min_count,
+                extra_words=[*(() if vectors is None else vectors.rows), *self._start_words],
+                characters=self.vector_options.characters,
+                counts=counts,
+            )
         (folder / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
         if vectors is not None:
             log.info("%s", vectors.describe_coverage(stores))
@@ -144,28 +177,6 @@ class Words:
                 table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
             np.save(folder / "vectors.npy", table)
             np.save(folder / "has_vector.npy", has_vector)
-
-    def _read_vectors(self, stores: Sequence[TokenStore]) -> VectorFile | None:
-        options = self.vector_options
-        if options.word_vectors is None or isinstance(self.tokenizer, TransformersTokenizer):
-            return None
-        known = {word for store in stores for word in store.lexicon}.union(self._start_words)
-        return read_vectors(options.word_vectors, words=known, most_frequent=VECTOR_WORDS)
-
-    def _choose_words(
-        self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, with_vectors: Iterable[str]
-    ) -> Vocabulary:
-        if isinstance(self.tokenizer, TransformersTokenizer):
-            return Vocabulary.from_transformers(self.tokenizer)
-        return Vocabulary.from_stores(
-            stores,
-            self.tokenizer,
-            min_count=self.options.min_count,
-            max_words=self.options.max_words,
-            extra_words=[*with_vectors, *self._start_words],
-            characters=self.vector_options.characters,
-            counts=counts,
-        )
 
     def open(self, part: Part) -> Vocabulary:
         """Read the vocabulary that `prepare` chose; its vectors, if any, are in use from now on."""

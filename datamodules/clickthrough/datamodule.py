@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClickSpec
-from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, DocumentHits, RankingDataset, Sides
+from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, DocumentHits, RankingDataset, sides_of
 from datamodules.clickthrough.negatives import Negatives, Relevant, hard_pool
 from datamodules.clickthrough.options import ClickthroughOptions
 from datamodules.core.errors import InputError, excerpt
@@ -27,8 +27,8 @@ from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
+from datamodules.text.trigrams import distinct_trigrams
 from datamodules.text.vocabulary import Vocabulary
-from datamodules.trigrams import distinct_trigrams
 
 
 class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSplit]):
@@ -52,35 +52,30 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
         super().__init__(ClickthroughOptions(**options), retriever)
-        self._documents: Rows | None = None
-        self._negatives: Negatives | None = None
 
     @override
-    def read_split(self, name: str) -> Judgements:
-        options, (judgements,) = self.options, self.options.files_of(name)
-        files = getattr(options, f"{name}_queries")
-        if files is None and name == "validation":
-            files = options.train_queries
-        if files is None:
-            raise InputError(f"data.{name}_queries: name a file")
-        names = [files] if isinstance(files, str) else files
-        queries = Rows.concat([read_identified(file, options.query_column) for file in names])
-        return read_judgements(judgements, queries, self.documents)
+    def read_splits(self, names: Sequence[str]) -> dict[str, Judgements]:
+        documents, tables = self._read_documents(), {}
+        for name in names:
+            judgements, files = self.options.file_of(name), getattr(self.options, f"{name}_queries")
+            if files is None and name == "validation":
+                files = self.options.train_queries
+            if files is None:
+                raise InputError(f"data.{name}_queries: name a file")
+            queries = [
+                read_identified(file, self.options.query_column)
+                for file in ([files] if isinstance(files, str) else files)
+            ]
+            tables[name] = read_judgements(judgements, Rows.concat(queries), documents)
+        return tables
 
-    @property
-    def documents(self) -> Rows:
-        """The documents, as they are read."""
-        if self._documents is None:
-            if (
-                self.options.corpus_file is None
-                and self.memory is not None
-                and self.memory.pointer is not None
-            ):
-                return self.collection()  # of a trained model
-            if self.options.corpus_file is None:
-                raise InputError("data.corpus_file: name the documents that are to be ranked")
-            self._documents = read_identified(self.options.corpus_file, self.options.document_column)
-        return self._documents
+    def _read_documents(self) -> Rows:
+        """Read the documents that are to be ranked: the corpus, or those of a trained model."""
+        if self.options.corpus_file is not None:
+            return read_identified(self.options.corpus_file, self.options.document_column)
+        if self.memory is None or self.memory.pointer is None:
+            raise InputError("data.corpus_file: name the documents that are to be ranked")
+        return self.collection()
 
     @override
     def strata(self, table: Judgements) -> list[str]:
@@ -109,7 +104,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     @override
     def own_memory(self, tables: Mapping[str, Judgements]) -> Rows | None:
-        return self.documents
+        return next((table.documents for table in tables.values()), None)
 
     @override
     def memory_columns(self) -> PlainDict:
@@ -122,22 +117,17 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         # Hits are documents of the collection by their ids.
         return columns if options.memory is None else {**columns, "id_column": id_column_of(options.memory)}
 
-    @override
-    def release_memory(self) -> None:
-        super().release_memory()
-        self._documents = None  # prepared splits map them
-
     def collection(self, memory: Memory | None = None) -> Rows:
         """The documents that predictions rank: the corpus of the training, or the rows of a memory."""
-        assert self.memory is not None
-        if memory is None:
-            memory = self.memory.open()
+        memory = memory or self.open_memory()
         if not isinstance(memory, FolderMemory):
             raise InputError("the texts of your own index are not available here; name a memory folder")
         return memory.rows
 
     @override
-    def prepare_split(self, name: str, table: Judgements, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+    def prepare_split(
+        self, name: str, table: Judgements, seen: NDArray[np.uint64] | None, memory: Memory | None
+    ) -> dict[str, Part]:
         query_length, document_length = self.lengths
         parts: dict[str, Part] = {
             "judgements": prepared_folder(self.cache, "judgements", table.fingerprint, table.save),
@@ -145,15 +135,14 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             "query_tokens": self.words.tokenize(table.queries, query_length).part,
             "document_tokens": self.words.tokenize(table.documents, document_length).part,
         }
-        if (memory := self.searched_memory) is not None:
+        if memory is not None:
             folder, fingerprint = build_neighbors(
                 table.queries, memory, self.options.num_hits, False, self.cache
             )
             parts["hits"] = folder.name, fingerprint
         if name != "train":
             # A collection of documents reveals no judgement.
-            marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
-            parts["duplicates"] = self.duplicates.prepare_marks(marks)
+            parts["duplicates"] = DuplicateMarks.of(self.duplicate_keys(table), seen).prepare(self.cache)
         return parts
 
     def split_of(
@@ -199,7 +188,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     def _describe_negatives(self, split: ClickSplit) -> Iterator[Message]:
         source, number = split.judgements.source, len(split.judgements.queries)
-        negatives = self._new_negatives(split)
+        negatives = self._negatives(split)
         all_relevant = int(negatives.relevant.answers_all.sum())
         if all_relevant == number:
             raise InputError(f"{source}: every document answers every query; give other documents")
@@ -217,28 +206,15 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             message = f"{empty} of {number} queries have no retrieved negatives; they get random ones"
             yield logging.WARNING, message
 
-    def _new_negatives(self, split: ClickSplit) -> Negatives:
+    def _negatives(self, split: ClickSplit) -> Negatives:
         options, relevant = self.options, Relevant.of(split.judgements)
         pool = None
-        if "retrieved" in options.sources:
-            assert split.hits is not None
+        if "retrieved" in options.sources and split.hits is not None:
             pool = hard_pool(*split.hits, relevant, options.skip_hits, options.highest_hit_score)
         return Negatives(relevant, options.sources, options.num_negatives, self.seed, pool)
 
     @override
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        self._negatives = None  # they belong to the queries that were open before
-
-    @property
-    def negatives(self) -> Negatives:
-        """The negatives of the training data; after `setup`."""
-        if self._negatives is None:
-            self._negatives = self._new_negatives(self.split("train"))
-        return self._negatives
-
-    @override
-    def learn(self, train: ClickSplit, vocabulary: Vocabulary) -> PlainDict:
+    def learn(self, train: ClickSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         if not self.options.characters:
             return {"trigrams": []}
         words = sorted({word for tokens, _ in self.texts_of(train) for word in tokens.lexicon})
@@ -255,13 +231,13 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self, split: ClickSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> ClickDataset | RankingDataset:
         if training:
-            sides = Sides.of(self.words.new_table(), split, self.lengths, contents)
-            return ClickDataset(sides, split, self.options.positives_per_query, self.negatives)
+            sides = sides_of(self.words.new_table(), split, self.lengths, contents)
+            return ClickDataset(sides, split, self.options.positives_per_query, self._negatives(split))
         return self.ranking_dataset(split, contents, self.options.evaluate == "judged")
 
     def ranking_dataset(
         self, split: ClickSplit, contents: BatchContents, only_judged: bool = False
     ) -> RankingDataset:
         """Queries for which the whole collection, or only their judged documents, are ranked."""
-        sides = Sides.of(self.words.new_table(), split, self.lengths, contents)
+        sides = sides_of(self.words.new_table(), split, self.lengths, contents)
         return RankingDataset(sides, split, only_judged)

@@ -15,12 +15,12 @@ from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBat
 from datamodules.clickthrough.negatives import POSITIVES, Negatives
 from datamodules.core.ragged import consecutive
 from datamodules.corpora.judgements import Judgements
-from datamodules.corpora.rows import Rows, Texts
-from datamodules.dataset import BatchDataset, gather_texts, rows_and_weights
+from datamodules.corpora.rows import Rows
+from datamodules.dataset import BatchDataset, Side, rows_and_weights
 from datamodules.drawing import key_of, uniform
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import Neighbors, open_neighbors
-from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
+from datamodules.text.gather import WordTable, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
 
@@ -68,44 +68,14 @@ class ClickSplit(PreparedSplit):
         return empty
 
 
-class Side(NamedTuple):
-    """The queries or the documents of a split in the vocabulary in use."""
-
-    texts: Texts
-    tokens: TokenTable
-    #: number of words kept of a text.
-    length: int
-    with_strings: bool
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """int64 [n]: number of words of each text, as kept."""
-        return np.minimum(np.diff(self.tokens.store.offsets), self.length)
-
-    def group(self, rows: NDArray[np.int64]) -> TextGroup:
-        """Some of the texts, for `gather`."""
-        return TextGroup(self.tokens, rows, self.length)
-
-    def strings(self, rows: NDArray[np.int64]) -> list[str] | None:
-        """Some of the texts as strings; None where the model reads none."""
-        return self.texts.take(rows) if self.with_strings else None
-
-
-class Sides(NamedTuple):
-    """Both sides of a split."""
-
-    queries: Side
-    documents: Side
-
-    @classmethod
-    def of(
-        cls, words: WordTable, split: ClickSplit, lengths: Sequence[int], contents: BatchContents
-    ) -> Sides:
-        """Bind the texts; `lengths` are the numbers of words kept of a query and of a document."""
-        texts = (split.judgements.queries.texts, split.judgements.documents.texts)
-        tables = map(words.add, (split.query_tokens, split.document_tokens))
-        sides = zip(texts, tables, lengths, strict=True)
-        return cls(*(Side(*side, contents.strings) for side in sides))
+def sides_of(
+    words: WordTable, split: ClickSplit, lengths: Sequence[int], contents: BatchContents
+) -> tuple[Side, Side]:
+    """The queries and the documents; `lengths` are the numbers of words kept of each."""
+    table, (query_length, document_length) = split.judgements, lengths
+    queries = Side.of(words, table.queries.texts, split.query_tokens, query_length, contents)
+    documents = Side.of(words, table.documents.texts, split.document_tokens, document_length, contents)
+    return queries, documents
 
 
 class ClickDataset(BatchDataset[ClickBatch]):
@@ -113,9 +83,12 @@ class ClickDataset(BatchDataset[ClickBatch]):
 
     is_redrawn = True
 
-    def __init__(self, sides: Sides, split: ClickSplit, positives: int, negatives: Negatives) -> None:
+    def __init__(
+        self, sides: tuple[Side, Side], split: ClickSplit, positives: int, negatives: Negatives
+    ) -> None:
         """Choose the examples: at most `positives` of a query in an epoch."""
-        self.sides, self.negatives = sides, negatives
+        self.queries, self.documents = sides
+        self.negatives = negatives
         self.judgements = judgements = split.judgements
         self.seed, self.positives = negatives.seed, positives
         usable = (judgements.grade > 0) & ~split.empty_queries[judgements.query]
@@ -148,8 +121,8 @@ class ClickDataset(BatchDataset[ClickBatch]):
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         """Number of words of each example [n]: of its query and its relevant document, as kept."""
         rows, judgements = self.examples(epoch), self.judgements
-        queries = self.sides.queries.sizes[judgements.query[rows]]
-        lengths: NDArray[np.int64] = queries + self.sides.documents.sizes[judgements.document[rows]]
+        queries = self.queries.sizes[judgements.query[rows]]
+        lengths: NDArray[np.int64] = queries + self.documents.sizes[judgements.document[rows]]
         return lengths
 
     @override
@@ -162,7 +135,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
         negative = self.negatives.draw(int(epoch[0]), numbers, query_rows)
         documents, position = distinct_rows(np.concatenate([positive[:, None], negative], axis=1))
         queries, query = distinct_rows(query_rows)
-        gathered = gather([self.sides.queries.group(queries), self.sides.documents.group(documents)])
+        gathered = gather([self.queries.group(queries), self.documents.group(documents)])
         arrays = {
             "word": gathered.word,
             "char": gathered.char,
@@ -175,8 +148,8 @@ class ClickDataset(BatchDataset[ClickBatch]):
         }
         return ClickBatch(
             **as_tensors(arrays),
-            query_string=self.sides.queries.strings(queries),
-            document_string=self.sides.documents.strings(documents),
+            query_string=self.queries.strings(queries),
+            document_string=self.documents.strings(documents),
         )
 
     def _candidates(
@@ -200,9 +173,10 @@ class ClickDataset(BatchDataset[ClickBatch]):
 class RankingDataset(BatchDataset[QueryBatch]):
     """Batches of queries, and the documents that are ranked for them in blocks."""
 
-    def __init__(self, sides: Sides, split: ClickSplit, only_judged: bool) -> None:
+    def __init__(self, sides: tuple[Side, Side], split: ClickSplit, only_judged: bool) -> None:
         """Choose the documents: with `only_judged`, the judged ones of a query, and not the whole collection."""
-        self.sides, self.split, self.only_judged = sides, split, only_judged
+        self.queries, self.texts = sides
+        self.split, self.only_judged = split, only_judged
         judgements = split.judgements
         #: int64 [D]: rows of the documents that some query needs; their positions here are the columns of scores.
         self.documents = np.arange(len(judgements.documents))
@@ -216,18 +190,18 @@ class RankingDataset(BatchDataset[QueryBatch]):
 
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
-        return self.sides.queries.sizes
+        return self.queries.sizes
 
     def document_blocks(self, size: int) -> list[NDArray[np.int64]]:
         """Columns of all documents in blocks of similar length, longest first, so that there is little padding."""
-        order = np.argsort(-self.sides.documents.sizes[self.documents], kind="stable")
+        order = np.argsort(-self.texts.sizes[self.documents], kind="stable")
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def document_batch(self, columns: NDArray[np.int64]) -> DocumentBatch:
         """A block of documents."""
-        rows, side = self.documents[columns], self.sides.documents
-        texts = gather_texts(side.group(rows))
-        return DocumentBatch(*texts, torch.from_numpy(columns), side.strings(rows))
+        rows = self.documents[columns]
+        texts = gather_texts(self.texts.group(rows))
+        return DocumentBatch(*texts, torch.from_numpy(columns), self.texts.strings(rows))
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> QueryBatch:
@@ -237,9 +211,9 @@ class RankingDataset(BatchDataset[QueryBatch]):
             arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
         if (hits := self.split.hits) is not None:
             arrays |= {"hit": self.column[hits.document[row]], "hit_score": hits.score[row]}
-        texts = gather_texts(self.sides.queries.group(row))
+        texts = gather_texts(self.queries.group(row))
         fields = {**texts._asdict(), "candidate": None, **as_tensors(arrays)}
-        return QueryBatch(**fields, string=self.sides.queries.strings(row))
+        return QueryBatch(**fields, string=self.queries.strings(row))
 
     def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         judgements = self.split.judgements

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.records import Column
-from datamodules.options import DataOptions, MemoryOptions, VectorOptions, check_choice, check_least
-from datamodules.text.tokenization import WORD_TOKENIZERS
+from datamodules.options import DataOptions, MemoryOptions, VectorOptions, check_least
+from datamodules.text.tokenization import WordTokenizer
 
 #: A file, or several that are joined.
 Files: TypeAlias = str | list[str] | None
 #: Sources of negatives.
 NegativesFrom: TypeAlias = Literal["random", "in_batch", "retrieved"]
-SOURCES = ("random", "in_batch", "retrieved")
-#: Documents that validation and test rank for a query.
-Evaluate: TypeAlias = Literal["collection", "judged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +67,10 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
     num_hits: int = 0
     skip_hits: int = 0
     highest_hit_score: float | None = None
-    evaluate: Evaluate = "collection"
+    evaluate: Literal["collection", "judged"] = "collection"
     query_length: int = 16
     document_length: int = 32
-    tokenizer: str = "whitespace"
+    tokenizer: WordTokenizer = "whitespace"
     characters: bool = True
     batch_size: int = 128
     eval_batch_size: int | None = 256
@@ -97,10 +94,9 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         super().__post_init__()
         check_least(self, 0, "num_hits", "skip_hits")
         check_least(self, 1, "num_negatives", "positives_per_query", "query_length", "document_length")
-        check_choice(self, "evaluate", ("collection", "judged"))
-        check_choice(self, "tokenizer", WORD_TOKENIZERS)
-        if not self.sources or any(source not in SOURCES for source in self.sources):
-            raise InputError(f"data.negatives={self.negatives}: use one or several of {', '.join(SOURCES)}")
+        if not self.sources or any(source not in get_args(NegativesFrom) for source in self.sources):
+            named = ", ".join(get_args(NegativesFrom))
+            raise InputError(f"data.negatives={self.negatives}: use one or several of {named}")
         if "retrieved" in self.sources and self.num_hits == 0:
             raise InputError("data.negatives=retrieved: set data.num_hits to the number of hits to draw from")
         if self.highest_hit_score is not None and not self.highest_hit_score > 0:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,36 +26,27 @@ from datamodules.corpora.rows import Rows
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from datamodules.dialogue.reading import latest_turns, retrieved_turns
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import DataOptions, check_choice, check_least
-from datamodules.retrieval import EmbeddedRetriever, Retriever, is_existing_index
+from datamodules.options import FileOptions, check_least
+from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
 from datamodules.retrieval.base import Ranking
-from datamodules.text.tokenization import WORD_TOKENIZERS
+from datamodules.text.tokenization import WordTokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
-
-#: A table, or several that are joined.
-Files: TypeAlias = str | list[str]
-Layout: TypeAlias = Literal["table", "hmn4qa"]
-TurnsKept: TypeAlias = Literal["latest", "retrieved"]
 
 #: Turns of this age and older count as equally old for a model that reads any turn of a long dialogue.
 OLDEST = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class DialogueOptions(DataOptions):
+class DialogueOptions(FileOptions):
     """Options of `DialogueDataModule`.
 
     Attributes:
         layout: `hmn4qa`, the published files, or a `table` (.jsonl, also .gz or .xz, .parquet, a folder saved by
             `datasets`, `hub:NAME[:SPLIT]`) with a list of turns, a question or several, and as many answers.
-        train_file: the table to train on, or several.
-        validation_file: the table for validation; None = dialogues are split off the training table.
-        test_file: the table for the test.
         turns_column: name or number of the list of turns.
         question_column: name or number of the question, or of a list of questions.
         answer_column: name or number of the answer, or of as many answers; each is one token.
-        id_column: name or number of an id of the dialogue; None = equal turns are the same dialogue.
         vocabulary_files: tables whose words join the vocabulary whatever their count, with vectors as they were drawn;
             the validation and the test table in the paper.
         max_turns: number of turns of a dialogue that are read for a question.
@@ -66,19 +57,15 @@ class DialogueOptions(DataOptions):
         min_count: words in fewer training dialogues are distinguished by their spelling.
     """
 
-    layout: Layout = "table"
-    train_file: Files | None = None
-    validation_file: Files | None = None
-    test_file: Files | None = None
+    layout: Literal["table", "hmn4qa"] = "table"
     turns_column: Column = "turns"
     question_column: Column = "question"
     answer_column: Column = "answer"
-    id_column: Column | None = None
-    vocabulary_files: Files | None = None
+    vocabulary_files: str | list[str] | None = None
     max_turns: int = 256
-    turns_kept: TurnsKept = "latest"
+    turns_kept: Literal["latest", "retrieved"] = "latest"
     max_length: int = 64
-    tokenizer: str = "whitespace"
+    tokenizer: WordTokenizer = "whitespace"
     lowercase: bool | None = False
     min_count: int = 2
 
@@ -88,9 +75,6 @@ class DialogueOptions(DataOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 1, "max_turns", "max_length")
-        check_choice(self, "layout", ("table", "hmn4qa"))
-        check_choice(self, "turns_kept", ("latest", "retrieved"))
-        check_choice(self, "tokenizer", WORD_TOKENIZERS)
 
 
 class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
@@ -123,10 +107,10 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         return self.options.turns_kept == "retrieved"
 
     @override
-    def read_split(self, name: str) -> Dialogues:
-        return self.read(self.options.files_of(name))
+    def read_splits(self, names: Sequence[str]) -> dict[str, Dialogues]:
+        return {name: self.read(self.options.files_of(name)) for name in names}
 
-    def read(self, files: Files, answers: bool = True) -> Dialogues:
+    def read(self, files: str | list[str], answers: bool = True) -> Dialogues:
         """One table, or several as one; without `answers`, answers may be missing."""
         options, tables = self.options, []
         for file in [files] if isinstance(files, str) else files:
@@ -143,7 +127,9 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         return ["dialogue"] * len(table)
 
     @override
-    def prepare_split(self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+    def prepare_split(
+        self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None, memory: Memory | None
+    ) -> dict[str, Part]:
         fingerprint = self._reading_fingerprint(table)
         folder = self.cache / f"turns-{fingerprint[:16]}"
         split = self._make_split(table, self.words.tokenize, self.retriever, folder)
@@ -218,7 +204,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         return counts
 
     @override
-    def learn(self, train: DialogueSplit, vocabulary: Vocabulary) -> PlainDict:
+    def learn(self, train: DialogueSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         counts = _dialogues_with(train)
         turns, options = np.diff(train.dialogues.turn_offsets), self.options
         limit = OLDEST if options.turns_kept == "retrieved" else options.max_turns

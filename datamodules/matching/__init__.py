@@ -1,5 +1,1 @@
 """Pairs of texts to match."""
-
-from datamodules.matching.datamodule import MatchingDataModule
-
-__all__ = ["MatchingDataModule"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,13 +20,13 @@ from datamodules.corpora.pair_readers import read_identified, read_trec
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.duplicates import DuplicateMarks
+from datamodules.duplicates import DuplicateMarks, groups_to_split
 from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit, training_lists
 from datamodules.matching.negatives import foreign_texts
 from datamodules.matching.options import MatchingOptions
 from datamodules.matching.tables import duplicate_keys, question_groups, read_pair_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.retrieval import Retriever, build_neighbors, open_neighbors
+from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
 from datamodules.text.counts import count_tokens
 from datamodules.text.vocabulary import Vocabulary
 
@@ -53,32 +53,29 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         super().__init__(MatchingOptions(**options), retriever)
         self._ranks = self.options.chosen_goal == "ranking"
         self.monitor = "val/map" if self._ranks else "val/accuracy"
-        self._collection: tuple[Rows, Rows] | None = None
 
     @override
-    def read_split(self, name: str) -> Pairs:
-        (path,) = self.options.files_of(name)
-        if self.options.layout == "trec":
-            return read_trec(path, *self.collection)
-        return read_pair_table(path, self.options)
+    def read_splits(self, names: Sequence[str]) -> dict[str, Pairs]:
+        options = self.options
+        if options.layout != "trec":
+            return {name: read_pair_table(options.file_of(name), options) for name in names}
+        files, documents = options.queries_file, self._read_documents()
+        if files is None:
+            raise InputError("data.layout=trec: name data.queries_file")
+        queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
+        return {name: read_trec(options.file_of(name), Rows.concat(queries), documents) for name in names}
 
-    @property
-    def collection(self) -> tuple[Rows, Rows]:
-        """Queries and documents of a test collection (layout `trec`)."""
-        if self._collection is None:
-            files, documents = self.options.queries_file, self.options.documents_file
-            if files is None or documents is None:
-                raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
-            queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
-            rows = read_identified(documents, self.options.document_column)
-            self._collection = Rows.concat(queries), rows
-        return self._collection
+    def _read_documents(self) -> Rows:
+        """Read the documents of a test collection (layout `trec`)."""
+        if self.options.documents_file is None:
+            raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
+        return read_identified(self.options.documents_file, self.options.document_column)
 
     @override
     def split_off(self, table: Pairs, part: int | float) -> tuple[Pairs, Pairs]:
         # By question. Those with a positive are distributed evenly: only these count.
         kinds = np.where(table.has_positive, "with a positive", "without").tolist()
-        groups = self.duplicates.groups(question_groups(table, self.options.chosen_goal))
+        groups = groups_to_split(question_groups(table, self.options.chosen_goal))
         rest, chosen = stratified_split(kinds, part, self.options.split_seed, groups)
         return table.select_questions(rest), table.select_questions(chosen)
 
@@ -100,32 +97,28 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def own_memory(self, tables: Mapping[str, Pairs]) -> Rows | None:
         if "train" not in tables:
             return None
-        return self.collection[1] if self.options.layout == "trec" else tables["train"].second
-
-    @override
-    def release_memory(self) -> None:
-        super().release_memory()
-        self._collection = None
+        return self._read_documents() if self.options.layout == "trec" else tables["train"].second
 
     @override
     def memory_columns(self) -> PlainDict:
         return {"text_column": self.options.memory_text_column, "label_column": None}
 
     @override
-    def prepare_split(self, name: str, table: Pairs, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+    def prepare_split(
+        self, name: str, table: Pairs, seen: NDArray[np.uint64] | None, memory: Memory | None
+    ) -> dict[str, Part]:
         options, training = self.options, name == "train"
         parts: dict[str, Part] = {}
         if not training:
             # A memory of texts to rank reveals no label.
-            marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
-            parts["duplicates"] = self.duplicates.prepare_marks(marks)
-        if training and options.negatives == "retrieved":
+            parts["duplicates"] = DuplicateMarks.of(self.duplicate_keys(table), seen).prepare(self.cache)
+        if memory is not None and training and options.negatives == "retrieved":
             is_listwise = options.chosen_batches == "listwise"
-            table, pool, neighbors = self._retrieve(table, exclude_all=is_listwise)
+            table, pool, neighbors = self._retrieve(table, memory, exclude_all=is_listwise)
             description = {"pairs": table.fingerprint, "neighbors": neighbors, "listwise": is_listwise}
             parts["pool"] = prepared_folder(self.cache, "pool", fingerprint_of(description), pool.save)
-        elif not training and options.candidates == "retrieved":
-            table, candidates, _ = self._retrieve(table, exclude_all=True)
+        elif memory is not None and not training and options.candidates == "retrieved":
+            table, candidates, _ = self._retrieve(table, memory, exclude_all=True)
             table = table.with_pairs(candidates.list_numbers, candidates.values)
         return {
             **parts,
@@ -134,15 +127,10 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             "second_tokens": self.words.tokenize(table.second, options.second_length).part,
         }
 
-    def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
+    def _retrieve(self, pairs: Pairs, memory: Memory, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
         """Pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
-        assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
-            pairs.first,
-            self.searched_memory,
-            self.options.num_candidates,
-            False,
-            self.cache,
+            pairs.first, memory, self.options.num_candidates, False, self.cache
         )
         neighbors = open_neighbors(folder, fingerprint)
         pairs, rows_of = pairs.with_second_texts(neighbors.memories.texts[:])
@@ -196,7 +184,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             )
 
     @override
-    def learn(self, train: MatchingSplit, vocabulary: Vocabulary) -> PlainDict:
+    def learn(self, train: MatchingSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         # For each word of the vocabulary, the number of distinct training texts that have it.
         frequency = np.zeros(len(vocabulary), np.int64)
         stores = [train.first_tokens, train.second_tokens]

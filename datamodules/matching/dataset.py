@@ -13,11 +13,11 @@ from typing_extensions import Self, override
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.pairs import Pairs
-from datamodules.dataset import BatchDataset, rows_and_weights
+from datamodules.dataset import BatchDataset, Side, rows_and_weights
 from datamodules.matching.negatives import Negatives, foreign_negatives, own_negatives
 from datamodules.matching.options import MatchingOptions
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
+from datamodules.text.gather import WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
 
@@ -64,16 +64,19 @@ class Lists:
 
     #: rows of the table of pairs, at least one per list.
     rows: Ragged
-    #: draws further pairs for each list.
+    #: draws further members of each list: rows of the table, or of the second texts.
     negatives: Negatives | None = None
+    draws_rows: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @staticmethod
-    def single(rows: NDArray[np.int64], negatives: Negatives | None = None) -> Lists:
+    @classmethod
+    def single(
+        cls, rows: NDArray[np.int64], negatives: Negatives | None = None, draws_rows: bool = False
+    ) -> Self:
         """A list for each row."""
-        return Lists(Ragged(rows, np.arange(len(rows) + 1)), negatives)
+        return cls(Ragged(rows, np.arange(len(rows) + 1)), negatives, draws_rows)
 
 
 def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) -> Lists:
@@ -93,7 +96,7 @@ def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) ->
         return Lists(pairs.lists.take(questions), negatives)
     positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
     if not draws:
-        return Lists.single(*own_negatives(pairs, positives, count, seed))
+        return Lists.single(*own_negatives(pairs, positives, count, seed), draws_rows=True)
     if split.pool is not None:
         positives = positives[split.pool.counts[pairs.question[positives]] > 0]
     questions = pairs.question[positives].astype(np.int64)
@@ -129,14 +132,10 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         contents: BatchContents,
     ) -> None:
         """Bind lists of a split to a table of words; `idf` is [num_words]."""
-        self.spec, self.idf, self.split, self.lists, self.contents = spec, idf, split, lists, contents
-        self.is_duplicate = split.is_duplicate
-        self.first, self.second = words.add(split.first_tokens), words.add(split.second_tokens)
-        self.encodings = None
-        if (encoded := contents.encoded_texts) is not None:
-            first = encoded.of(split.first_tokens, spec.first_length)
-            second = encoded.of(split.second_tokens, spec.second_length)
-            self.encodings = None if first is None or second is None else (first, second)
+        self.idf, self.split, self.lists = idf, split, lists
+        self.is_duplicate, pairs = split.is_duplicate, split.pairs
+        self.first = Side.of(words, pairs.first.texts, split.first_tokens, spec.first_length, contents)
+        self.second = Side.of(words, pairs.second.texts, split.second_tokens, spec.second_length, contents)
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -146,12 +145,8 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         """Number of words of each list [n]: of its longest first and its longest second text together, as kept."""
         members = self._members(epoch, np.arange(len(self)))
         longest = np.zeros(len(self), np.int64)
-        for tokens, rows, length in (
-            (self.split.first_tokens, members.first, self.spec.first_length),
-            (self.split.second_tokens, members.second, self.spec.second_length),
-        ):
-            words = np.minimum(np.diff(tokens.offsets), length)[rows]
-            longest += np.maximum.reduceat(words, np.flatnonzero(members.place == 0))
+        for side, rows in ((self.first, members.first), (self.second, members.second)):
+            longest += np.maximum.reduceat(side.sizes[rows], np.flatnonzero(members.place == 0))
         return longest
 
     @override
@@ -162,8 +157,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         members = self._members(int(epoch[0]), numbers)
         firsts, first = distinct_rows(members.first)
         seconds, second = distinct_rows(members.second)
-        first_texts = TextGroup(self.first, firsts, self.spec.first_length)
-        gathered = gather([first_texts, TextGroup(self.second, seconds, self.spec.second_length)])
+        gathered = gather([self.first.group(firsts), self.second.group(seconds)])
         arrays: dict[str, NDArray[np.generic]] = {
             "word": gathered.word,
             "char": gathered.char,
@@ -180,19 +174,17 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         }
         if self.is_duplicate is not None:  # all pairs are then the table's
             arrays["is_duplicate"] = self.is_duplicate[members.row]
-        batch = MatchingBatch(**as_tensors(arrays))
-        if self.encodings is not None:
-            batch = batch._replace(
-                first_vector=self.encodings[0].padded(firsts, batch.first_text.shape[1]),
-                second_vector=self.encodings[1].padded(seconds, batch.second_text.shape[1]),
-            )
-        if self.contents.strings:
-            pairs = self.split.pairs
-            batch = batch._replace(
-                first_string=pairs.first.texts.take(firsts),
-                second_string=pairs.second.texts.take(seconds),
-            )
-        return batch
+        batch = MatchingBatch(
+            **as_tensors(arrays),
+            first_string=self.first.strings(firsts),
+            second_string=self.second.strings(seconds),
+        )
+        if (encoded := self.first.encodings) is None or (others := self.second.encodings) is None:
+            return batch
+        return batch._replace(
+            first_vector=encoded.padded(firsts, batch.first_text.shape[1]),
+            second_vector=others.padded(seconds, batch.second_text.shape[1]),
+        )
 
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
         pairs, lists = self.split.pairs, self.lists
@@ -202,15 +194,19 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         target = pairs.target[row]
         if lists.negatives is not None:
             drawn = lists.negatives.draw(epoch, numbers)
-            is_drawn = drawn.second >= 0
+            is_drawn = drawn >= 0
             # Drawn pairs have the first text of their list, and follow the list's own pairs.
-            query_of_drawn = np.nonzero(is_drawn)[0]
+            query_of_drawn, drawn = np.nonzero(is_drawn)[0], drawn[is_drawn]
             query = np.concatenate([query, query_of_drawn])
             order = np.argsort(query, kind="stable")
             query = query[order]
             first = np.concatenate([first, first[starts[:-1]][query_of_drawn]])[order]
-            second = np.concatenate([second, drawn.second[is_drawn]])[order]
-            target = np.concatenate([target, drawn.target[is_drawn]])[order]
-            row = np.concatenate([row, drawn.row[is_drawn]])[order]
+            seconds, targets, rows_drawn = drawn, np.zeros(len(drawn), np.float32), np.full(len(drawn), -1)
+            if lists.draws_rows:
+                rows_drawn, targets = drawn, pairs.target[drawn]
+                seconds = pairs.second_row[drawn].astype(np.int64)
+            second = np.concatenate([second, seconds])[order]
+            target = np.concatenate([target, targets])[order]
+            row = np.concatenate([row, rows_drawn])[order]
             starts = offsets_of(np.bincount(query, minlength=len(numbers)))
         return _Members(first, second, query, np.arange(len(query)) - starts[query], target, row)

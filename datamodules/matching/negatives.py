@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,32 +14,12 @@ from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.duplicates import duplicate_codes
 
 
-class Drawn(NamedTuple):
-    """Negatives of n lists; all arrays are [n, k]."""
-
-    #: int64: rows of the second texts, -1 where there is none.
-    second: NDArray[np.int64]
-    #: float32: their grades.
-    target: NDArray[np.float32]
-    #: int64: their rows in the table of pairs, -1 where the pair is in no table.
-    row: NDArray[np.int64]
-
-
-class Negatives(Protocol):
-    """Draws negatives for lists."""
-
-    def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
-        """At most k distinct negatives for each of the lists with these numbers, int64 [n]."""
-
-
 @dataclass(frozen=True)
 class PoolNegatives:
     """Negatives from a pool, of which each list has a range."""
 
-    #: the pool's texts as in `Drawn`.
-    second: NDArray[np.int64]
-    target: NDArray[np.float32]
-    row: NDArray[np.int64]
+    #: int64: rows of pairs, or of second texts, and -1 at the end.
+    pool: NDArray[np.int64]
     #: int64 [lists]: start and length of each list's range.
     start: NDArray[np.int64]
     size: NDArray[np.int64]
@@ -47,13 +27,10 @@ class PoolNegatives:
     count: int
     seed: int
 
-    def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
-        """See `Negatives.draw`."""
+    def draw(self, epoch: int, lists: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Draw distinct negatives [n, k] for the lists with these numbers [n]; -1 = there is none."""
         positions = choose(key_of(self.seed, epoch), lists, self.size[lists], self.count)
-        missing = positions < 0
-        chosen = np.where(missing, 0, positions + self.start[lists][:, None])
-        second, row = (np.where(missing, -1, values[chosen]) for values in (self.second, self.row))
-        return Drawn(second, self.target[chosen], row)
+        return self.pool[np.where(positions < 0, -1, positions + self.start[lists][:, None])]
 
 
 @dataclass(frozen=True)
@@ -70,19 +47,22 @@ class RandomNegatives:
     count: int
     seed: int
 
-    def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
-        """See `Negatives.draw`."""
+    def draw(self, epoch: int, lists: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Draw rows of second texts, as `PoolNegatives` does."""
         key, own = key_of(self.seed, epoch), self.own
-        second = choose_foreign(
+        drawn: NDArray[np.int64] = choose_foreign(
             key, lists, self.question[lists], self.codes, own.values, own.offsets, self.count
         )
-        return Drawn(second, np.zeros(second.shape, np.float32), np.full(second.shape, -1))
+        return drawn
+
+
+Negatives: TypeAlias = PoolNegatives | RandomNegatives
 
 
 def own_negatives(
     pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
 ) -> tuple[NDArray[np.int64], PoolNegatives]:
-    """The positives (row numbers) whose question has candidates of a lower grade, and these candidates."""
+    """The positives (row numbers) whose question has candidates of a lower grade, and these pairs."""
     # In a question's candidates by rising grade, those below a grade are the first ones.
     order = np.lexsort((pairs.target, pairs.question))
     question, target = pairs.question[order], pairs.target[order]
@@ -94,24 +74,20 @@ def own_negatives(
     start = pairs.lists.offsets[pairs.question[positives]]
     size = first_of_grade[position[positives]] - start
     kept = size > 0
-    negatives = PoolNegatives(
-        pairs.second_row[order].astype(np.int64), target, order, start[kept], size[kept], count, seed
-    )
-    return positives[kept], negatives
+    return positives[kept], PoolNegatives(np.append(order, -1), start[kept], size[kept], count, seed)
 
 
 def foreign_negatives(
     pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
 ) -> Negatives:
-    """Negatives from `pool` (rows of second texts of each question), or all foreign texts, for questions [lists]."""
+    """Second texts from `pool` (those of each question), or all foreign texts, for the questions of lists [lists]."""
     if pool is None:
         codes = duplicate_codes(pairs.second.texts)
         own = codes[pairs.second_row]
         order = np.lexsort((own, pairs.question))
         return RandomNegatives(codes, Ragged(own[order], pairs.lists.offsets), question, count, seed)
-    no_grade, no_row = np.zeros(len(pool.values), np.float32), np.full(len(pool.values), -1)
-    start, size = pool.offsets[question], pool.counts[question]
-    return PoolNegatives(pool.values, no_grade, no_row, start, size, count, seed)
+    values, start, size = np.append(pool.values, -1), pool.offsets[question], pool.counts[question]
+    return PoolNegatives(values, start, size, count, seed)
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:

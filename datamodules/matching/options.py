@@ -8,15 +8,10 @@ from typing import ClassVar, Literal, TypeAlias
 from datamodules.core.errors import InputError
 from datamodules.corpora.pair_readers import Goal
 from datamodules.corpora.records import Column
-from datamodules.options import TableOptions, check_choice, check_least
+from datamodules.options import TableOptions, check_least
 
-#: A table whose columns the user names, or a published release.
-Layout: TypeAlias = Literal["table", "wikiqa", "quora", "trec"]
 #: Content of a training list.
 Batches: TypeAlias = Literal["pointwise", "pairwise", "listwise"]
-#: Source of the negatives, and of the candidates in an evaluation.
-NegativesFrom: TypeAlias = Literal["own", "random", "retrieved"]
-CandidatesFrom: TypeAlias = Literal["own", "retrieved"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +45,7 @@ class MatchingOptions(TableOptions):
     """
 
     goal: Goal | None = None
-    layout: Layout = "table"
+    layout: Literal["table", "wikiqa", "quora", "trec"] = "table"
     first_column: Column = "first"
     second_column: Column = "second"
     question_column: Column | None = None
@@ -58,9 +53,9 @@ class MatchingOptions(TableOptions):
     documents_file: str | None = None
     document_column: Column | list[Column] | None = None
     batches: Batches | None = None
-    negatives: NegativesFrom = "own"
+    negatives: Literal["own", "random", "retrieved"] = "own"
     num_negatives: int = 4
-    candidates: CandidatesFrom = "own"
+    candidates: Literal["own", "retrieved"] = "own"
     num_candidates: int = 50
     first_length: int = 40
     second_length: int = 80
@@ -73,11 +68,6 @@ class MatchingOptions(TableOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 1, "num_negatives", "num_candidates", "first_length", "second_length")
-        check_choice(self, "layout", ("table", "wikiqa", "quora", "trec"))
-        check_choice(self, "goal", (None, "ranking", "classification"))
-        check_choice(self, "batches", (None, "pointwise", "pairwise", "listwise"))
-        check_choice(self, "negatives", ("own", "random", "retrieved"))
-        check_choice(self, "candidates", ("own", "retrieved"))
         self._check_lists()
         for name in ("validation_split", "test_split"):
             share = getattr(self, name)

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from datamodules.batch import TextBatch
 from datamodules.core.errors import InputError
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -119,6 +121,12 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
     word, char = _describe_words(words._ids, words._chars, distinct[:count])
     word[0] = words.vocabulary.pad_id
     return Gathered(word, char, [texts for _, _, texts in plan])
+
+
+def gather_texts(group: TextGroup) -> TextBatch:
+    """Gather a batch of texts alone."""
+    gathered = gather([group])
+    return TextBatch(*map(torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0])))
 
 
 def distinct_rows(rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

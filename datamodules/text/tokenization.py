@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import regex
 
@@ -50,7 +50,8 @@ class Tokenizer(ABC):
 
 
 #: The tokenizers whose tokens are words.
-WORD_TOKENIZERS = ("words", "whitespace")
+WordTokenizer: TypeAlias = Literal["words", "whitespace"]
+WORD_TOKENIZERS = get_args(WordTokenizer)
 CHARACTERS = "characters"
 #: The tokenizers of this module; all others belong to `transformers`.
 OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)

@@ -44,20 +44,19 @@ class Vocabulary:
         tokenizer: Tokenizer,
         *,
         min_count: int = 1,
-        max_words: int | None = None,
         extra_words: Iterable[str] = (),
         characters: bool,
         counts: Mapping[str, int] | None = None,
     ) -> Vocabulary:
-        """Number the extra words and the `max_words` most frequent words that occur at least `min_count` times.
+        """Number the words that occur at least `min_count` times, and the extra words.
 
         They are sorted by falling frequency, then alphabetically. `characters` numbers the characters of all words.
         `counts` replaces the frequencies in the texts.
         """
-        if min_count < 1 or (max_words is not None and max_words < 0):
-            raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")
+        if min_count < 1:
+            raise InputError(f"min_count={min_count}: must be 1 or more")
         counts = word_counts(stores) if counts is None else counts
-        frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})[:max_words]
+        frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})
         # The literal words <pad> and <unk> in a text both mean an unknown word.
         words = dict.fromkeys([PAD, UNK, *frequent, *extra_words])
         alphabet = [PAD, UNK, *_ordered(_character_counts(counts))] if characters else None

@@ -60,7 +60,7 @@ class RatingDataModule(TextRowsDataModule[RatingOptions]):
     def __init__(self, retriever: Any = DEFAULT_RETRIEVER, **options: Any) -> None:
         super().__init__(RatingOptions(**options), retriever)
 
-    def learn(self, train: TextSplit, vocabulary: list[str]) -> dict[str, float]:
+    def learn(self, train: TextSplit, vocabulary: Any, memory: Any) -> dict[str, float]:
         deviation, mean = torch.std_mean(ratings_of(train.rows))
         return {"mean": mean.item(), "deviation": deviation.item()}
 

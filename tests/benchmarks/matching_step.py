@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from datamodules.matching import MatchingDataModule
+from datamodules.matching.datamodule import MatchingDataModule
 from tests.benchmarks.timing import alternate, parser, zipf
 from zoo.layers.row_adam import RowTable, update_by_rows
 from zoo.registry import model_class

@@ -33,7 +33,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from datamodules import ClickthroughDataModule, DialogueDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.corpora.dialogues import Dialogue, Dialogues
-from datamodules.trigrams import letter_trigrams
+from datamodules.text.trigrams import letter_trigrams
 from tests.benchmarks.timing import alternate, parser, zipf
 from tests.dialogues import MadeUp, write_published
 from zoo import HMN, LSTMRNN, ExpaNet, KNNBiLSTM

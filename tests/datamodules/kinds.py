@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,8 +164,3 @@ def set_stage(data: DataModule, function: TrainerFn, rank: int = 0, world_size: 
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
         state=state, global_rank=rank, world_size=world_size, lightning_module=None
     )
-
-
-def die(*_: object, **__: object) -> None:
-    """Kill this process at once."""
-    os.kill(os.getpid(), signal.SIGKILL)

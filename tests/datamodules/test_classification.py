@@ -15,7 +15,7 @@ import torch
 
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch
-from datamodules.classification.datamodule import in_natural_order
+from datamodules.classification import in_natural_order
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
@@ -377,13 +377,6 @@ def test_word_vectors_are_those_of_the_file(kind: Kind[ClassificationDataModule]
     assert vectors[words.index("unheard")].tolist() == [4, 5, 6]  # a frequent word of the file joins
     assert [words[i] for i in has_vector.nonzero()[:, 0]] == ["lion", "unheard"]
     assert kind.prepared().words.vectors() is None
-
-
-def test_a_missing_memory_is_named(kind: Kind[ClassificationDataModule]) -> None:
-    wrong = str(kind.folder / "memroy")
-    with pytest.raises(InputError, match="no such memory folder or table") as error:
-        kind.prepared(memory=wrong)
-    check_message(error, wrong)
 
 
 def test_unusual_texts_are_read(kind: Kind[ClassificationDataModule]) -> None:

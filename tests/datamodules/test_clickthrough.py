@@ -152,8 +152,9 @@ def test_random_documents_replace_missing_hits(
 ) -> None:
     data = kind.prepared(negatives="retrieved", num_negatives=2, num_hits=20)
     no_hits: NDArray[np.int64] = np.zeros(len(data.split("train").judgements.queries) + 1, np.int64)
-    data.negatives.pool = Ragged(np.zeros(0, np.int64), no_hits)
-    assert (whole_epoch(training_dataset(data)).candidate.sum(dim=1) == 3).all()
+    dataset = training_dataset(data)
+    dataset.negatives.pool = Ragged(np.zeros(0, np.int64), no_hits)
+    assert (whole_epoch(dataset).candidate.sum(dim=1) == 3).all()
     with caplog.at_level(logging.WARNING):
         kind.prepared(negatives="retrieved", num_negatives=2, num_hits=20, skip_hits=12)
     assert "queries have no retrieved negatives; they get random ones" in caplog.text
@@ -243,31 +244,11 @@ def test_a_table_of_documents_as_memory(kind: Kind[ClickthroughDataModule]) -> N
     # The corpus is read by its titles, the memory by another column.
     data = kind.prepared(memory=kind.options["corpus_file"], memory_text_column="text", num_hits=5)
     assert data.memory is not None
-    hits = data.memory.opened.search(["nothing 7"], 1)
+    hits = data.memory.open().search(["nothing 7"], 1)
     assert hits.memories.texts[int(hits.rows[0, 0])] == "nothing 7"
 
 
 # --- wrong input ---
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"negatives": "retrieved"}, "set data.num_hits to the number of hits to draw from"),
-        ({"negatives": ["in_batch", "near"]}, "data.negatives=.*use one or several of random, in_batch"),
-        ({"negatives": []}, "use one or several of"),
-        ({"negatives": "retrieved", "num_hits": 3, "skip_hits": 3}, "no query has a retrieved negative"),
-        ({"highest_hit_score": 0.0}, "must be above 0"),
-        ({"tokenizer": "bert-base-uncased"}, "data.tokenizer=.*use one of"),
-        ({"evaluate": "all"}, "use one of collection, judged"),
-        ({"num_negatives": 0}, "must be 1 or more"),
-    ],
-)
-def test_wrong_options_are_named(
-    kind: Kind[ClickthroughDataModule], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        kind.prepared(**options)
 
 
 def test_judgements_without_negatives_are_refused(kind: Kind[ClickthroughDataModule]) -> None:

@@ -221,18 +221,3 @@ def test_an_answer_of_several_tokens_is_refused(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.txt", "1 hello kim", "2 who ?\tkim hello\t1", "1 a", "2 b ?\ta\t1")
     with pytest.raises(InputError, match=r"a.txt, line 2: the answer 'kim hello' has 2 tokens"):
         prepared(tmp_path, file)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layout": "xml"}, "data.layout=xml"),
-        ({"tokenizer": "bert"}, "data.tokenizer=bert"),
-        ({"max_turns": 0}, "data.max_turns=0"),
-        ({"turns_kept": "best"}, "data.turns_kept=best"),
-        ({"retriever": ElasticsearchRetriever(index="news")}, "data.retriever.index"),
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        DialogueDataModule(**options)

@@ -12,9 +12,10 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from datamodules import preparation
 from datamodules.core.errors import InputError
-from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
+from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import in_processes
 from tests.datamodules.kinds import (
     PARTS,
@@ -22,9 +23,7 @@ from tests.datamodules.kinds import (
     all_batches,
     are_equal,
     classification,
-    die,
     make_kind,
-    matching,
     set_stage,
 )
 
@@ -36,7 +35,7 @@ def forbid(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("worked again")
 
     for owner, name in (
-        (kind.data_type, "read_split"),
+        (kind.data_type, "read_splits"),
         (TokenStore, "build"),
         (FolderMemory, "build"),
         (EmbeddedRetriever, "search"),
@@ -98,17 +97,6 @@ def test_a_changed_file_is_prepared_again(tmp_path: Path, split: str) -> None:
     assert len([name for name in names_in_cache(kind) - plans if name.startswith("plan-")]) == 1
     assert "quagga lion" in data.split(split).rows.texts
     assert ("quagga" in data.words.vocabulary.words) == (split == "train")
-
-
-def test_another_retriever_is_another_memory(tmp_path: Path) -> None:
-    kind = matching(tmp_path)
-    memories = [
-        kind.prepared(negatives="retrieved", retriever=EmbeddedRetriever(similarity=similarity)).memory
-        for similarity in ("BM25", "LMDirichlet")
-    ]
-    assert memories[0] is not None
-    assert memories[1] is not None
-    assert memories[0].location != memories[1].location
 
 
 # --- damage ---
@@ -199,7 +187,7 @@ def test_a_killed_preparation_is_resumed(
     kind: Kind[Any], monkeypatch: pytest.MonkeyPatch, owner: object, function: str
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(owner, function, die)
+        patch.setattr(owner, function, kill)
         assert in_processes(1, prepare, kind, "killed") == [-signal.SIGKILL]
     assert not list((kind.folder / "killed").glob("plan-*.json"))
     assert are_equal(all_batches(kind.prepared("killed")), all_batches(kind.prepared("alone")))
@@ -262,8 +250,43 @@ def test_a_table_that_is_needed_must_be_named(
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_memories": -1}, {"max_length": 0}, {"batch_size": 0}, {"num_workers": -1}], ids=str
+    ("name", "options", "message"),
+    [
+        ("classification", {"num_memories": -1}, "data.num_memories=-1: must be 0 or more"),
+        ("classification", {"max_length": 0}, "data.max_length=0: must be 1 or more"),
+        ("classification", {"batch_size": 0}, "data.batch_size=0"),
+        ("classification", {"num_workers": -1}, "data.num_workers=-1"),
+        ("classification", {"train_file": ["a.csv", "b.csv"]}, "data.train_file: name one table, not 2"),
+        ("matching", {"num_negatives": 0}, "data.num_negatives=0: must be 1 or more"),
+        ("matching", {"goal": "sorting"}, "data.goal=sorting: use one of ranking, classification"),
+        ("matching", {"batches": "setwise"}, "data.batches=setwise"),
+        ("matching", {"validation_split": 1.5}, "data.validation_split=1.5"),
+        ("matching", {"test_split": 0.1}, "data.test_split and data.test_file"),
+        (
+            "matching",
+            {"goal": "classification", "candidates": "own", "batches": "pairwise"},
+            "batches=pairwise",
+        ),
+        ("matching", {"batches": "pointwise", "negatives": "random"}, "data.negatives=random"),
+        ("matching", {"layout": "trec"}, "data.queries_file"),
+        ("matching", {"goal": "classification", "candidates": "retrieved"}, "set goal=ranking"),
+        ("matching", {"memory": "nowhere"}, "data.memory=nowhere: no such memory folder or table"),
+        ("clickthrough", {"num_hits": 0}, "set data.num_hits to the number of hits to draw from"),
+        ("clickthrough", {"negatives": ["in_batch", "near"]}, "use one or several of random, in_batch"),
+        ("clickthrough", {"negatives": []}, "use one or several of"),
+        ("clickthrough", {"negatives": "retrieved", "skip_hits": 5}, "no query has a retrieved negative"),
+        ("clickthrough", {"highest_hit_score": 0.0}, "must be above 0"),
+        ("clickthrough", {"tokenizer": "bert-base-uncased"}, "data.tokenizer=bert-base-uncased: use one of"),
+        ("clickthrough", {"evaluate": "all"}, "use one of collection, judged"),
+        ("dialogue", {"layout": "xml"}, "data.layout=xml"),
+        ("dialogue", {"tokenizer": "bert"}, "data.tokenizer=bert"),
+        ("dialogue", {"max_turns": 0}, "data.max_turns=0"),
+        ("dialogue", {"turns_kept": "best"}, "data.turns_kept=best"),
+        ("dialogue", {"retriever": ElasticsearchRetriever(index="news")}, "data.retriever.index"),
+    ],
+    ids=str,
 )
-def test_an_option_out_of_range_is_named(tmp_path: Path, options: dict[str, int]) -> None:
-    with pytest.raises(InputError, match=f"data.{next(iter(options))}="):
-        classification(tmp_path).make(**options)
+def test_wrong_options_are_named(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        make_kind(name, tmp_path).prepared(**options)
+    check_message(error, message)

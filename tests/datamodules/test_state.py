@@ -87,10 +87,15 @@ def test_rows_that_a_model_was_trained_on_are_not_split_off(tmp_path: Path) -> N
     kind = classification(tmp_path)
     kind.options |= {"validation_file": None, "test_file": None, "validation_split": 2}
     state = kind.prepared(test_split=4).state()
-    check_split(kind.make(test_split=4), state, "test", "M")
+
+    def check(split: str, **options: Any) -> None:
+        data = kind.make(**options)
+        check_split(data.options, data.file_contents, state, split, "M")
+
+    check("test", test_split=4)
     with pytest.raises(InputError, match=r"data\.test_split=5: M was trained with test_split=4"):
-        check_split(kind.make(test_split=5), state, "test", "M")
+        check("test", test_split=5)
     with pytest.raises(InputError, match=r"data\.split_seed=1: M was trained with split_seed=0"):
-        check_split(kind.make(test_split=4, split_seed=1), state, "validation", "M")
+        check("validation", test_split=4, split_seed=1)
     other = write_csv(tmp_path / "other.csv", ["a", "b"] * 9, ["c", "d"] * 9)
-    check_split(kind.make(test_split=5, train_file=other), state, "test", "M")
+    check("test", test_split=5, train_file=other)

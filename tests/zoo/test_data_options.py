@@ -77,7 +77,6 @@ CASES: Cases = {
     "DataOptions": {
         "lowercase": Case(False),
         "min_count": Case(25),
-        "max_words": Case(9),
         "eval_batch_size": Case(3),
         "validation_split": Case(0.4, SPLIT),
         "split_seed": Case(3, SPLIT),

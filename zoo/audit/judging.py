@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.tfidf import LinearClassifier, TextVectorizer, planes_of

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.vote import count_votes, vote

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError, check_installed
 from datamodules.core.types import PlainDict
 from datamodules.text.tokens import TokenStore

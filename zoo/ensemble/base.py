@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationSpec
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict

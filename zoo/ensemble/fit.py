@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.batch import BatchContents
-from datamodules.classification.dataset import UNKNOWN, label_numbers
+from datamodules.classification import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
 from datamodules.duplicates import decode_keys
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
@@ -92,8 +92,9 @@ class EnsembleFit:
         network.pool = None
         self._learn_metric()
         show("stage 2 of 4: the memory is encoded")
-        memory = self.data.memory if self.data.has_memory and "memory" in network.members.reads else None
-        self.model.search_memory(self.data, None if memory is None else memory.opened)
+        self.model.search_memory(
+            self.data, self.data.open_memory() if "memory" in network.members.reads else None
+        )
         show("stage 3 of 4: members are fitted")
         readings = self._fit_members()
         show("stage 4 of 4: weights are fitted on held-out rows")
@@ -221,7 +222,7 @@ class EnsembleFit:
     def _rows_to_keep(self, held_out: HeldOut, probabilities: Tensor) -> HeldOutRows:
         """The rows of the table that stay with the model; texts of training rows do not."""
         data, labels = self.data, self.data.spec.labels
-        memory = data.memory.opened if data.memory is not None and data.has_memory else None
+        memory = data.open_memory()
         if len(self.validation.rows):
             rows = self.validation.split.rows.select(self.validation.rows)
             texts, names = rows.texts, rows.labels or []

@@ -108,20 +108,23 @@ class MemoryEnsemble(EnsembleModel):
     def finish(self, data: Any) -> None:
         fit = EnsembleFit(self, data)
         self.answer, self.held_out = fit.run(), fit.held_out
-        if data.memory is not None:
-            data.memory.close()
+        data.retriever.close()
 
     # --- evaluation ---
 
     @override
-    def batch_contents(self, split: str) -> BatchContents:
+    def attach(self, split: str) -> None:
+        super().attach(split)
         if self.is_evaluated(split) and self.network.pool is not None:
             data = self.text_data
             self.network.measures_table = split == "test"
             self.network.excludes_duplicates = data.excludes_duplicates(split)
-            self.read_memory(data, data.memory.opened if data.memory and data.has_memory else None)
+            self.read_memory(data, data.open_memory())
             self._make_scores()  # for the labels that only the memory has
             self.to(self.device)
+
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
         contents = super().batch_contents(split)
         return contents._replace(memory_texts=False, new_labels=self.new_labels)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
@@ -90,7 +90,7 @@ def _labelled_rows(
     if unknown := sorted(set(rows.labels) - set(model.labels)):
         raise InputError(f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows")
     split = data.split_of(rows, memory)
-    marks = data.marks_of(rows, split.neighbors, memory, data.duplicates.seen)
+    marks = data.marks_of(rows, split.neighbors, memory, data.seen)
     used = np.flatnonzero(marks.is_independent)
     target = label_numbers(rows, model.labels)[used]
     if not (target < model.network.num_classes).any():
@@ -137,7 +137,7 @@ def _added_rows(model: EnsembleModel, data: TextRowsDataModule[Any], memory: Mem
         return []
     rows = memory.rows.select(memory.opened.rows_since(first))
     split = data.split_of(rows, memory, exclude_duplicates=True)
-    marks = data.marks_of(rows, split.neighbors, None, data.duplicates.seen)
+    marks = data.marks_of(rows, split.neighbors, None, data.seen)
     target = label_numbers(rows, model.labels)
     used = np.flatnonzero(marks.is_independent & (target >= 0) & (target < model.network.num_classes))
     if len(used) == 0:
@@ -176,7 +176,7 @@ def refit_members(
             " none; omit it"
         )
     rows, target = memory.rows.select(known), target[known]
-    keys, seen = data.duplicate_keys(rows), data.duplicates.seen
+    keys, seen = data.duplicate_keys(rows), data.seen
     split = data.split_of(rows, memory if crosses else None, exclude_duplicates=True)
     readings = fit_members(model, data, split, target, network.members.reads if crosses else set())
     network.fitted_version = memory.version

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from datamodules.trigrams import letter_trigrams
+from datamodules.text.trigrams import letter_trigrams
 
 
 class TrigramLayer(nn.Module):

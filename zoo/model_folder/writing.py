@@ -25,7 +25,7 @@ from datamodules.core.storage import (
     sync,
 )
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import FolderMemory
+from datamodules.retrieval import FolderMemory, is_memory
 from datamodules.retrieval.dense.ranking import files_of_encoder, trained_model
 from datamodules.retrieval.dense.vector_store import store_folder
 from datamodules.text.hub import model_folder
@@ -73,8 +73,8 @@ def write(
     with named_disk_errors(folder, "--run_dir"):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(folder), new_folder(folder, KIND) as partial:
-        reads = data.memory is not None and data.has_memory and data.memory.is_there
-        memory = data.memory.open() if data.memory is not None and reads else None
+        is_there = data.memory is not None and is_memory(data.memory.location)
+        memory = data.open_memory() if is_there else None
         version = 0
         if isinstance(memory, FolderMemory):
             version = memory.version

@@ -52,7 +52,7 @@ class RowData:
     def has_test(self) -> bool:
         """True if the data set comes with a test."""
         data = self.module()
-        return data.options.tables["test"] is not None or data.is_split_off("test")
+        return data.options.tables["test"] is not None or data.options.is_split_off("test")
 
     @property
     def test_files(self) -> PlainDict:

@@ -139,7 +139,7 @@ def restore(
         )
     skip_unread_memory(model, data)
     named = data.options.tables
-    if named["train" if data.is_split_off(split) else split] is None:
+    if named["train" if data.options.is_split_off(split) else split] is None:
         option = data.options.table_option.format(split=split)
         command = "validate" if split == "validation" else "test"
         raise InputError(
@@ -147,9 +147,9 @@ def restore(
             " runs/NAME/config.yaml"
         )
     state = folder.data_state
-    check_split(data, state, split, source)
+    check_split(data.options, data.file_contents, state, split, source)
     model.restore(replace(folder.meta, data=state), folder.weights())
-    data.duplicates.remember(state.seen)
+    data.remember(state.seen)
     version = None
     if data.memory is not None and data.has_memory and not names_memory:
         data.memory.was_users = state.memory_is_users

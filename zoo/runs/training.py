@@ -150,8 +150,8 @@ def check_fit(model: Task, data: DataModule, resume: Path | None = None) -> None
         return
     # The rows that the other model was trained on count as seen, and its words are kept.
     state = _state_of_start(model.init_from, resume)
-    check_split(data, state, "validation", f"model.init_from={model.init_from}")
-    data.duplicates.remember(state.seen)
+    check_split(data.options, data.file_contents, state, "validation", f"model.init_from={model.init_from}")
+    data.remember(state.seen)
     data.words.keep(state.vocabulary)
 
 

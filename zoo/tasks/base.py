@@ -209,7 +209,8 @@ class Task(Model[DataT]):
             return set()
         start = Start.open(self.init_from, self.device)
         if self.data is not None:
-            check_split(self.data, start.meta.data, "validation", f"model.init_from={self.init_from}")
+            where = f"model.init_from={self.init_from}"
+            check_split(self.data.options, self.data.file_contents, start.meta.data, "validation", where)
         assert self.data_state is not None
         return take_weights(self, start, self.init_from, self.data_state, self.row_names, verbose)
 

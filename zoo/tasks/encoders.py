@@ -349,5 +349,6 @@ class FrozenEncoder(ReadsTransformer):
             "pooling": pooling_of(encoder),
             "weights": digests_of(encoder.state_dict()),
         }
+        self.attach("train")
         contents = self.batch_contents("train")
         self._encoded_texts = data.encode_texts(encode, fingerprint_of(settings), contents)

@@ -64,6 +64,9 @@ class Model(LightningModule, Generic[DataT]):
         """Size of the vectors of the model's text encoder; None where it has none."""
         return None
 
+    def attach(self, split: str) -> None:
+        """Open and encode what batches carry; see `datamodules.base.ReadsBatches`."""
+
     def batch_contents(self, split: str) -> BatchContents:
         """The contents of batches; see `datamodules.base.ReadsBatches`."""
         return BatchContents(strings=self.reads_strings)

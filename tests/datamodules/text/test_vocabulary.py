@@ -31,7 +31,7 @@ def test_frequent_words_come_first_and_ties_by_word() -> None:
 def test_rare_words_are_omitted_but_not_their_characters() -> None:
     stores = [store("b a c", "d c b c")]
     assert Vocabulary.from_stores(stores, SPACES, min_count=2, characters=False).words[2:] == ["c", "b"]
-    small = Vocabulary.from_stores(stores, SPACES, max_words=1, extra_words=["q", "c", "a"], characters=True)
+    small = Vocabulary.from_stores(stores, SPACES, min_count=3, extra_words=["q", "c", "a"], characters=True)
     assert small.words[2:] == ["c", "q", "a"]
     assert small.characters is not None
     assert set(small.characters[2:]) == set("abcd")

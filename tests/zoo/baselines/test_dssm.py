@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from datamodules.batch import MatchingBatch
-from datamodules.trigrams import letter_trigrams
+from datamodules.text.trigrams import letter_trigrams
 from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_spec, score, words_of
 from tests.zoo.plain import Vector, cosine, numbers
 from zoo.baselines.dssm import CDSSM, DSSM

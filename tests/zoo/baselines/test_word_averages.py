@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
 from tests.zoo.baselines.test_reference_labels import fitted

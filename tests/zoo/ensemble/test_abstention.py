@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import Result, refusal, write_table

@@ -100,6 +100,6 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_too_many_labels(zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datamodules.classification.datamodule.MANY_LABELS", 50)
+    monkeypatch.setattr("datamodules.classification.MANY_LABELS", 50)
     table = write_table(tmp_path / "ids.csv", [(f"text {i}", f"label {i}") for i in range(80)])
     refusal(zoo_command(*fit_options(table)), "80 labels of 80 rows", "data.label_column")

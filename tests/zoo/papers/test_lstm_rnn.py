@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from datamodules.batch import ClickBatch, ClickSpec
-from datamodules.trigrams import distinct_trigrams
+from datamodules.text.trigrams import distinct_trigrams
 from tests.zoo.plain import sigmoid
 from zoo.baselines.dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm

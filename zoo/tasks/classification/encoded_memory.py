@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
@@ -84,14 +84,17 @@ class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
             )
 
     @override
-    def batch_contents(self, split: str) -> BatchContents:
+    def attach(self, split: str) -> None:
+        super().attach(split)
         # A frozen encoder has its final weights when `on_fit_start` encodes the training texts.
         is_first = split == "train" and self.encoder_is_frozen and self._encoded_memory is None
-        if is_first or self.is_evaluated(split):
+        if self.uses_memory and (is_first or self.is_evaluated(split)):
             data = self.training_data
             # A prepared split is measured without a server.
-            reads_folder = data.has_memory and not data.retriever.is_on_server
-            if self.uses_memory and data.memory is not None and reads_folder:
-                self.read_memory(data, data.memory.opened, len(data.split(split).rows))
-                data.memory.close()
+            if data.has_memory and not data.retriever.is_on_server:
+                self.read_memory(data, data.open_memory(), len(data.split(split).rows))
+                data.retriever.close()
+
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)

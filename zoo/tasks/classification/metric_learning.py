@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import BatchContents, ClassificationBatch
-from datamodules.classification.dataset import label_numbers
+from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import Neighbors
 from datamodules.text_rows import TextRowsDataModule, TextSplit

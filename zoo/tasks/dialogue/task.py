@@ -15,7 +15,7 @@ from typing_extensions import override
 from callbacks.chart import Cell, Chart
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.corpora.dialogues import Dialogues
-from datamodules.dialogue import DialogueDataModule
+from datamodules.dialogue.datamodule import DialogueDataModule
 from zoo.tasks.base import Task, check_choice, check_not_negative
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.outputs import DialogueOutput

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from datamodules.matching import MatchingDataModule
+from datamodules.matching.datamodule import MatchingDataModule
 from zoo.tasks.base import Task, check_choice, check_positive
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores

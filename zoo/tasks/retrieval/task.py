@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from datamodules.batch import ClickBatch, ClickSpec, QueryBatch
-from datamodules.clickthrough import ClickthroughDataModule
+from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.core.errors import InputError
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted

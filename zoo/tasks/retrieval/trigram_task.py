@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.batch import ClickSpec
-from datamodules.clickthrough import ClickthroughDataModule
+from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState

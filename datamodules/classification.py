@@ -1,31 +1,40 @@
-"""Labelled texts with their memories: tables, labels and the facts that a classifier needs."""
+"""Labelled texts with their memories: tables, labels, the facts that a classifier needs, and batches."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.batch import ClassificationSpec
-from datamodules.classification.dataset import ClassificationDataset
+from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError, excerpt
-from datamodules.core.types import PlainDict
+from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes
 from datamodules.corpora.table import read_class_names
+from datamodules.dataset import rows_and_weights
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
-from datamodules.retrieval import Retriever, is_memory
+from datamodules.retrieval import Memory, Retriever, is_memory
 from datamodules.state import DataState
 from datamodules.text.vocabulary import Vocabulary
-from datamodules.text_rows import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextDataset, TextRowsDataModule, TextSplit
 
 #: A table with more labels must have two rows for each, or else they are taken for ids or texts.
 MANY_LABELS = 5_000
+#: Class of an unknown label, before it is replaced by the number of classes.
+UNKNOWN = -1
+NO_TARGET = -100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +69,51 @@ class ClassificationOptions(TextOptions):
             )
 
 
+class ClassificationDataset(TextDataset[ClassificationBatch]):
+    """Batches of labelled texts with their memories."""
+
+    def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
+        super().__init__(data, split, contents)
+        labels = [*data.spec.labels, *contents.new_labels]
+        targets = label_numbers(split.rows, labels)
+        self.unknown_labels = int((targets == UNKNOWN).sum())
+        self.targets = np.where(targets == UNKNOWN, len(labels), targets)
+        self.memory_targets = np.array([NO_TARGET])
+        if split.neighbors is not None:
+            memory_labels = [*data.spec.memory_labels, *contents.new_labels]
+            targets = label_numbers(split.neighbors.memories, memory_labels)
+            # The last entry is the target of row -1 (no memory).
+            self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
+
+    @override
+    def messages(self) -> Iterator[Message]:
+        if self.unknown_labels:
+            yield (
+                logging.WARNING,
+                f"{self.split.rows.source}: {self.unknown_labels} of {len(self)} rows have a label that training lacks;"
+                " they count as errors",
+            )
+
+    @override
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClassificationBatch:
+        row, _ = rows_and_weights(indices)
+        fields, memories = self.read(indices)
+        return ClassificationBatch(
+            **fields,  # type: ignore[arg-type]
+            memory_target=torch.from_numpy(self.memory_targets[memories]),
+            target=torch.from_numpy(self.targets[row]),
+        )
+
+
+def label_numbers(rows: Rows, labels: Sequence[str]) -> NDArray[np.int64]:
+    """The position of each row's label in `labels` [n]: -1 = unknown, -100 = the row has no label."""
+    column = rows.table.column("label")
+    positions = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
+    numbers: NDArray[np.int64] = positions.to_numpy().astype(np.int64)
+    numbers[pc.is_null(column).to_numpy()] = NO_TARGET
+    return numbers
+
+
 class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     """Texts to classify, each with its retrieved memories.
 
@@ -79,9 +133,10 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         super().__init__(ClassificationOptions(**options), retriever)
 
     @override
-    def read_split(self, name: str) -> Rows:
-        table, classes = super().read_split(name), self.options.classes
-        return select_classes(table, classes) if classes and name != "test" else table
+    def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:
+        tables, classes = super().read_splits(names), self.options.classes
+        chosen = {name: select_classes(tables[name], classes) for name in names if classes and name != "test"}
+        return {**tables, **chosen}
 
     @override
     def table_columns(self) -> PlainDict:
@@ -132,8 +187,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         return replace(state, options={**state.options, **named}, memory_columns=columns)
 
     @override
-    def learn(self, train: TextSplit, vocabulary: Vocabulary) -> PlainDict:
-        memory = self.searched_memory
+    def learn(self, train: TextSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         return {
             "labels": in_natural_order(train.rows.distinct_labels()),
             "memory_labels": [] if memory is None else memory.labels(),
