@@ -96,7 +96,7 @@ def _sums(text: Tensor, vectors: Tensor, is_known: Tensor) -> tuple[Tensor, Tens
     return summed, (is_known[text] & (text != 0)).sum(dim=1).float()
 
 
-class WordAverages(Fitted, ClassificationTask):
+class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
     """Base of the models; each learns the vectors in its own way."""
 
     depends_on_seed = True
@@ -143,10 +143,9 @@ class WordAverages(Fitted, ClassificationTask):
         return AverageNetwork(self.expand)
 
     @override
-    def finish(self, data: DataModule) -> None:
+    def finish(self, data: TextRowsDataModule[Any]) -> None:
         from sklearn.svm import LinearSVC
 
-        assert isinstance(data, TextRowsDataModule)
         split, vocabulary = data.split("train"), data.words.vocabulary
         labels = label_numbers(split.rows, data.spec.labels)
         corpus = read_corpus(data, labels, with_memories=self.uses_memory)

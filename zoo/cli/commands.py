@@ -83,16 +83,15 @@ def run(name: str, options: Sequence[str]) -> None:
     if name not in COMMANDS:
         raise InputError(f"zoo {name}: no such command; there are {', '.join(COMMANDS)}")
     command = COMMANDS[name]
+    targets = command.target if isinstance(command.target, dict) else {"": command.target}
+    functions = {part: _function(target) for part, target in targets.items()}
     if command.parses:
-        assert isinstance(command.target, str)
-        _function(command.target)(name, list(options))
+        functions[""](name, list(options))
         return
     from jsonargparse import auto_cli
 
     from zoo.runs.parser import Parser
 
-    targets = command.target if isinstance(command.target, dict) else {"": command.target}
-    functions = {part: _function(target) for part, target in targets.items()}
     if any("retriever" in signature(function).parameters for function in functions.values()):
         import_retrievers(options)
     if command.first is not None and options and not options[0].startswith("-"):

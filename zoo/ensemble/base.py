@@ -244,8 +244,9 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
         return EnsemblePredictor(self, data).encode(texts)
 
     @override
-    def read_memory(self, data: DataModule, memory: Memory | None, num_texts: int | None = None) -> None:
-        assert isinstance(data, TextRowsDataModule)
+    def read_memory(
+        self, data: TextRowsDataModule[Any], memory: Memory | None, num_texts: int | None = None
+    ) -> None:
         network = self.network
         known = [] if memory is None else memory.labels()
         assert self.spec is not None

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.tasks.base import Task
+from zoo.tasks.model import DataT
 
 
 class FittedNetwork(nn.Module):
@@ -33,7 +33,7 @@ class FittedNetwork(nn.Module):
         self.fitted = state
 
 
-class Fitted(Task):
+class Fitted(Task[DataT]):
     """A model that `finish` fits to the training rows, without any epoch; precedes the task among a model's bases."""
 
     depends_on_seed: ClassVar[bool] = False
@@ -45,17 +45,17 @@ class Fitted(Task):
 
     @abstractmethod
     @override
-    def finish(self, data: DataModule) -> None: ...
+    def finish(self, data: DataT) -> None: ...
 
     @override
-    def check_data(self, data: DataModule) -> None:
+    def check_data(self, data: DataT) -> None:
         super().check_data(data)
         for name in ("init_from", "freeze", "learning_rates", "compile"):
             if self.hparams[name]:
                 raise InputError(f"model.{name}: a {type(self).__name__} has no trained weights; omit it")
 
     @override
-    def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: DataT) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         reason = f"a {type(self).__name__} is fitted without gradient steps"
         default = signature(Task.__init__).parameters["optimizer"].default
