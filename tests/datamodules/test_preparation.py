@@ -284,7 +284,6 @@ def test_a_table_that_is_needed_must_be_named(
         ("dialogue", {"turns_kept": "best"}, "data.turns_kept=best"),
         ("dialogue", {"retriever": ElasticsearchRetriever(index="news")}, "data.retriever.index"),
     ],
-    ids=str,
 )
 def test_wrong_options_are_named(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import DataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError, check_installed
@@ -169,7 +168,7 @@ class SkipGram(WordAverages):
     """Means of skip-gram vectors; `expand="join"` is Skip-gram_RF. It needs `pip install "memory-zoo[topics]"`."""
 
     @override
-    def check_data(self, data: DataModule) -> None:
+    def check_data(self, data: TextRowsDataModule[Any]) -> None:
         super().check_data(data)
         check_installed("gensim", "topics", "SkipGram")
 
