@@ -73,7 +73,7 @@ def test_commands_that_train_nothing(arguments: str, zoo_command: Zoo) -> None:
     assert imported(COMMAND.format(arguments=arguments.split())) == set()
 
 
-@pytest.mark.parametrize("command", ["index", "search", "memory show", "predict"])
+@pytest.mark.parametrize("command", ["index", "search", "predict"])
 def test_help_on_retrievers_imports_all_of_them(command: str) -> None:
     """The parser lists the classes that it has imported."""
     assert imported(COMMAND.format(arguments=[*command.split(), "--help"])) == {"elasticsearch"}
