@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,6 +24,23 @@ def imported_subclass(base: type[T], class_path: str) -> type[T] | None:
         if kind.__name__ == name and (match is None or kind.__module__ == module):
             match = kind
     return match
+
+
+@contextmanager
+def searched(folder: str) -> Iterator[None]:
+    """Find modules of the user's in a folder, after all others, within the block."""
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def folder_of(kind: type[Any]) -> str:
+    """Return the folder in which Python finds the module or package of a class."""
+    file = Path(inspect.getfile(kind))
+    depth = kind.__module__.count(".") + (file.name == "__init__.py")
+    return str(file.absolute().parents[depth])
 
 
 def option_names(kind: type[Any]) -> list[str]:

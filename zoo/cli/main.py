@@ -15,6 +15,7 @@ from importlib.util import module_from_spec
 
 from typing_extensions import override
 
+from datamodules.core.classes import searched
 from datamodules.core.errors import InputError, excerpt, reason, visible
 from datamodules.core.lightning import predict_only
 from zoo import __version__
@@ -43,8 +44,6 @@ def main(args: Sequence[str] | None = None) -> int:
     _configure_logging()
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # which transformers reads as well
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last, so that modules of the user's own hide none of ours
     try:
         with raising_sigterm():
             modules, args = _without_imports(args)
@@ -101,10 +100,13 @@ def _without_imports(args: list[str]) -> tuple[list[str], list[str]]:
 def _import(name: str) -> None:
     """Import a module by its name or its file."""
     folder, file = os.path.split(name) if name.endswith(".py") else ("", name)
-    module = file.removesuffix(".py")
-    _import_own(name, module.partition(".")[0], os.path.abspath(folder))
+    module, folder = file.removesuffix(".py"), os.path.abspath(folder)
+    # Libraries try names of others, such as `numexpr`, and a file of the folder may have such a name: they come first.
+    import_module("zoo.runs.options")
     try:
-        import_module(module)
+        with searched(folder):
+            _import_own(name, module.partition(".")[0], folder)
+            import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module's own import

@@ -14,6 +14,7 @@ from importlib import import_module
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from datamodules.core.classes import folder_of, searched
 from datamodules.core.errors import InputError, check_count, check_installed, reason, visible
 from datamodules.core.lightning import predict_only
 
@@ -69,10 +70,12 @@ def serve(
     from zoo.loading import class_of
     from zoo.model_folder.folder import ModelFolder
 
+    kind = class_of(ModelFolder.open(model))
     with _listen(host, port) as listening:
         options = {
             "model": model,
-            "module": class_of(ModelFolder.open(model)).__module__,
+            "module": kind.__module__,
+            "modules_in": folder_of(kind),
             "device": device,
             "threads": threads,
         }
@@ -116,7 +119,8 @@ def _load() -> LiveModel:
 
     torch.set_num_threads(options["threads"])
     _share_heaps()
-    import_module(options["module"])  # of a model of the user's own
+    with searched(options["modules_in"]):
+        import_module(options["module"])  # of a model of the user's own
     live = LiveModel(options["model"], options["device"])
     live.current().records(["warm up"])  # compiled code is loaded by the first prediction
     return live

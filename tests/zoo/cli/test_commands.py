@@ -208,3 +208,32 @@ def test_a_retriever_of_the_users_own(
     shown = zoo_command(*own, "memory", "show", "run").out
     assert "OwnRetriever" in shown
     assert "letters=True" in shown
+
+
+#: Modules that libraries try to import, and do without.
+OPTIONAL = [
+    "bottleneck", "colorama", "cython", "envwrap", "gmpy2", "h2", "ipywidgets", "jsonschema", "lz4", "numexpr",
+    "omegaconf", "onnx", "opt_einsum", "pytz", "ruamel", "snappy", "tabulate", "toml", "torchvision", "tree", "xarray",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_no_file_of_a_downloaded_model_runs(
+    copied_run: Path, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied_run / "model"
+    for name in OPTIONAL:
+        (folder / f"{name}.py").write_text(
+            "open('ran', 'a').write(__name__ + ' ')\nraise ImportError(__name__)\n"
+        )
+    (folder / "texts.txt").write_text("some words\n")
+    monkeypatch.chdir(folder)
+    done = run_process("predict", "--ckpt_path", ".", "--input", "texts.txt", start=start)
+    assert done.returncode == 0, done.stderr
+    assert not Path("ran").exists(), Path("ran").read_text()
+    # A module that is named is imported with its neighbors, after the libraries.
+    Path("mine.py").write_text("import beside\n")
+    Path("beside.py").write_text("print('imported')\n")
+    done = run_process("list", "KNNBiLSTM", "--import", "mine", start=start)
+    assert done.stdout.splitlines()[0] == "imported", done.stderr
+    assert not Path("ran").exists(), Path("ran").read_text()
