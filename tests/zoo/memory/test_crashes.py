@@ -114,6 +114,25 @@ def test_an_addition_that_is_killed_or_fills_the_disk(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["compact", "remove"])
+def test_a_change_that_is_killed_twice_blocks_none(
+    command: str, grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
+) -> None:
+    folder, add = grown
+    assert zoo_command(*add).code == 0
+    change = ["memory", command, str(folder), *(["--ids=[3]"] if command == "remove" else [])]
+    more = write_table(tmp_path / "later.csv", [("a fig", "fruit")])
+    for code in _failures(folder, change):
+        assert code == KILLED
+        assert _exit_code(change, 2, is_full=False) in (KILLED, 0, 2)  # 2: the row was removed before
+        result = zoo_command("memory", "add", folder, more)
+        assert result.code == 0, result.err
+        assert "1 new" in result.out
+        assert zoo_command("memory", "compact", folder).code == 0
+        assert [each.name for each in (folder / "model" / "memory").iterdir() if each.name[0] == "."] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--refit=true"]])
 def test_tuning_that_is_killed(
     options: list[str], grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
