@@ -63,7 +63,7 @@ class DataOptions:
         check_least(self, 0, "split_seed", "num_workers")
 
     def is_set(self, name: str) -> bool:
-        """Whether an option has another value than its default."""
+        """Return whether an option has another value than its default."""
         defaults = {field.name: field.default for field in fields(self)}
         return bool(getattr(self, name) != defaults[name])
 

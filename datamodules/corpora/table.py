@@ -132,7 +132,7 @@ def _warn_of_equal_ids(rows: Rows) -> None:
         return
     named = ", ".join(repeated[:_MAX_NAMED]) + " and more" * (len(repeated) > _MAX_NAMED)
     log.warning(
-        "%s: %d ids stand for several rows (%s), which cannot be told apart by them",
+        "%s: %d ids stand for several rows (%s), which they do not distinguish",
         rows.source,
         len(repeated),
         excerpt(named),

@@ -158,7 +158,7 @@ class EnsembleModel(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     @property
     def trains_encoder(self) -> bool:
-        """Whether an encoder is trained by gradients."""
+        """Return whether an encoder is trained by gradients."""
         is_trained = self.transformer is None or self.train_transformer
         return is_trained and "vectors" in self._wanted_inputs
 

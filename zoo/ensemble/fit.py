@@ -233,7 +233,7 @@ class EnsembleFit:
         )
 
     def _is_flattered(self, row: str, pool: Pool) -> bool:
-        """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""
+        """Return whether a row of the table reads the encoder, whose epoch was chosen by the accuracy on these rows."""
         has_choice = self.model.trains_encoder and (self.model.trainer.max_epochs or 0) > 1
         if not (len(self.validation.rows) and has_choice):
             return False

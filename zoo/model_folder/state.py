@@ -1,4 +1,4 @@
-"""What changes in a model folder after the training: `state.json`, and the files of fitted values that it names.
+"""The part of a model folder that changes after the training: `state.json`, and the files that it names.
 
 Fitted values are plain values with tensors among them: the tensors go to safetensors, the rest to JSON.
 """

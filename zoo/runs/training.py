@@ -42,7 +42,7 @@ log = logging.getLogger("zoo")
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """How a model is trained, or evaluated: made by `zoo.runs.options` or by hand, and read by `train`."""
+    """Settings of a training or an evaluation: made by `zoo.runs.options` or by hand, and read by `train`."""
 
     #: arguments of Lightning's Trainer; loggers, callbacks and plugins are objects.
     arguments: PlainDict = field(default_factory=dict)

@@ -43,7 +43,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class _Notes:
-    """What an own index records about itself in its mapping."""
+    """The record of an own index in its mapping."""
 
     fingerprint: str
     #: `AnyRanking.describe`, for other programs.

@@ -254,7 +254,7 @@ class LearnsMetric(ReadsTransformer, ClassificationTask):
 
 
 def rivals_of(neighbors: Neighbors, target: NDArray[np.int64], labels: list[str]) -> NDArray[np.int64] | None:
-    """How often texts of a class retrieved memories of another [C, C]; None for memories without labels.
+    """Counts of memories of each class that texts of another class retrieved [C, C]; None for memories without labels.
 
     Args:
         neighbors: of n texts.
