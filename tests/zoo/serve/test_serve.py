@@ -123,7 +123,10 @@ def test_a_row_is_audited_without_itself_and_its_duplicates(client: TestClient) 
         for label in ("fruit", "metal")
         for number in range(3)
     ]
+    rows.append({"id": "alone", "text": "quixotic", "label": "metal"})
     post(client, "/memory/add", rows=rows)
+    alone = client.get("/memory/rows/alone").json()
+    assert (alone["neighbors"], alone["votes"], alone["vote"], alone["agrees"]) == ([], {}, None, None)
     report = client.get("/memory/rows/metal/0", params={"k": 4}).json()
     assert (report["id"], report["text"], report["label"]) == ("metal/0", text, "metal")
     assert text not in [neighbor["text"] for neighbor in report["neighbors"]]

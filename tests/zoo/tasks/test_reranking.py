@@ -99,6 +99,10 @@ def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: str) -> None:
 
 def test_a_retrieval_model_ranks_a_given_run(zoo_command: Zoo) -> None:
     checkpoint = trained(zoo_command, COLLECTION, "run", "--model.mix_retriever=true", "--data.num_hits=5")
+    wanted = [f"d{number}" for number in range(30, 10, -1)]
+    write_run(wanted)
+    done(zoo_command("predict", "--ckpt_path", checkpoint, *FILES))
+    assert {*read_run("out.run")["q1"]} == {*wanted}  # more than the 10 of a search
     texts = write_run(["d7", "d30", "d2"])
     done(zoo_command("predict", "--ckpt_path", checkpoint, *FILES))
     whole = {document.id: document.score for document in zoo.load(checkpoint).predict(texts["q1"], k=40)[0]}

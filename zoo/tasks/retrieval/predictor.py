@@ -243,7 +243,7 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
         source: str,
         batch_size: int = 256,
         text_column: TextColumn | None = None,
-        k: int = 10,
+        k: int | None = None,
         run_name: str | None = None,
         rerank: str | None = None,
         shard: Shard = WHOLE,
@@ -254,29 +254,31 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
             source: see `Predictor.records`; ids are read from a .jsonl, .parquet or .tsv table as well.
             batch_size: queries, or documents, that pass through the network together.
             text_column: the queries' column or columns, in a table; null: as in training.
-            k: documents a query.
+            k: documents a query; null: 10, with `rerank` all of the run.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
             rerank: a TREC run, whose documents alone are ranked for its queries.
             shard: the part of the source.
         """
-        check_count("k", k, MOST_HITS)
+        if k is not None:
+            check_count("k", k, MOST_HITS)
         if rerank is not None and shard.count > 1:
             raise InputError("--rerank: this model ranks the documents of all queries together; omit --shard")
         if source == "-" or source.endswith(".txt"):
             queries = Rows.from_lists(texts_in(source, {}), source=source)
         else:
             queries = read_identified(source, text_column or self.data.options.query_column)
-        records = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k, batch_size)
+        records = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k or 10, batch_size)
         if rerank is not None:
             records = self._reranked(queries, rerank, k, batch_size)
         return records_or_lines(records, "documents", run_name)
 
-    def _reranked(self, queries: Rows, run: str, k: int, batch_size: int) -> Iterator[PlainDict]:
+    def _reranked(self, queries: Rows, run: str, k: int | None, batch_size: int) -> Iterator[PlainDict]:
         """The record of each query of a run, with its documents ranked."""
         query, document = read_candidates(run, queries, self.collection, "the model's collection")
         split = self.data.split_of(queries, self.collection, self._tokens, self._mixed_memory)
         unknown = np.zeros(len(query), np.float32)
         judgements = Judgements(queries, self.collection, query, document, unknown, run)
+        k = k or int(np.bincount(query).max())
         ranked = self.rank_split(replace(split, judgements=judgements), k, batch_size=batch_size, judged=True)
         numbers = set(query.tolist())
         for number, (id_, text) in enumerate(zip(queries.ids, queries.texts, strict=True)):
