@@ -7,12 +7,15 @@ import difflib
 import gzip
 import io
 import lzma
+import math
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
+
+import yaml
 
 from datamodules.core.errors import InputError, reason
 
@@ -117,3 +120,34 @@ def is_number(field: str | bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+#: Most values of a YAML text, with its aliases written out: each line of ten aliases may multiply them by ten.
+_MOST_VALUES = 100_000
+
+
+def parsed(text: str) -> object:
+    """Return the values of a YAML text; None if it is none. Raises an `InputError` for endless aliases."""
+    try:
+        values = yaml.safe_load(text)
+        _count(values, {})
+    except InputError:
+        raise
+    except (yaml.YAMLError, ValueError):
+        return None
+    except RecursionError:
+        raise InputError("a YAML text is nested too deeply; write it flat") from None
+    return values
+
+
+def _count(value: object, counts: dict[int, float]) -> float:
+    """Return the number of values in a value; each container is counted once, with its aliases written out."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if parts and id(value) not in counts:
+        counts[id(value)] = math.inf  # until it is known: it may contain itself
+        counts[id(value)] = 1 + sum(_count(part, counts) for part in parts)
+        if counts[id(value)] > _MOST_VALUES:
+            raise InputError(
+                f"a YAML text has more than {_MOST_VALUES:,} values, or an alias in itself; write them without aliases"
+            )
+    return counts.get(id(value), 1)

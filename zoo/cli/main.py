@@ -83,13 +83,13 @@ def _without_imports(args: list[str]) -> tuple[list[str], list[str]]:
     modules, others, rest = [], [], iter(args)
     for arg in rest:
         if arg == "--import":
-            if (module := next(rest, None)) is None:
-                raise InputError("--import: name a module, such as mine for the file mine.py")
-            modules.append(module)
+            modules.append(next(rest, ""))
         elif arg.startswith("--import="):
             modules.append(arg.removeprefix("--import="))
         else:
             others.append(arg)
+    if not all(modules):
+        raise InputError("--import: name a module, such as mine for the file mine.py")
     if not others:
         raise InputError(
             f"--import {', '.join(modules)}: name a command, too, such as `zoo --import mine fit`"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from datamodules.core.files import parsed
 from datamodules.core.secrets import refuse_secrets
-from zoo.runs.configs import find, parsed, read
+from zoo.runs.configs import find, read
 
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:

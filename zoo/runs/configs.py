@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from datamodules.core.errors import InputError, excerpt
+from datamodules.core.files import parsed
 from datamodules.core.types import PlainDict
 from zoo.registry import MODELS, model_class
 
@@ -84,11 +85,3 @@ def read(file: str | Path) -> str:
         return Path(file).read_text(encoding="utf-8", errors="replace")
     except (ValueError, OSError):
         return ""
-
-
-def parsed(text: str) -> object:
-    """Return the values of a YAML text; None if it is none."""
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        return None
