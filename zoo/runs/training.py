@@ -126,7 +126,8 @@ def _is_trained(model: Task, checkpoint: Path, arguments: PlainDict, run_dir: Pa
     is_last = 0 <= most <= epochs or contents["global_step"] == arguments.get("max_steps")
     is_trained = (run_dir / "summary.json").exists() and (is_last or not model.has_epochs)
     if not (run_dir / IN_RUN).exists():
-        return is_trained
+        # What `finish` fits is in the best checkpoint alone.
+        return is_trained and not (model.finishes and not (run_dir / "checkpoints" / "best.ckpt").is_file())
     new = f"zoo fit --config {run_dir / 'config.yaml'} --run_dir FOLDER"
     if is_trained:
         more = f"zoo fit --ckpt_path {checkpoint} --trainer.max_epochs {epochs + 1}"
