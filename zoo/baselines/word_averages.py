@@ -159,7 +159,8 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
         blocks = [self.network.vectors(batch)[0] for batch in data.dataset(split).batches(BLOCK)]
         machine = LinearSVC(random_state=0, C=self.c, dual=False).fit(torch.cat(blocks).numpy(), labels)
         self.network.fitted |= {
-            "weight": torch.from_numpy(machine.coef_).float(),
+            # Rows one after the other, as in a file: a product rounds in the order of the memory.
+            "weight": torch.from_numpy(np.ascontiguousarray(machine.coef_, np.float32)),
             "bias": torch.from_numpy(machine.intercept_).float(),
         }
 
