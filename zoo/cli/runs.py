@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,8 @@ def run(command: str, options: Sequence[str]) -> None:
         base = _config_of_run(source, names)
     elif not shows_help:
         base = configs.recipe(named["model"], named["data"] is not None, files)
-    model, data = (configs.class_of(group, [base, *files, named]) for group in ("model", "data"))
+    classes = [configs.classes_of(group, [base, *files, named]) for group in ("model", "data")]
+    model, data = (each[-1] if each else None for each in classes)
     check_names(names, model, data)
     if source is None and base and model is not None:
         recipe = configs.RECIPES[configs.task_of(model)]
@@ -57,8 +59,9 @@ def run(command: str, options: Sequence[str]) -> None:
 
     from zoo.runs.options import RunOptions
 
-    classes = {name for name in (model, data, given.get("--model.help"), given.get("--data.help")) if name}
-    parsed = RunOptions(command, classes, [base], options)
+    shown = [given[name] for name in ("--model.help", "--data.help") if name in given]
+    # The parser also checks the configurations that others override.
+    parsed = RunOptions(command, {*chain(*classes, shown)}, [base], options)
     if command == "fit":
         _fit(parsed)
     elif command == "prepare":

@@ -60,12 +60,11 @@ def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> P
     return values
 
 
-def class_of(group: str, layers: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the class of `model` or `data` that the last of some configurations names, without its module."""
+def classes_of(group: str, layers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the classes of `model` or `data` that configurations name, without their modules; the last one counts."""
     named = [layer.get(group) for layer in layers]
     named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
-    names = [each.rpartition(".")[2] for each in named if isinstance(each, str)]
-    return names[-1] if names else None
+    return [each.rpartition(".")[2] for each in named if isinstance(each, str)]
 
 
 def task_of(model: str) -> str:

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 import zoo
-from tests.zoo.conftest import SMALL, Fit, Zoo, best, done, fit_options, last, refusal, resume
+from tests.zoo.conftest import SMALL, Fit, Zoo, best, done, fit_options, last, python, refusal, resume
 from zoo.model_folder.export import export
 
 
@@ -294,3 +294,11 @@ def test_a_folder_is_no_checkpoint_to_resume_from(
     result = zoo_command("fit", "--ckpt_path", folder, "--trainer.max_epochs=2")
     refusal(result, "checkpoints/last.ckpt", "--model.init_from")
     assert not Path("run").exists()
+
+
+def test_a_model_takes_the_place_of_the_configurations_own() -> None:
+    """A new process has imported neither; the parser checks both."""
+    options = ["--config=lstm_rnn/nfcorpus", "--model=RetrievalDSSM", "--print_config"]
+    result = python("-m", "zoo", "fit", *options)
+    assert result.returncode == 0, result.stderr
+    assert yaml.safe_load(result.stdout)["model"]["class_path"] == "zoo.RetrievalDSSM"

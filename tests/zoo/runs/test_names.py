@@ -44,7 +44,7 @@ def test_names_of_a_package_that_an_import_hook_finds(monkeypatch: pytest.Monkey
     Path("source/models.py").write_text("class Model:\n    def __init__(self, size: int) -> None: ...\n")
     assert option_names("elsewhere.models", "Model") == set()
     _definitions.cache_clear()
-    monkeypatch.setattr("sys.meta_path", [*sys.meta_path, Editable])
+    monkeypatch.setattr("sys.meta_path", [Editable, *sys.meta_path])
     assert option_names("elsewhere.models", "Model") == {"size"}
 
 
