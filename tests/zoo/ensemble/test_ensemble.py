@@ -132,6 +132,17 @@ def test_contributions_add_up(run: Run, zoo_command: Zoo, tmp_path: Path) -> Non
     record = json.loads(Path("p.jsonl").read_text().splitlines()[0])
     assert set(record["contributions"]) <= {"lexical", "encoder", "lexical_vote", "dense_vote"}
     assert record["contributions"] == pytest.approx(predictor.predict(texts[:1])[0].contributions, abs=1e-5)
+    # Wrong predictions are listed with the memories of all votes, too.
+    other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2))
+    result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={other}", "--output=s.json")
+    assert result.code == 0, result.err
+    with Path("s_errors.csv").open(newline="") as file:
+        errors = list(csv.DictReader(file))
+    assert errors
+    for error in errors:
+        (prediction,) = predictor.predict([error["text"]])
+        assert {each.found_by for each in prediction.memories} > {"words"}
+        assert len(error["memories"].splitlines()) == len(prediction.memories)
 
 
 def test_a_run_resumes_in_the_stage_where_it_was_stopped(

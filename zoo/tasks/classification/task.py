@@ -36,7 +36,7 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
     task = "classification"
     pipeline_tag = "text-classification"
     spec_type = ClassificationSpec
-    predictor_type = ClassificationPredictor
+    predictor_type: ClassVar[type[ClassificationPredictor]] = ClassificationPredictor
 
     #: the options that disable the memory; "" = the model also runs without one, None = it does not.
     without_memory: ClassVar[str | None] = None
@@ -88,7 +88,7 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
     @override
     def charts(self, data: TextRowsDataModule[Any], rows: int) -> Iterator[Chart]:
         split = data.split("validation")
-        predictions = list(ClassificationPredictor(self, data).predict_split(split, rows=rows))
+        predictions = list(self.predictor_type(self, data).predict_split(split, rows=rows))
         labels = [split.rows.label(row) for row in range(len(predictions))]
         return charts_of(predictions, labels, self.memory_weight)
 
@@ -105,7 +105,7 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
     ) -> tuple[list[str], list[list[object]]]:
         """A table of predictions for rows of a split, with the truth: column names, and lines."""
         split, lines = data.split(name), list[list[object]]()
-        predictions = ClassificationPredictor(self, data).predict_split(split, rows=rows)
+        predictions = self.predictor_type(self, data).predict_split(split, rows=rows)
         for row, prediction in zip(rows.tolist(), predictions, strict=True):
             answer = [prediction.label, prediction.probability, lines_of(prediction.memories)]
             lines.append([split.rows.ids[row], prediction.text, split.rows.label(row), *answer])
