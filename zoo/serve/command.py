@@ -70,8 +70,8 @@ def serve(
     from zoo.loading import class_of
     from zoo.model_folder.folder import ModelFolder
 
-    kind = class_of(ModelFolder.open(model))
     with _listen(host, port) as listening:
+        kind = class_of(ModelFolder.open(model))
         options = {
             "model": model,
             "module": kind.__module__,
