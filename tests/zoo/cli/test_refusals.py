@@ -233,3 +233,20 @@ def test_a_missing_file_with_two_devices() -> None:
     assert [line for line in done.stderr.splitlines() if "gone.csv" in line] == [
         line for line in done.stderr.splitlines() if line.startswith("zoo: error: gone.csv")
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]" for n in range(9)),
+            "aliases",
+        ),
+        ("a: &a [*a]", "aliases"),
+        (f"a: {'[' * 3000}{']' * 3000}", "nested too deeply"),
+    ],
+    ids=["multiplied", "circle", "deep"],
+)
+def test_endless_configurations_are_refused(text: str, message: str, zoo_command: Zoo) -> None:
+    Path("endless.yaml").write_text(text)
+    refusal(zoo_command("fit", "--config=endless.yaml"), message)
