@@ -151,11 +151,8 @@ def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
     arguments = {name: _copied(value, folder) for name, value in description["init_args"].items()}
     encoder = arguments.get("encoder")
     if isinstance(encoder, str) and Path(encoder).exists():
-        name = _ENCODER
-        number = 1
-        while (folder / name).exists():
-            number += 1
-            name = f"{_ENCODER}-{number}"
+        others = len([*folder.glob(f"{_ENCODER}*")])
+        name = f"{_ENCODER}-{others + 1}" if others else _ENCODER
         for relative, file in files_of_encoder(encoder).items():
             _copy(file, folder / name / relative)
         if trained_model(encoder) is not None:
