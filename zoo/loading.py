@@ -80,14 +80,9 @@ def load(
     return predictor
 
 
-def class_of(folder: ModelFolder) -> type[Task]:
-    """Return the class of a model."""
-    return model_class(folder.meta.model)
-
-
 def make_model(folder: ModelFolder) -> Task:
     """Make a model with the weights of its training, in evaluation mode."""
-    kind, meta = class_of(folder), folder.meta_with_vocabulary()
+    kind, meta = model_class(folder.meta.model), folder.meta_with_vocabulary()
     check_options(meta.options, option_names(kind), folder)
     model = kind(**meta.options)
     model.restore(meta, folder.weights())

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from datamodules.core.errors import InputError, reason
-from datamodules.core.files import parsed
+from datamodules.core.files import load_yaml
 from datamodules.core.types import PlainDict
 
 if TYPE_CHECKING:
@@ -79,9 +81,12 @@ def read_run(folder: Path) -> Run:
 
 def _read(file: Path) -> PlainDict:
     """A YAML or JSON file; a missing one is empty."""
-    contents = parsed(file.read_text(encoding="utf-8", errors="replace")) if file.exists() else {}
+    try:
+        contents = load_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file.name} can't be read: {reason(error)}") from error
     if not isinstance(contents, dict):
-        raise InputError(f"{file.name} can't be read, or holds no mapping")
+        raise InputError(f"{file.name} holds no mapping")
     return contents
 
 

@@ -126,18 +126,24 @@ def is_number(field: str | bytes) -> bool:
 _MOST_VALUES = 100_000
 
 
-def parsed(text: str) -> object:
-    """Return the values of a YAML text; None if it is none. Raises an `InputError` for endless aliases."""
+def load_yaml(text: str) -> object:
+    """Return the values of a YAML text; raise an `InputError` for endless aliases, and errors of YAML as they are."""
     try:
         values = yaml.safe_load(text)
         _count(values, {})
+    except RecursionError:
+        raise InputError("a YAML text is nested too deeply; write it flat") from None
+    return values
+
+
+def parsed(text: str) -> object:
+    """Return the values of a YAML text, see `load_yaml`; None if it is none."""
+    try:
+        return load_yaml(text)
     except InputError:
         raise
     except (yaml.YAMLError, ValueError):
         return None
-    except RecursionError:
-        raise InputError("a YAML text is nested too deeply; write it flat") from None
-    return values
 
 
 def _count(value: object, counts: dict[int, float]) -> float:

@@ -141,10 +141,10 @@ def test_a_callback_is_a_setting_if_it_changes_what_is_learned(tmp_path: Path) -
     [
         ("hparams.yaml", None, "no run folder"),
         ("hparams.yaml", b"a: [", "hparams.yaml can't be read"),
-        ("hparams.yaml", b"null\n", "hparams.yaml can't be read, or holds no mapping"),
+        ("hparams.yaml", b"null\n", "hparams.yaml holds no mapping"),
         ("hparams.yaml", b"seed_everything: 1\n", "no run folder"),
         ("summary.json", b"{", "summary.json can't be read"),
-        ("summary.json", b"[]", "summary.json can't be read, or holds no mapping"),
+        ("summary.json", b"[]", "summary.json holds no mapping"),
         ("metrics.csv", b"epoch,step,val/loss\n0,0,0.5\n1,1,much\n", "metrics.csv, line 3: can't be read"),
         ("metrics.csv", b"epoch,step,val/loss\n0,0,0.5,7\n", "metrics.csv, line 2: can't be read"),
         ("metrics.csv", b"\xff\xfe,epoch\n", "metrics.csv, line 0: can't be read"),

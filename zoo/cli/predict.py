@@ -25,8 +25,9 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
-from zoo.loading import class_of, load
+from zoo.loading import load
 from zoo.model_folder.folder import ModelFolder
+from zoo.registry import model_class
 from zoo.runs.parser import Parser
 
 log = logging.getLogger("zoo")
@@ -55,7 +56,7 @@ def run(command: str, options: Sequence[str]) -> None:
     model = None if source is None else ModelFolder.open(source)
     if model is not None:
         kind_options = parser.add_method_arguments(
-            class_of(model).predictor_type,
+            model_class(model.meta.model).predictor_type,
             "records",
             as_positional=False,
             skip={"source", "batch_size", "shard"},
@@ -136,7 +137,7 @@ def predict(
     check_count("batch_size", batch_size)
     path = None if output is None or output == "-" else Path(output)
     separator = None if path is None else _SEPARATORS.get(path.suffix.lower())
-    kind = class_of(model).predictor_type
+    kind = model_class(model.meta.model).predictor_type
     if path is not None and is_run(path):
         if "run_name" not in options:
             raise InputError(

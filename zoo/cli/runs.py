@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +49,7 @@ def run(command: str, options: Sequence[str]) -> None:
         base = _config_of_run(source, names)
     elif not shows_help:
         base = configs.recipe(named["model"], named["data"] is not None, files)
-    classes = [configs.classes_of(group, [base, *files, named]) for group in ("model", "data")]
-    model, data = (each[-1] if each else None for each in classes)
+    model, data, classes = configs.classes_of([base, *files, named])
     check_names(names, model, data)
     if source is None and base and model is not None:
         recipe = configs.RECIPES[configs.task_of(model)]
@@ -61,7 +59,7 @@ def run(command: str, options: Sequence[str]) -> None:
 
     shown = [given[name] for name in ("--model.help", "--data.help") if name in given]
     # The parser also checks the configurations that others override.
-    parsed = RunOptions(command, {*chain(*classes, shown)}, [base], options)
+    parsed = RunOptions(command, {*classes, *shown}, [base], options)
     if command == "fit":
         _fit(parsed)
     elif command == "prepare":
@@ -108,11 +106,12 @@ def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFol
     """Open a trained model, and return it with the configuration with which it is evaluated."""
     from datamodules.core.classes import option_names
     from datamodules.retrieval import checked_description
-    from zoo.loading import check_options, class_of, options_of_data
+    from zoo.loading import check_options, options_of_data
     from zoo.model_folder.folder import ModelFolder
+    from zoo.registry import model_class
 
     folder = ModelFolder.open(source)
-    kind, (data, options) = class_of(folder), options_of_data(folder)
+    kind, (data, options) = model_class(folder.meta.model), options_of_data(folder)
     check_options(folder.meta.options, option_names(kind), folder)
     names_test = any(
         given.get(f"--data.{name}") for name in data.options_type.files if name.startswith("test_")

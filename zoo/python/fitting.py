@@ -84,8 +84,8 @@ def fit(
         raise InputError(f"texts: a {name} is a model for {task}, which reads a table; give its name")
     layers = _layers(name, [config] if isinstance(config, str | Path) else config)
     given = {**_named("model", model_options or {}), **_named("trainer", trainer or {})}
-    classes = [configs.classes_of(group, layers) for group in ("model", "data")]
-    check_names([*given, *_named("data", data_options)], *(each[-1] if each else None for each in classes))
+    of_model, of_data, classes = configs.classes_of(layers)
+    check_names([*given, *_named("data", data_options)], of_model, of_data)
     with ExitStack() as resources:
         if run_dir is None:
             run_dir = resources.enter_context(tempfile.TemporaryDirectory(prefix="memory-zoo-"))
@@ -105,9 +105,7 @@ def fit(
         }
         with seeded(int(seed)):
             move(torch.nn.Linear(1, 1), device)  # an error now, not after the training
-            trained = RunOptions(
-                "fit", [name for each in classes for name in each], [quiet, *layers, given]
-            ).fit(folder, files)
+            trained = RunOptions("fit", classes, [quiet, *layers, given]).fit(folder, files)
             if verbose and trained is not None:
                 print(trained.as_text())
             if not is_model(folder):

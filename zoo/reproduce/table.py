@@ -18,6 +18,7 @@ import datamodules
 from datamodules.base import DataModule
 from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
+from datamodules.core.files import load_yaml
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import titles
@@ -168,7 +169,7 @@ def _replaced(value: Any, old: str, new: str) -> Any:
 
 def _read_yaml(path: Path) -> PlainDict:
     try:
-        contents = yaml.safe_load(path.read_text(encoding="utf-8"))
+        contents = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror}); name a table's YAML") from error
     except yaml.YAMLError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,15 @@ def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> P
     return values
 
 
-def classes_of(group: str, layers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the classes of `model` or `data` that configurations name, without their modules; the last one counts."""
-    named = [layer.get(group) for layer in layers]
-    named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
-    return [each.rpartition(".")[2] for each in named if isinstance(each, str)]
+def classes_of(layers: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None, list[str]]:
+    """Return the model and the kind of data that configurations name last, and the classes that they name at all."""
+    found: list[list[str]] = []
+    for group in ("model", "data"):
+        named = [layer.get(group) for layer in layers]
+        named = [each.get("class_path") if isinstance(each, dict) else each for each in named]
+        found.append([each.rpartition(".")[2] for each in named if isinstance(each, str)])
+    model, data = (names[-1] if names else None for names in found)
+    return model, data, [*found[0], *found[1]]
 
 
 def task_of(model: str) -> str:

@@ -67,11 +67,11 @@ def serve(
     predict_only()
     import uvicorn
 
-    from zoo.loading import class_of
     from zoo.model_folder.folder import ModelFolder
+    from zoo.registry import model_class
 
     with _listen(host, port) as listening:
-        kind = class_of(ModelFolder.open(model))
+        kind = model_class(ModelFolder.open(model).meta.model)
         options = {
             "model": model,
             "module": kind.__module__,
