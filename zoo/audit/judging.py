@@ -26,6 +26,7 @@ from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.new_labels import votes_of
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import fit_pool, folds_of
+from zoo.layers.tfidf import NGrams
 from zoo.tasks.predictor import Predictor
 
 FOLDS = 5
@@ -65,8 +66,8 @@ class Judgement(NamedTuple):
 def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any] | None) -> Judgement:
     """Judge the rows of a memory with these labels; the vectors are those of the predictor's model, if it has some.
 
-    An encoder that was trained by gradients has memorized the labels, and is not read. One whose metric was learned is
-    tuned again for each fold, on the rows of the others, from the weights that it had before.
+    An encoder whose metric was learned is tuned again for each fold, on the rows of the others, from the weights that
+    it had before.
     """
     rows = read_texts(memory, labels)
     model = None if predictor is None else predictor.model
@@ -74,14 +75,12 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
         return cross_judge(rows)
     network, data = model.network, predictor.data
     split = data.split_of(memory.rows, None)
-    sizes = network.sizes._replace(
-        num_classes=len(labels), num_memories=NEIGHBORS, trains_encoder=False, c=_COST, ridge=_RIDGE
-    )
+    sizes = network.sizes._replace(num_classes=len(labels), num_memories=NEIGHBORS, c=_COST, ridge=_RIDGE)
     rows = rows._replace(sizes=sizes)
     if "bag" in network.members:
         bags = read_table(model, data, split, {"bags"}).bags
         rows = rows._replace(readings=rows.readings._replace(bags=bags))
-    if network.encoder is None or network.learns_by_gradients:
+    if network.encoder is None:
         return cross_judge(rows)
     encode = partial(model.encode, data)
     rows = rows.with_vectors(EncodedMemory.open(memory, model.encoder_fingerprint(data), encode))
@@ -102,8 +101,9 @@ def read_texts(memory: FolderMemory, labels: list[str]) -> AuditedTexts:
     numbers = torch.from_numpy(row_of[neighbors.rows].astype(np.int64))
     classes = torch.from_numpy(target)[numbers]
     votes = Votes(torch.from_numpy(neighbors.scores), numbers >= 0, classes, len(labels), numbers)
-    sizes = Sizes(len(labels), NEIGHBORS, 0, 0, False, max_ngram=2, max_letters=5, c=_COST, ridge=_RIDGE)
-    return AuditedTexts(target, duplicate_codes(texts), Readings(texts, votes), sizes)
+    sizes = Sizes(len(labels), NEIGHBORS, 0, 0, max_ngram=2, max_letters=5, c=_COST, ridge=_RIDGE)
+    ngrams = NGrams(sizes.max_ngram, sizes.max_letters).fit(texts)
+    return AuditedTexts(target, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
 
 
 def cross_judge(
@@ -112,9 +112,7 @@ def cross_judge(
     """Judge each row by members that were fitted without its fold; see `cross_fit`."""
     readings, target, groups = rows.readings, rows.target, rows.groups
     names = [
-        name
-        for name in ("lexical", "encoder", "bag", "lexical_vote", "dense_vote")
-        if all(getattr(readings, each) is not None for each in MEMBERS[name].reads)
+        name for name in MEMBERS if all(getattr(readings, each) is not None for each in MEMBERS[name].reads)
     ]
     folds = folds_of(target, FOLDS, groups) if folds is None else folds
     held_out = cross_fit(readings, names, rows.sizes, target, groups, folds, read_without)

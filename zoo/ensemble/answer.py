@@ -102,8 +102,6 @@ class Line:
     lost: int
     #: of a member, in the whole ensemble.
     weight: float | None = None
-    #: whether the encoder that it reads was chosen on these texts, so that the accuracy is a little too high.
-    is_flattered: bool = False
 
     @classmethod
     def of(cls, name: str, texts: Tensor, right: Tensor, whole: Tensor, weight: float | None) -> Line:
@@ -128,8 +126,8 @@ class Line:
 
     @property
     def percentage(self) -> str:
-        """The accuracy in percent, with a mark if it is too high."""
-        return f"{100 * self.accuracy:.1f}" + ("*" if self.is_flattered else "")
+        """The accuracy in percent."""
+        return f"{100 * self.accuracy:.1f}"
 
     @property
     def p_value(self) -> float:
@@ -242,15 +240,11 @@ class Answer:
         for line in self.lines:
             is_combined = line.name in _COMBINATIONS
             group = "combination" if is_combined else "reference" if line.name in REFERENCES else "member"
-            mark = "*" if line.is_flattered else ""
             figures = round(100 * line.accuracy, 4), round(100 * line.standard_error, 4)
-            rows.append([names.get(line.name, line.name) + mark, *figures, group])
+            rows.append([names.get(line.name, line.name), *figures, group])
         title = f"Accuracy on {self.lines[0].texts:,} {self.split} rows, with standard errors"
-        note = "\n* a little too high: the encoder's epoch was chosen on these rows"
-        has_mark = any(line.is_flattered for line in self.lines)
-        value = "accuracy, %" + (note if has_mark else "")
         columns = [f"{self.split} rows", "accuracy, %", "standard error", "group"]
-        return Chart("answer", title, columns, rows, "dots", value)
+        return Chart("answer", title, columns, rows, "dots", "accuracy, %")
 
     def cells(self) -> list[list[str]]:
         """The table as text, a list per row, its header first."""

@@ -1,16 +1,14 @@
-"""The stages of a fit after the encoder's training: the memory's vectors, the members, their weights, the answer.
+"""The stages of a fit: the encoder's metric, the memory's vectors, the members, their weights, the answer.
 
-Weights are fitted on rows that no member has learned from: the validation rows without duplicates or near-duplicates
-elsewhere and, where these are few, cross-fitted training rows. A vote needs no folds: a training row retrieves neither
-itself nor its duplicates.
+Members are fitted to all training rows. Weights are fitted on rows that no member has learned from: cross-fitted
+training rows and, where the user keeps validation rows apart, those without duplicates or near-duplicates elsewhere. A
+vote needs no folds: a training row retrieves neither itself nor its duplicates.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,22 +18,18 @@ from torch import Tensor
 
 from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, label_numbers
-from datamodules.core.errors import InputError
-from datamodules.duplicates import decode_keys
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
-from zoo.ensemble.encoder_training import train_encoder
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import Members
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.network import EnsembleNetwork
-from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
+from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
-from zoo.training.checkpoints import meta_of_start
 
 log = logging.getLogger("zoo")
 
@@ -63,10 +57,10 @@ class LabelledRows(NamedTuple):
 
 
 class EnsembleFit:
-    """Fits everything but the encoder; each process does it by itself, with the same result."""
+    """Fits an ensemble; each process does it by itself, with the same result."""
 
     def __init__(self, model: EnsembleModel, data: TextRowsDataModule[Any]) -> None:
-        """Read the labels; the model has its best encoder, and the data is set up for the fit."""
+        """Read the labels; the data is set up for the fit."""
         self.model, self.data = model, data
         self.network: EnsembleNetwork = model.network
         self.training = data.split("train")
@@ -79,9 +73,7 @@ class EnsembleFit:
         left_out = LeftOut.of(split.duplicates) if len(rows) else LeftOut()
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
         self.validation = LabelledRows(split, rows, target, left_out)
-        #: whether weights are fitted on training rows as well.
-        self.crosses = bool((target < self.network.num_classes).sum() < max(model.few_rows, 1))
-        #: of a frozen encoder that was tuned; None = it is as it was, or trained by gradients.
+        #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
         #: the rows of the table, which stay with the model; None where they had a part in the weights.
         self.held_out: HeldOutRows | None = None
@@ -96,42 +88,30 @@ class EnsembleFit:
             self.data, self.data.open_memory() if "memory" in network.members.reads else None
         )
         show("stage 3 of 4: members are fitted")
-        readings = self._fit_members()
+        inputs = network.members.reads
+        has_vector = self.data.words.has_vector()
+        readings = fit_members(self.model, self.data, self.training, self.target, inputs, has_vector)
         show("stage 4 of 4: weights are fitted on held-out rows")
-        crossed = self._cross_fit(readings) if self.crosses else None
+        split, held_out, added = "training", self._cross_fit(readings), list[HeldOut]()
         if len(self.validation.rows):
             excludes = self.data.excludes_duplicates("validation")
-            split, held_out = "validation", classify_rows(self.model, self.data, self.validation, excludes)
-        elif crossed is not None:
-            split, held_out, crossed = "training", crossed, None
-        else:
-            raise InputError(
-                "model.init_from has seen all rows: name others, to fit weights, with --data.validation_file"
-            )
-        added = [] if crossed is None else [crossed]
+            split, added = "validation", [held_out]
+            held_out = classify_rows(self.model, self.data, self.validation, excludes)
         fitted_on = [held_out.known(network.num_classes), *added]
-        if not any(len(part.target) for part in fitted_on):
-            raise InputError(
-                "no validation row has a label of the training rows, so no weight can be fitted; name other rows with"
-                " --data.validation_file"
-            )
         network.pool = fit_pool(HeldOut.join(fitted_on))
-        lines, conditions = self._measure(held_out, added)
-        notes = self._notes(fitted_on, split, lines, conditions)
+        lines, condition = self._measure(held_out, added)
+        notes = self._notes(fitted_on, split, condition)
         return Answer(split, lines, notes, self.validation.left_out)
 
     def _learn_metric(self) -> None:
-        """Tune a frozen encoder, where that makes held-out rows more likely."""
+        """Tune the encoder, where that makes held-out rows more likely."""
         plan = self.model.metric_plan(len(self.target))
         if plan is None:
             return
         self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
         sizes = self.network.sizes
         metric = EncoderMetric(self.model, self.data, self.training, self.target, plan, sizes)
-        split, rows, target, _ = self.validation
-        is_known = target < self.network.num_classes
-        held_out = split.rows.texts.take(rows[is_known]), target[is_known]
-        is_better = metric.learn(None if self.crosses else held_out)
+        is_better = metric.learn()
         self.metric = metric if is_better else None
         # Half precision is enough to tune it again on parts of a memory, for an audit.
         before = {name: value.half() for name, value in metric.original.items()}
@@ -140,59 +120,27 @@ class EnsembleFit:
         if not is_better:
             log.info("the encoder classifies held-out rows better as it is: its metric is not learned")
 
-    def _fit_members(self) -> Readings:
-        """Fit members and references; return their inputs, and those that folds share, for the training rows."""
-        inputs: set[Input] = set()
-        if self.crosses:
-            # An encoder that is trained by gradients is trained again for each fold, and reads its vectors then.
-            inputs = self.network.members.reads - ({"vectors"} if self.network.learns_by_gradients else set())
-        return fit_members(
-            self.model, self.data, self.training, self.target, inputs, self.data.words.has_vector()
-        )
-
-    def _cross_fit(self, readings: Readings) -> HeldOut | None:
-        """Outputs for training rows by members fitted without their fold; None if `init_from` was trained on all.
-
-        References are among them where training rows are measured.
-        """
+    def _cross_fit(self, readings: Readings) -> HeldOut:
+        """Outputs for training rows by members, and references, fitted without their fold."""
         network = self.network
         readings = readings.without_duplicates(self.data.own_ids("train", self.training.rows))
         folds, read_without = folds_of(self.target, self.model.folds, self.groups), None
         if self.metric is not None:
             folds, read_without = self.metric.fold_of_row, self.metric.read_without
-        elif network.learns_by_gradients:
-            read_without = self._read_without
-        self.model.show_stage(f"weights: held-out predictions, {folds.max() + 1} folds")
         names = network.names if len(self.validation.rows) else list(network.members)
-        crossed = cross_fit(
-            readings, names, network.sizes, self.target, self.groups, folds, read_without
-        ).select(self._usable_training_rows())
-        return crossed if len(crossed.target) else None
-
-    def _read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
-        """The inputs for the training rows by an encoder that was trained without a fold; see `cross_fit`."""
-        others = np.setdiff1d(np.arange(len(self.target)), rows)
-        with self.model.using(train_encoder(self.model, self.data, others)):
-            memory = readings.memory
-            if memory is not None:
-                memory = memory.encoded_by(partial(self.model.encode, self.data))
-            read = read_table(self.model, self.data, self.training, {"vectors"})
-        return readings._replace(vectors=read.vectors, logits=read.logits, memory=memory)
+        crossed = cross_fit(readings, names, network.sizes, self.target, self.groups, folds, read_without)
+        return crossed.select(self._usable_training_rows())
 
     def _usable_training_rows(self) -> NDArray[np.int64]:
-        """The rows that `init_from` was not trained on, without near-duplicates unless all have some."""
-        is_unseen, near = np.ones(len(self.target), bool), np.zeros(len(self.target), bool)
-        if self.model.init_from is not None:
-            seen = decode_keys(meta_of_start(self.model.init_from).data.seen)
-            is_unseen = is_unseen if seen is None else ~np.isin(self.groups, seen)
+        """The rows without near-duplicates, unless all have some."""
+        near = np.zeros(len(self.target), bool)
         if self.training.neighbors is not None:
             near = have_near_duplicates(self.training.rows.texts, self.training.neighbors)
-        rows = np.flatnonzero(is_unseen & ~near)
-        if len(rows) == 0:
-            return np.flatnonzero(is_unseen)
+        if near.all():
+            return np.arange(len(near))
         if len(self.validation.rows) == 0:
-            self.validation = self.validation._replace(left_out=LeftOut(near=int((is_unseen & near).sum())))
-        return rows
+            self.validation = self.validation._replace(left_out=LeftOut(near=int(near.sum())))
+        return np.flatnonzero(~near)
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
@@ -216,8 +164,7 @@ class EnsembleFit:
             condition = _UNKNOWN_CONDITION
         if condition in (_FOLD_CONDITION, _ROW_CONDITION):
             self.held_out = self._rows_to_keep(held_out, probabilities)
-        lines = scores.lines(pool.weights["all"])
-        return [replace(line, is_flattered=self._is_flattered(line.name, pool)) for line in lines], condition
+        return scores.lines(pool.weights["all"]), condition
 
     def _rows_to_keep(self, held_out: HeldOut, probabilities: Tensor) -> HeldOutRows:
         """The rows of the table that stay with the model; texts of training rows do not."""
@@ -232,18 +179,7 @@ class EnsembleFit:
             texts, names, held_out.groups, labels, probabilities, len(labels), memory, data.seed
         )
 
-    def _is_flattered(self, row: str, pool: Pool) -> bool:
-        """Return whether a row of the table reads the encoder, whose epoch was chosen by the accuracy on these rows."""
-        has_choice = self.model.trains_encoder and (self.model.trainer.max_epochs or 0) > 1
-        if not (len(self.validation.rows) and has_choice):
-            return False
-        weights = {title: pool.weights.get(name, {}) for name, title in COMBINATIONS.items()}
-        members = [name for name, weight in weights[row].items() if weight] if row in weights else [row]
-        return any("vectors" in self.network.members.by_name[name].reads for name in members)
-
-    def _notes(
-        self, fitted_on: Sequence[HeldOut], split: str, lines: Sequence[Line], condition: str
-    ) -> list[str]:
+    def _notes(self, fitted_on: Sequence[HeldOut], split: str, condition: str) -> list[str]:
         """The conditions of the table."""
         network = self.network
         assert network.pool is not None
@@ -258,10 +194,6 @@ class EnsembleFit:
         if split == "training" and len(self.validation.split.rows):
             notes.append(
                 "No validation row can be counted: all have duplicates elsewhere, near ones included."
-            )
-        if any(line.is_flattered for line in lines):
-            notes.append(
-                "* The encoder's epoch was chosen by its accuracy on these rows: its figures are a little too high."
             )
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")
@@ -310,6 +242,7 @@ def fit_members(
         has_vector: bool [V], words with a pre-trained vector, for a bag; None = those of its last fit.
     """
     network = model.network
+    network.ngrams.fit(split.rows.texts[:])
     if network.bag is not None:
         # Words without a pre-trained vector have the weight 0.
         has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector

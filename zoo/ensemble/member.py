@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,8 +21,11 @@ from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.layers.kernel_machine import RIDGE
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
 #: Input of a member: a field of `Readings`.
-Input: TypeAlias = Literal["texts", "vectors", "bags", "neighbors", "memory"]
+Input: TypeAlias = Literal["texts", "ngrams", "vectors", "bags", "neighbors", "memory"]
 
 
 class SearchedMemory(NamedTuple):
@@ -41,12 +44,12 @@ class Readings(NamedTuple):
     """The inputs of members for n texts; inputs that nobody reads are None."""
 
     texts: list[str]
+    #: TF-IDF vectors of words and n-grams of words [n, V], and those of n-grams of letters where they are read.
+    ngrams: list[csr_matrix] | None = None
     #: memories that the retriever returned, at most K per text.
     neighbors: Votes | None = None
     #: float32 [n, l], vectors of the encoder.
     vectors: Tensor | None = None
-    #: float32 [n, C], scores of the classifier that was trained with the encoder.
-    logits: Tensor | None = None
     #: float32 [n, d], weighted means of word vectors.
     bags: Tensor | None = None
     #: None where there is none to search.
@@ -58,6 +61,7 @@ class Readings(NamedTuple):
         """The inputs for some of the texts."""
         return self._replace(
             texts=[self.texts[row] for row in rows],
+            ngrams=None if self.ngrams is None else [part[rows] for part in self.ngrams],
             neighbors=None if self.neighbors is None else self.neighbors.select(rows),
             excluded=None if self.excluded is None else [self.excluded[row] for row in rows],
             **{name: part[rows] for name, part in self._tensors().items()},
@@ -76,12 +80,12 @@ class Readings(NamedTuple):
         return self._replace(excluded=self.memory.encoded.memory.opened.excluded_rows(self.texts, own_ids))
 
     def _tensors(self) -> PlainDict:
-        parts = {"vectors": self.vectors, "logits": self.logits, "bags": self.bags}
+        parts = {"vectors": self.vectors, "bags": self.bags}
         return {name: part for name, part in parts.items() if part is not None}
 
     @classmethod
     def join(cls, parts: Sequence[Readings]) -> Readings:
-        """Consecutive inputs as one, on the CPU; each has the same fields, without excluded rows."""
+        """Consecutive inputs as one, on the CPU; each has the same fields, without n-grams and excluded rows."""
         first, *others = parts
         neighbors = [part.neighbors for part in others if part.neighbors is not None]
         tensors: PlainDict = {
@@ -105,13 +109,11 @@ class Sizes(NamedTuple):
     vector_size: int
     #: d; 0 without bags.
     bag_size: int
-    #: whether the encoder is trained, together with a classifier.
-    trains_encoder: bool
     #: words of the longest n-gram of words.
     max_ngram: int
     #: letters of the longest n-gram of letters; 0 = none.
     max_letters: int
-    #: of the lexical member: weight of training errors against small weights.
+    #: of the support vector machines: weight of training errors against small weights.
     c: float
     #: of the kernel machines: the cost of large weights.
     ridge: float = RIDGE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,10 @@ from typing_extensions import override
 from zoo.ensemble.member import Input, Member, Readings, Sizes
 from zoo.ensemble.outputs import Outputs, Scores, Votes
 from zoo.layers.kernel_machine import KernelMachine
-from zoo.layers.tfidf import TfidfLinear, planes_of
+from zoo.layers.tfidf import Planes, SparseLinear, naive_bayes, planes_of, support_vectors
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 #: Weights of errors that a regression chooses from by three folds, and the number of rows to choose on.
 _COSTS = (0.3, 1.0, 3.0, 10.0, 30.0)
@@ -23,27 +26,50 @@ _COST_ROWS = 3000
 
 
 class Lexical(Member):
-    """A linear classifier of words, n-grams of words and n-grams of letters."""
+    """A linear support vector machine of words, n-grams of words and n-grams of letters."""
 
     name = "lexical"
-    title = "lexical: TF-IDF, linear"
-    reads: ClassVar[frozenset[Input]] = frozenset({"texts"})
+    title = "linear SVM of words and letters"
+    reads: ClassVar[frozenset[Input]] = frozenset({"ngrams"})
+    #: the kinds of n-grams that it reads, words first.
+    kinds: ClassVar[slice] = slice(None)
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        self.linear, self.c = TfidfLinear(sizes.max_ngram, sizes.max_letters, sizes.num_classes), sizes.c
+        self.linear = SparseLinear(sizes.num_classes)
+
+    def fit_planes(self, vectors: csr_matrix, target: NDArray[np.int64]) -> Planes:
+        """The planes of the classes that have texts."""
+        return support_vectors(vectors, target, self.sizes.c)
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        self.linear.fit(readings.texts, target, self.c)
+        self.linear.fit(self._vectors(readings), target, self.fit_planes)
 
     @override
     def forward(self, readings: Readings) -> Scores:
-        return Scores(self.linear(readings.texts))
+        return Scores(self.linear(self._vectors(readings)))
+
+    def _vectors(self, readings: Readings) -> csr_matrix:
+        from scipy.sparse import hstack
+
+        assert readings.ngrams is not None
+        return hstack(readings.ngrams[self.kinds], format="csr", dtype=np.float32)
+
+
+class NaiveBayes(Lexical):
+    """Complement naive Bayes of the same n-grams."""
+
+    name = "naive_bayes"
+    title = "naive Bayes of words and letters"
+
+    @override
+    def fit_planes(self, vectors: csr_matrix, target: NDArray[np.int64]) -> Planes:
+        return naive_bayes(vectors, target)
 
 
 class Encoder(Member):
-    """The classifier that was trained with the encoder; or, on a frozen encoder, a kernel machine."""
+    """A kernel machine on the vectors of a pre-trained encoder."""
 
     name = "encoder"
     title = "encoder"
@@ -51,22 +77,15 @@ class Encoder(Member):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        self.has_fit = not sizes.trains_encoder
-        self.machine = None
-        if self.has_fit:
-            self.machine = KernelMachine(sizes.vector_size, sizes.num_classes, sizes.ridge)
+        self.machine = KernelMachine(sizes.vector_size, sizes.num_classes, sizes.ridge)
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        if self.machine is not None:
-            assert readings.vectors is not None
-            self.machine.fit(readings.vectors.numpy(), target)
+        assert readings.vectors is not None
+        self.machine.fit(readings.vectors.numpy(), target)
 
     @override
     def forward(self, readings: Readings) -> Scores:
-        if self.machine is None:
-            assert readings.logits is not None
-            return Scores(readings.logits)
         assert readings.vectors is not None
         return Scores(self.machine(readings.vectors))
 
@@ -153,14 +172,12 @@ class Majority(Member):
         return Scores(self.counts.expand(len(readings.texts), -1))
 
 
-class SupportVectors(Lexical):
+class WordSVM(Lexical):
     """A reference: the usual support vector machine of words and pairs of words."""
 
     name = "svm"
-    title = "TF-IDF (1, 2) + linear SVM"
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes._replace(max_ngram=2, max_letters=0, c=1.0))
+    title = "linear SVM of words"
+    kinds: ClassVar[slice] = slice(0, 1)
 
 
 class Regression(Member):
@@ -200,12 +217,10 @@ class Regression(Member):
 
 #: Members by name; those that read texts precede the votes.
 MEMBERS: dict[str, type[Member]] = {
-    member.name: member for member in (Lexical, Encoder, Bag, LexicalVote, DenseVote)
+    member.name: member for member in (Lexical, NaiveBayes, Encoder, Bag, LexicalVote, DenseVote)
 }
 
-REFERENCES: dict[str, type[Member]] = {
-    member.name: member for member in (Majority, SupportVectors, Regression)
-}
+REFERENCES: dict[str, type[Member]] = {member.name: member for member in (Majority, WordSVM, Regression)}
 
 
 class Members(nn.ModuleDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -29,8 +29,6 @@ Weights: TypeAlias = dict[str, Tensor]
 FOLDS = 3
 #: Of a loss for which the encoder stays as it was.
 _STANDARD_ERRORS = 2.0
-#: Training and held-out rows on which the two metrics are compared, at most.
-_COMPARED_ROWS = 1000
 
 
 class TunedFold(NamedTuple):
@@ -67,28 +65,20 @@ class EncoderMetric:
         #: encoders for cross-fitting; empty where there is none.
         self.folds: list[TunedFold] = []
 
-    def learn(self, validation: tuple[Sequence[str], NDArray[np.int64]] | None) -> bool:
+    def learn(self) -> bool:
         """Tune the encoder on the training rows, unless held-out rows are clearly less likely then.
 
-        Args:
-            validation: texts and classes of held-out rows. None = each third of the training rows is held out in turn:
-                the encoder then has the mean weights of all three, which is as good as one that is tuned on all rows
-                (Wortsman et al., "Model soups", ICML 2022).
+        Each third of the rows is held out in turn. The encoder then has the mean weights of all three, which is as good
+        as one that is tuned on all rows (Wortsman et al., "Model soups", ICML 2022).
 
         Returns:
             True if the encoder was tuned; otherwise it is as it was.
         """
-        if validation is None:
-            before = self._encode(self.texts)
-            self.tune_folds()
-            gains = np.concatenate([self._gains_of_fold(fold, before) for fold in self.folds])
-            weights = [fold.weights for fold in self.folds]
-            self._use(
-                {name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]}
-            )
-        else:
-            self._use(self._tune(np.arange(len(self.target))))
-            gains = self._gains(*validation)
+        before = self._encode(self.texts)
+        self.tune_folds()
+        gains = np.concatenate([self._gains_of_fold(fold, before) for fold in self.folds])
+        weights = [fold.weights for fold in self.folds]
+        self._use({name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]})
         # An encoder of one part is a little worse than their mean, so that its gain is slightly negative where tuning
         # hardly matters.
         is_worse = bool(gains.sum() < -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)))
@@ -154,20 +144,6 @@ class EncoderMetric:
             for vectors in (fold.vectors, before)
         )
         return after - as_it_was
-
-    def _gains(self, texts: Sequence[str], target: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Log-likelihoods that held-out rows gain by the encoder in use."""
-        few = np.random.default_rng(0).permutation(len(self.target))[:_COMPARED_ROWS]
-        held_out = np.random.default_rng(0).permutation(len(target))[:_COMPARED_ROWS]
-        seen, unseen = [self.texts[row] for row in few], [texts[row] for row in held_out]
-
-        def likelihoods() -> NDArray[np.float32]:
-            vectors, others = self._encode(seen), self._encode(unseen)
-            return self._likelihoods(vectors, self.target[few], others, target[held_out])
-
-        after = likelihoods()
-        with self.using(self.original):
-            return after - likelihoods()
 
     def _likelihoods(
         self,

@@ -6,8 +6,6 @@ import logging
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import BatchContents, ClassificationBatch
@@ -15,6 +13,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Memory
+from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
@@ -23,7 +22,7 @@ from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.training.checkpoints import CHECKPOINT_KEY, meta_of_start
+from zoo.training.checkpoints import CHECKPOINT_KEY
 
 log = logging.getLogger("zoo")
 
@@ -35,77 +34,26 @@ class MemoryEnsemble(EnsembleModel):
         >>> model = MemoryEnsemble(members=["lexical", "lexical_vote"])
     """
 
-    #: of the encoder's own classifier.
-    monitor: ClassVar[str | None] = "val/encoder_accuracy"
     fits_weights: ClassVar[bool] = True
     takes_new_labels: ClassVar[bool] = True
 
-    # --- the encoder's training, and the fit of everything else ---
+    # --- the fit ---
 
     @override
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        if stage != "fit":
-            return
-        trainer: Any = self.trainer
-        if trainer.max_epochs is None or trainer.max_epochs < 0:
-            raise InputError("trainer.max_epochs: set the number of epochs of the encoder's training")
         data = self.text_data
-        validation_rows = len(data.split("validation").independent_rows)
-        training_rows = data.split("train").rows
-        if validation_rows == 0 and len(np.unique(data.duplicate_keys(training_rows))) < 2:
-            raise InputError(
-                f"{training_rows.source}: a single text, so that no other is left to fit weights on; give more rows"
-            )
-        if self.init_from is not None and validation_rows < self.few_rows:
-            # Cross-fitting reads the rows of its training at the end: refuse before the first stage.
-            try:
-                meta_of_start(self.init_from)
-            except InputError as error:
+        if stage == "fit" and not data.split("validation").independent_rows.size:
+            rows = data.split("train").rows
+            if len(np.unique(data.duplicate_keys(rows))) < 2:
                 raise InputError(
-                    f"model.init_from: {error}; to fit the weights, its training rows must be known"
-                ) from error
+                    f"{rows.source}: a single text, so that no other is left to fit weights on; give more rows"
+                )
+
+    @override
+    def finish(self, data: TextRowsDataModule[Any]) -> None:
         for reason, names in self.unusable.items():
             log.info("not used, since %s: %s", reason, ", ".join(names))
-
-    @override
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        self.network.pool = None  # of a finished run that is trained further
-        epochs = self.trainer.max_epochs
-        self.show_stage(f"stage 1 of 4: the encoder learns without memory, {epochs} epochs")
-
-    @override
-    def on_train_epoch_start(self) -> None:
-        (optimizer,) = self.trainer.optimizers
-        groups = [
-            {
-                name: float(value) if isinstance(value, Tensor) else value
-                for name, value in group.items()
-                if name != "params"
-            }
-            for group in optimizer.param_groups
-        ]
-        accumulated = int(self.trainer.accumulate_grad_batches)
-        self.epochs[self.current_epoch :] = [{"accumulated": accumulated, "groups": groups}]
-
-    @override
-    def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
-        loss = functional.cross_entropy(self.network.encoder_logits(batch), batch.target)
-        self.log_loss(loss, len(batch.target))
-        return loss
-
-    @override
-    def on_validation_epoch_end(self) -> None:
-        if self.network.pool is None:
-            scores = self.validation_scores.compute()
-            # An encoder that has learned the duplicates by heart is not the best one.
-            accuracy = scores.get("accuracy_without_duplicates", scores["accuracy"])
-            self.log("val/encoder_accuracy", accuracy, rank_zero_only=False)
-        super().on_validation_epoch_end()
-
-    @override
-    def finish(self, data: Any) -> None:
         fit = EnsembleFit(self, data)
         self.answer, self.held_out = fit.run(), fit.held_out
         data.retriever.close()
@@ -186,13 +134,10 @@ class MemoryEnsemble(EnsembleModel):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint[CHECKPOINT_KEY]["epochs"] = list(self.epochs)
-        has_pool = self.network.pool is not None  # a finished run that is trained further has none
-        checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out() if has_pool else None
+        checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out()
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        own = checkpoint[CHECKPOINT_KEY]
-        self.held_out = None if own["held_out"] is None else HeldOutRows.of(own["held_out"])
-        self.epochs = list(own["epochs"])
+        held_out = checkpoint[CHECKPOINT_KEY]["held_out"]
+        self.held_out = None if held_out is None else HeldOutRows.of(held_out)

@@ -1,4 +1,4 @@
-"""The members in one network; while the encoder is trained, the encoder alone."""
+"""The members in one network, with what they read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from torch import Tensor, nn
 from typing_extensions import Self, override
 
 from datamodules.batch import ClassificationBatch
+from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
+from zoo.ensemble.known_texts import IN_MEMORY, KnownTexts
 from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import REFERENCES, Members
 from zoo.ensemble.new_labels import combine, votes_of
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
 from zoo.layers.bags import VectorBag
-from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
+from zoo.layers.encoders import TransformerEncoder, WordEncoder
+from zoo.layers.tfidf import NGrams
 
 
 class RetrievedRows(NamedTuple):
@@ -54,35 +57,30 @@ class EnsembleNetwork(nn.Module):
 
     #: the memory that is searched by vectors; it is in no checkpoint.
     memory: SearchedMemory | None = None
+    #: the texts of a memory with the labels of the model; in no checkpoint either.
+    known: KnownTexts | None = None
 
     def __init__(
         self,
         members: Sequence[str],
         sizes: Sizes,
-        encoder: BiLSTMEncoder | TransformerEncoder | None = None,
+        encoder: TransformerEncoder | None = None,
         words: WordEncoder | None = None,
     ) -> None:
         """Make the members; `encoder` is None where none reads vectors, and `words` where none reads bags."""
         super().__init__()
         self.sizes, self.num_classes = sizes, sizes.num_classes
-        self.encoder = encoder
-        if encoder is not None and sizes.trains_encoder:
-            self.classifier = nn.Linear(encoder.size, sizes.num_classes)
-        if words is not None and encoder is None:
-            self.words = words
+        self.encoder, self.words = encoder, words
         self.bag = None if words is None else VectorBag(len(words.table))
-        has_frozen_vectors = "encoder" in members and not sizes.trains_encoder
-        references = [name for name in REFERENCES if name != "regression" or has_frozen_vectors]
+        self.ngrams = NGrams(sizes.max_ngram, sizes.max_letters)
+        references = [name for name in REFERENCES if name != "regression" or "encoder" in members]
         #: names of the members, without the references that the table compares them with.
         self.names = list(members)
         self.members = Members([*members, *references], sizes)
-        self.learns_by_gradients = encoder is not None and sizes.trains_encoder
-        if not self.learns_by_gradients:
-            self.requires_grad_(False)
-            self.train()
+        self.requires_grad_(False)
         #: None until the members are fitted.
         self.pool: Pool | None = None
-        #: the weights of a frozen encoder before it was tuned on the training rows, by name; None = it was not.
+        #: the weights of the encoder before it was tuned on the training rows, by name; None = it was not.
         self.encoder_before: dict[str, Tensor] | None = None
         #: version of the memory whose rows the members were fitted to; 0 = they were fitted to the training rows.
         self.fitted_version = 0
@@ -95,33 +93,33 @@ class EnsembleNetwork(nn.Module):
 
     @override
     def train(self, mode: bool = True) -> Self:
-        """Switch the mode; a frozen encoder has no training mode: its vectors are the same every time."""
+        """Switch the mode; the encoder has no training mode: its vectors are the same every time."""
         super().train(mode)
-        if not self.sizes.trains_encoder and self.encoder is not None:
+        if self.encoder is not None:
             self.encoder.eval()
         return self
 
     def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
         if self.pool is None:
-            return EnsembleOutput(self.encoder_logits(batch), torch.zeros_like(batch.memory_score))
+            raise InputError(
+                "the members are not fitted yet: train the model with zoo.runs.train, or zoo fit"
+            )
         names = self.active_members()
         readings = self.read(batch, self.members.inputs_of(names))
         outputs = self.members.classify(readings, names)
         # Without any weight all classes are equal.
         blank = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
         logits, contributions = combine(outputs, self.pool, self.rarity, blank)
+        if self.known is not None and not self.excludes_duplicates:
+            change = self.known.answer(readings.texts, logits)
+            if change is not None:
+                logits, contributions = logits + change, {**contributions, IN_MEMORY: change}
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
             table = self.pool.table_rows(outputs) | {"all": logits}
         return EnsembleOutput(logits, memory_weight, None, contributions, retrieved, table)
-
-    def encoder_logits(self, batch: ClassificationBatch) -> Tensor:
-        """Scores [B, C] of the encoder's own classifier; 0 where none is trained."""
-        if not self.learns_by_gradients:
-            return batch.memory_score.new_zeros(len(batch.row), self.num_classes)
-        return self._classify_vectors(self.encode_texts(batch))
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l]."""
@@ -130,11 +128,6 @@ class EnsembleNetwork(nn.Module):
         assert self.encoder is not None
         vectors: Tensor = self.encoder(batch.word, batch.char, batch.text)
         return vectors
-
-    def _classify_vectors(self, vectors: Tensor) -> Tensor:
-        with torch.autocast(vectors.device.type, enabled=False):
-            scores: Tensor = self.classifier(vectors.float())
-            return scores
 
     def active_members(self) -> list[str]:
         """The members whose outputs are needed: those with a weight, or all, and references, for the table."""
@@ -147,17 +140,17 @@ class EnsembleNetwork(nn.Module):
     def read(self, batch: ClassificationBatch, inputs: set[Input]) -> Readings:
         """The inputs of members for the texts of a batch."""
         readings = Readings(batch.text_string or [""] * len(batch.row))
+        if "ngrams" in inputs:
+            readings = readings._replace(ngrams=self.ngrams(readings.texts))
         if "neighbors" in inputs:
             fields = batch.memory_score, batch.memory_mask, batch.memory_target
             readings = readings._replace(neighbors=Votes(*fields, self.num_classes))
         if "vectors" in inputs:
-            vectors = self.encode_texts(batch)
-            logits = self._classify_vectors(vectors) if self.learns_by_gradients else None
-            readings = readings._replace(vectors=vectors, logits=logits)
+            readings = readings._replace(vectors=self.encode_texts(batch))
         if "bags" in inputs:
-            words = self.words if self.encoder is None else self.encoder.words
             assert self.bag is not None
-            readings = readings._replace(bags=self.bag(batch, words))
+            assert self.words is not None
+            readings = readings._replace(bags=self.bag(batch, self.words))
         if "memory" in inputs:
             readings = readings._replace(memory=self.memory)
         return readings.without_duplicates() if self.excludes_duplicates else readings
@@ -184,7 +177,7 @@ class EnsembleNetwork(nn.Module):
         self.fitted_version = int(values["version"])
 
     def _fitted_parts(self) -> dict[str, nn.Module]:
-        parts: dict[str, nn.Module] = {"members": self.members}
+        parts: dict[str, nn.Module] = {"members": self.members, "ngrams": self.ngrams}
         return parts if self.bag is None else {**parts, "bag": self.bag}
 
 

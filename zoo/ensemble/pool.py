@@ -24,6 +24,8 @@ from zoo.ensemble.outputs import Calibration, Outputs, Scores, Votes
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
+#: Of a difference in accuracy that counts as significant.
+_STANDARD_ERRORS = 1.96
 
 #: Combination of members -> its name in the answer's table.
 COMBINATIONS = {"text": "without memory", "memory": "memory alone", "all": "all"}
@@ -127,7 +129,22 @@ def fit_pool(held_out: HeldOut) -> Pool:
         for combination, names in combinations.items()
         if names
     }
+    if "text" in weights and _loses(weights["all"], weights["text"], logs, target):
+        weights["all"] = dict.fromkeys(logs, 0.0) | weights["text"]
     return Pool(calibrations, weights)
+
+
+def _loses(
+    first: Mapping[str, float], second: Mapping[str, float], logs: Mapping[str, Tensor], target: Tensor
+) -> bool:
+    """Return whether the first weights classify significantly fewer rows correctly than the second ones do."""
+    right = [
+        torch.stack([weight * logs[name] for name, weight in weights.items()]).sum(dim=0).argmax(dim=1)
+        == target
+        for weights in (first, second)
+    ]
+    gains = right[0].double() - right[1].double()
+    return float(gains.sum()) < -_STANDARD_ERRORS * math.sqrt(float((gains**2).sum()))
 
 
 def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict[str, float]:

@@ -27,6 +27,8 @@ from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50
+#: With fewer labelled rows than this, weights are fitted to cross-fitted rows of the memory as well.
+_FEW_ROWS = 500
 
 
 def refit(
@@ -44,7 +46,7 @@ def refit(
     before: Pool | None = network.pool
     if before is None:
         raise InputError(
-            "zoo memory tune: the run was stopped before its weights were fitted; resume it first"
+            "zoo memory tune: the run was stopped before its weights were fitted; train the model again"
         )
     model.read_memory(data, memory)
     model.search_memory(data, memory)  # also for members that have no weight yet
@@ -53,7 +55,7 @@ def refit(
     accuracy = None if held_out is None else _accuracy(before, held_out.known(network.num_classes))
     if members:
         count = 0 if held_out is None else len(held_out.known(network.num_classes).target)
-        added, fitted = refit_members(model, data, memory, crosses=count < max(model.few_rows, 1))
+        added, fitted = refit_members(model, data, memory, crosses=count < _FEW_ROWS)
         held_out = None if labelled is None else classify_rows(model, data, labelled)
     else:
         added, fitted = _added_rows(model, data, memory), ""

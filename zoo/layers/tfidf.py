@@ -1,9 +1,9 @@
-"""Texts as sparse vectors of n-grams, and a linear classifier on them that is fitted to convergence."""
+"""Texts as sparse vectors of n-grams, and linear classifiers on them that are fitted to convergence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 _FEW_ROWS = 100
 #: Letters of the shortest n-gram of letters.
 _MIN_LETTERS = 2
+#: Added to the weight of each n-gram in each class, by naive Bayes.
+_SMOOTHING = 0.3
+#: Score of a class without texts: a support vector machine gives it to texts that are clearly of other classes, and the
+#: scores of naive Bayes are positive.
+_MISSING = -1.0
+
+#: Weight [C, V] and bias [C].
+Planes: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64]]"
 
 
 class LinearClassifier(Protocol):
@@ -31,9 +39,7 @@ class LinearClassifier(Protocol):
     intercept_: NDArray[np.float64]
 
 
-def planes_of(
-    classifier: LinearClassifier, halve: bool = True
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def planes_of(classifier: LinearClassifier, halve: bool = True) -> Planes:
     """Weight [C, V] and bias [C] of a classifier of scikit-learn, which has one plane for two classes.
 
     With `halve`, the softmax of the scores of two classes is the probability of logistic regression.
@@ -84,59 +90,76 @@ class TextVectorizer:
         return (TfidfVectorizer if self.tfidf else CountVectorizer)(**self.options, **options)
 
 
-class TfidfLinear(nn.Module):
-    """A linear classifier of words, n-grams of words and n-grams of letters.
+class NGrams(nn.Module):
+    """TF-IDF vectors of texts: words and n-grams of words, then n-grams of letters within words.
 
-    It reads a TF-IDF vector of each kind of n-gram, with 1 + log tf and of length 1. Before the fit, all scores are 0.
+    Each of the two kinds has 1 + log tf, and the length 1. Vocabulary and frequencies are counted without labels.
     """
 
-    table: Tensor
-
-    def __init__(self, max_ngram: int, max_letters: int, num_classes: int) -> None:
-        """Choose the n-grams: up to `max_ngram` words, and 2 to `max_letters` letters within words (0 = none)."""
+    def __init__(self, max_ngram: int, max_letters: int) -> None:
+        """Choose the n-grams: up to `max_ngram` words, and 2 to `max_letters` letters (0 = none)."""
         super().__init__()
-        self.num_classes = num_classes
         self.vectorizers = {"words": TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))}
         if max_letters:
             self.vectorizers["letters"] = TextVectorizer(
                 sublinear_tf=True, analyzer="char_wb", ngram_range=(_MIN_LETTERS, max_letters)
             )
+
+    def fit(self, texts: Sequence[str]) -> list[csr_matrix]:
+        """Select the n-grams of n texts, and return the texts' vectors of each kind [n, V]."""
+        min_df = {"words": 1, "letters": 2 if len(texts) >= _FEW_ROWS else 1}
+        vectors = [each.fit(texts, min_df=min_df[kind]) for kind, each in self.vectorizers.items()]
+        self.set_extra_state(self.get_extra_state())  # as a saved model has it
+        return vectors
+
+    def forward(self, texts: Sequence[str]) -> list[csr_matrix]:
+        """The vectors of n texts of each kind [n, V]."""
+        return [each.transform(texts) for each in self.vectorizers.values()]
+
+    def get_extra_state(self) -> PlainDict:
+        """The n-grams and their inverse document frequencies, for the state dict; empty before the fit."""
+        fitted = {kind: each.state for kind, each in self.vectorizers.items() if each.state}
+        return {kind: {**state, "idf": state["idf"].float()} for kind, state in fitted.items()}
+
+    def set_extra_state(self, state: PlainDict) -> None:
+        """Take the fitted values of a state dict."""
+        for kind, vectorizer in self.vectorizers.items():
+            vectorizer.use(state.get(kind, {}))
+
+
+class SparseLinear(nn.Module):
+    """A linear classifier of sparse vectors, from one of scikit-learn's. Before the fit, all scores are 0."""
+
+    table: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.num_classes = num_classes
         self.bias: Tensor | None = None
         # A buffer moves with the module; it is saved with the other fitted values.
         self.register_buffer("table", torch.zeros(0, num_classes), persistent=False)
 
-    def fit(self, texts: Sequence[str], target: NDArray[np.int64], c: float) -> None:
-        """Fit one linear support vector machine per class (squared hinge loss) to texts with classes [n].
+    def fit(
+        self,
+        vectors: csr_matrix,
+        target: NDArray[np.int64],
+        fit: Callable[[csr_matrix, NDArray[np.int64]], Planes],
+    ) -> None:
+        """Fit to texts [n, V] with classes [n]; `fit` returns the planes of the classes that have texts, two or more.
 
-        A missing class has the lowest score for every text. `c` weights training errors against small weights.
+        A class without texts has the lowest score for every text.
         """
-        from scipy.sparse import hstack
-        from sklearn.svm import LinearSVC
-
-        min_df = {"words": 1, "letters": 2 if len(texts) >= _FEW_ROWS else 1}
-        vectors = hstack(
-            [vectorizer.fit(texts, min_df=min_df[kind]) for kind, vectorizer in self.vectorizers.items()]
-        ).tocsr()
-        weight, bias = np.zeros((self.num_classes, vectors.shape[1])), -np.ones(self.num_classes)
+        weight, bias = np.zeros((self.num_classes, vectors.shape[1])), np.full(self.num_classes, _MISSING)
         present = np.unique(target)
-        if len(present) == 1:
-            bias[present] = 1
-        else:
-            classifier = LinearSVC(C=c, random_state=0).fit(vectors, target)
-            weight[present], bias[present] = planes_of(classifier)
-        states = {kind: vectorizer.state for kind, vectorizer in self.vectorizers.items()}
-        vectorizers = {kind: {**state, "idf": state["idf"].float()} for kind, state in states.items()}
-        table, bias_ = torch.from_numpy(weight.T.copy()).float(), torch.from_numpy(bias).float()
-        self.set_extra_state({**vectorizers, "table": table, "bias": bias_})
+        weight[present], bias[present] = fit(vectors, target) if len(present) > 1 else (0.0, -_MISSING)
+        table, biases = torch.from_numpy(weight.T.copy()).float(), torch.from_numpy(bias).float()
+        self.set_extra_state({"table": table, "bias": biases})
 
-    def forward(self, texts: Sequence[str]) -> Tensor:
-        """float32 [B, C]: distances from the classes' planes."""
+    def forward(self, vectors: csr_matrix) -> Tensor:
+        """float32 [B, C] from vectors [B, V]."""
+        device = self.table.device
         if self.bias is None:
-            return self.table.new_zeros(len(texts), self.num_classes)
-        from scipy.sparse import hstack
-
-        parts = [vectorizer.transform(texts) for vectorizer in self.vectorizers.values()]
-        vectors, device = hstack(parts).tocsr(), self.table.device
+            return self.table.new_zeros(vectors.shape[0], self.num_classes)
         index, start = (
             torch.from_numpy(part.astype(np.int64)).to(device)
             for part in (vectors.indices, vectors.indptr[:-1])
@@ -149,15 +172,28 @@ class TfidfLinear(nn.Module):
 
     def get_extra_state(self) -> PlainDict:
         """The fitted values, for the state dict: their sizes are unknown before the fit, so they are no buffers."""
-        if self.bias is None:
-            return {}
-        states = {kind: vectorizer.state for kind, vectorizer in self.vectorizers.items()}
-        return {**states, "table": self.table.cpu(), "bias": self.bias}
+        return {} if self.bias is None else {"table": self.table.cpu(), "bias": self.bias}
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the fitted values of a state dict."""
-        for kind, vectorizer in self.vectorizers.items():
-            vectorizer.use(state.get(kind, {}))
         self.bias = state.get("bias")
         table = state["table"] if state else self.table.new_zeros(0, self.num_classes)
         self.table = table.to(self.table.device)
+
+
+def support_vectors(vectors: csr_matrix, target: NDArray[np.int64], c: float) -> Planes:
+    """Fit one linear support vector machine per class, with squared hinge loss.
+
+    `c` weights training errors against small weights.
+    """
+    from sklearn.svm import LinearSVC
+
+    return planes_of(LinearSVC(C=c, random_state=0).fit(vectors, target))
+
+
+def naive_bayes(vectors: csr_matrix, target: NDArray[np.int64]) -> Planes:
+    """Fit complement naive Bayes (Rennie et al., "Tackling the Poor Assumptions of Naive Bayes", 2003)."""
+    from sklearn.naive_bayes import ComplementNB
+
+    weight = ComplementNB(alpha=_SMOOTHING).fit(vectors, target).feature_log_prob_
+    return weight, np.zeros(len(weight))

@@ -47,7 +47,7 @@ def finish(trainer: pl.Trainer, model: Task, data: DataModule) -> None:
     finally:
         model.is_finishing = data.is_finishing = False
         trainer.callbacks = callbacks  # type: ignore[attr-defined]
-    if model.network is None and (files := _files(trainer)):
+    if model.network is None and (files := _files(trainer, data)):
         restore(model, files[0])  # the processes were forks of this one
 
 
@@ -73,7 +73,7 @@ class _Finishing(Callback):
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        checkpoints = _checkpoints(trainer)
+        checkpoints = _checkpoints(trainer, trainer.datamodule)  # type: ignore[attr-defined]
         # The checkpoint of the last epoch, from which a run is resumed, stays as it is.
         model: Any = pl_module
         for checkpoint in checkpoints[:1] if model.has_epochs else checkpoints:
@@ -88,7 +88,7 @@ class _Finishing(Callback):
 
 def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
     """Give a model the weights of its best epoch; and a trainer whose epochs ran in forks, their number."""
-    files = _files(trainer)
+    files = _files(trainer, trainer.datamodule)  # type: ignore[attr-defined]
     if not files:
         return  # without checkpoints, the last epoch counts
     restore(model, files[0])
@@ -97,15 +97,15 @@ def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
         trainer.fit_loop.load_state_dict(read_contents(last)["loops"]["fit_loop"])
 
 
-def _checkpoints(trainer: pl.Trainer) -> list[ModelCheckpoint]:
+def _checkpoints(trainer: pl.Trainer, data: DataModule) -> list[ModelCheckpoint]:
     """The callbacks that keep checkpoints, first the one that keeps the best epoch's."""
     model: Any = trainer.lightning_module
     checkpoints = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
-    return sorted(checkpoints, key=lambda each: each.monitor != (model.monitor or model.data.monitor))
+    return sorted(checkpoints, key=lambda each: each.monitor != (model.monitor or data.monitor))
 
 
-def _files(trainer: pl.Trainer) -> list[Path]:
-    return [file for each in _checkpoints(trainer) if (file := _file_of(each)).is_file()]
+def _files(trainer: pl.Trainer, data: DataModule) -> list[Path]:
+    return [file for each in _checkpoints(trainer, data) if (file := _file_of(each)).is_file()]
 
 
 def _file_of(checkpoint: ModelCheckpoint) -> Path:

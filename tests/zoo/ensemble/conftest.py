@@ -13,9 +13,6 @@ from tests.zoo.conftest import LABELS, TOPIC_WORDS, Result
 
 SMALL = [
     "--model=MemoryEnsemble",
-    "--model.hidden_size=6",
-    "--model.word_size=8",
-    "--model.characters=false",
     "--model.folds=2",
     "--data=ClassificationDataModule",
     "--data.characters=false",
@@ -25,7 +22,6 @@ SMALL = [
     "--trainer.accelerator=cpu",
     "--trainer.enable_progress_bar=false",
     "--trainer.enable_model_summary=false",
-    "--trainer.max_epochs=1",
 ]
 
 

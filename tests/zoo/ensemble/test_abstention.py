@@ -130,13 +130,15 @@ def test_results_are_those_of_the_last_fit(
         zoo.load("shared", memory_version=1)
 
 
-def test_results_are_out_of_fold(train: Callable[..., Path]) -> None:
+def test_results_are_out_of_fold(train: Callable[..., Path], zoo_command: Zoo, tmp_path: Path) -> None:
     """By hand, for rows of one fold: members of the training, weights that were fitted to the other rows."""
-    predictor = zoo.load(train("--model.members=[lexical_vote]", "--model.few_rows=0"))
+    folder = train("--model.members=[lexical_vote]")
+    assert zoo_command("memory", "tune", folder, tmp_path / "dev.csv").code == 0  # to the held-out rows alone
+    predictor = zoo.load(folder)
     model, data, rows = predictor.model, predictor.data, predictor.held_out
     predictor.predict(UNKNOWN)
     split = data.split_of(Rows.from_lists(rows.texts, rows.labels), predictor.memory)
-    outputs = classify(model.network.members, read_table(model, data, split, {"neighbors"}))
+    outputs = classify(model.network.members, read_table(model, data, split, {"neighbors", "ngrams"}))
     target = label_numbers(split.rows, model.labels)
     held_out = HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows))
     folds = folds_of(target, 5, held_out.groups)

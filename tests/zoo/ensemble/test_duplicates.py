@@ -89,7 +89,7 @@ def test_near_duplicates_of_training_rows_are_not_cross_fitted(run: Run, tmp_pat
 
 
 def test_equal_row_numbers_of_another_table_exclude_no_memory(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     excluded: list[int] = []
     without_duplicates = Readings.without_duplicates
@@ -104,6 +104,8 @@ def test_equal_row_numbers_of_another_table_exclude_no_memory(
     other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2))
     options = [
         "--model.members=[dense_vote]",
+        f"--model.transformer={tiny_bert}",
+        "--model.metric_steps=0",
         "--data.validation_split=0",
         "--data.memory_label_column=label",
     ]

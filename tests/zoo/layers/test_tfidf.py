@@ -2,47 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.naive_bayes import ComplementNB
 from sklearn.svm import LinearSVC
 
 from tests.zoo.conftest import LABELS, sentences
-from zoo.layers.tfidf import TfidfLinear
+from zoo.layers.tfidf import NGrams, Planes, SparseLinear, naive_bayes, support_vectors
+
+
+def fitted(ngrams: NGrams, texts: Sequence[str], target: NDArray[np.int64], classes: int) -> SparseLinear:
+    """A support vector machine of all n-grams."""
+    linear = SparseLinear(classes)
+    linear.fit(hstack(ngrams.fit(texts)).tocsr(), target, partial(support_vectors, c=1.0))
+    return linear
+
+
+def vectors_of(ngrams: NGrams, texts: Sequence[str]) -> csr_matrix:
+    return hstack(ngrams(texts)).tocsr()
 
 
 def test_whole_words_alone_are_the_usual_support_vector_machine() -> None:
     texts, labels = zip(*sentences(60, seed=3), strict=True)
     target = np.array([LABELS.index(label) for label in labels])
-    linear = TfidfLinear(2, 0, 3)
-    assert not linear(texts[:2]).any()
-    linear.fit(texts, target, 1.0)
+    ngrams = NGrams(2, 0)
+    linear = fitted(ngrams, texts, target, 3)
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    classifier = LinearSVC(random_state=0).fit(vectorizer.fit_transform(texts), target)
     others = [text for text, _ in sentences(20, seed=4)] + ["", "unknown"]
-    expected = classifier.decision_function(vectorizer.transform(others))
-    np.testing.assert_allclose(linear(others).numpy(), expected, atol=1e-5)
-    restored = TfidfLinear(2, 0, 3)
-    restored.load_state_dict(linear.state_dict())
-    assert torch.equal(restored(others), linear(others))
+    vectors = vectorizer.fit_transform(texts)
+    for fit, reference in ((None, LinearSVC(random_state=0)), (naive_bayes, ComplementNB(alpha=0.3))):
+        if fit is not None:
+            linear.fit(vectors_of(ngrams, texts), target, fit)
+        reference.fit(vectors, target)
+        score = reference.decision_function if fit is None else reference._joint_log_likelihood
+        expected = score(vectorizer.transform(others))
+        np.testing.assert_allclose(linear(vectors_of(ngrams, others)).numpy(), expected, atol=1e-4)
+        restored, restored_ngrams = SparseLinear(3), NGrams(2, 0)
+        assert not restored(vectors_of(ngrams, others)).any()
+        restored.load_state_dict(linear.state_dict())
+        restored_ngrams.load_state_dict(ngrams.state_dict())
+        again = restored(vectors_of(restored_ngrams, others))
+        assert torch.equal(again, linear(vectors_of(ngrams, others)))
 
 
 def test_letters_help_with_words_that_training_lacks() -> None:
     texts, target = ["applesauce here", "ironworks there"] * 3, np.array([0, 1] * 3)
     for letters, is_right in ((0, False), (5, True)):
-        linear = TfidfLinear(1, letters, 2)
-        linear.fit(texts, target, 1.0)
-        scores = linear(["apples", "iron"])
+        ngrams = NGrams(1, letters)
+        linear = fitted(ngrams, texts, target, 2)
+        scores = linear(vectors_of(ngrams, ["apples", "iron"]))
         predicted = scores.argmax(dim=1).tolist() == [0, 1] and bool((scores[0] != scores[1]).all())
         assert predicted is is_right
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_class_without_rows_never_wins(classes: int) -> None:
-    linear = TfidfLinear(1, 0, classes + 1)
-    target = np.array([0, 1, 0 if classes == 2 else 2] * 4)
-    linear.fit(["red sun", "green leaf", "blue sea"] * 4, target, 1.0)
-    predicted = linear(["red sun", "green leaf", "other"]).argmax(dim=1)
-    assert predicted[:2].tolist() == [0, 1]
+@pytest.mark.parametrize("fit", [partial(support_vectors, c=1.0), naive_bayes])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_a_class_without_rows_never_wins(classes: int, fit: Callable[..., Planes]) -> None:
+    ngrams, linear = NGrams(1, 0), SparseLinear(classes + 1)
+    target = np.array([0, 1, 2] * 4) % classes
+    texts = ["red sun", "green leaf", "blue sea"] * 4
+    linear.fit(hstack(ngrams.fit(texts)).tocsr(), target, fit)
+    predicted = linear(vectors_of(ngrams, ["red sun", "green leaf", "other"])).argmax(dim=1)
+    assert predicted[:2].tolist() == [0, 1 % classes]
     assert not (predicted == classes).any()
