@@ -126,20 +126,24 @@ def is_number(field: str | bytes) -> bool:
 _MOST_VALUES = 100_000
 
 
-def load_yaml(text: str) -> object:
+def load_yaml(text: str, source: object = "a YAML text") -> object:
     """Return the values of a YAML text; raise an `InputError` for endless aliases, and errors of YAML as they are."""
     try:
         values = yaml.safe_load(text)
-        _count(values, {})
+        count = _count(values, {})
     except RecursionError:
-        raise InputError("a YAML text is nested too deeply; write it flat") from None
+        raise InputError(f"{source}: nested too deeply; write it flat") from None
+    if count > _MOST_VALUES:
+        raise InputError(
+            f"{source}: more than {_MOST_VALUES:,} values, or an alias in itself; write them without aliases"
+        )
     return values
 
 
-def parsed(text: str) -> object:
+def parsed(text: str, source: object) -> object:
     """Return the values of a YAML text, see `load_yaml`; None if it is none."""
     try:
-        return load_yaml(text)
+        return load_yaml(text, source)
     except InputError:
         raise
     except (yaml.YAMLError, ValueError):
@@ -151,9 +155,5 @@ def _count(value: object, counts: dict[int, float]) -> float:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if parts and id(value) not in counts:
         counts[id(value)] = math.inf  # until it is known: it may contain itself
-        counts[id(value)] = 1 + sum(_count(part, counts) for part in parts)
-        if counts[id(value)] > _MOST_VALUES:
-            raise InputError(
-                f"a YAML text has more than {_MOST_VALUES:,} values, or an alias in itself; write them without aliases"
-            )
+        counts[id(value)] = 1.0 + sum(_count(part, counts) for part in parts)
     return counts.get(id(value), 1)

@@ -169,7 +169,7 @@ def _replaced(value: Any, old: str, new: str) -> Any:
 
 def _read_yaml(path: Path) -> PlainDict:
     try:
-        contents = load_yaml(path.read_text(encoding="utf-8"))
+        contents = load_yaml(path.read_text(encoding="utf-8"), path)
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror}); name a table's YAML") from error
     except yaml.YAMLError as error:
