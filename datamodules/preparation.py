@@ -134,7 +134,7 @@ class Plan:
         """The plan in a file; None where there is none, or half of one."""
         try:
             return cls(**json.loads(file.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError):
             return None
 
 

@@ -21,7 +21,7 @@ from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.changes import check_ids, check_kept_labels, check_labels, select_new
-from datamodules.retrieval.memories.compaction import delete_leftovers, delete_removed
+from datamodules.retrieval.memories.compaction import delete_removed, delete_unused
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
 from datamodules.retrieval.memories.versions import (
     POINTER,
@@ -234,7 +234,7 @@ class FolderMemory(Memory):
             first = max(before, self.version - keep + 1)
             if first > before:
                 self._switch({**self._state, "first": first})
-                delete_leftovers(self.folder, self._state, self.retriever)
+                delete_unused(self.folder, self._state, self.retriever)
             delete_removed(self.folder, self._state, self.retriever)
         return int(first - before)
 
@@ -248,7 +248,7 @@ class FolderMemory(Memory):
             state = read_pointer(self.folder, self.pointer)
             if self._state != state or self.version != state["version"]:
                 self._open(state, Version.open(self.folder, state["version"], contents=True))
-            delete_leftovers(self.folder, state, self.retriever)
+            delete_unused(self.folder, state, self.retriever)
             yield
 
     def _switch(self, state: PlainDict) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -282,6 +283,9 @@ def test_the_cache_folder_is_the_option_then_the_environment_then_home(
     monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "environment"))
     assert cache_folder(None) == tmp_path / "environment"
     assert cache_folder(tmp_path / "option") == tmp_path / "option"
+    monkeypatch.setattr(Path, "expanduser", Mock(side_effect=RuntimeError("no home directory")))
+    with pytest.raises(InputError, match=r"no home folder/a: .* Choose another --data\.cache_dir"):
+        build(cache_folder(None) / "a")
 
 
 def test_the_manifest_is_readable_json(tmp_path: Path) -> None:
