@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import yaml
 
@@ -22,7 +22,7 @@ from datamodules.core.errors import InputError, reason
 #: Bytes of the longest line.
 LONGEST_LINE = 1 << 28
 #: Beyond both limits, a compressed file is refused: its bytes when they are unpacked, and their ratio.
-MOST_UNPACKED, LARGEST_RATIO = 1 << 30, 200
+MOST_UNPACKED, LARGEST_RATIO = 1 << 28, 100
 
 _OPEN: dict[str, Callable[[Path, str], IO[bytes]]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
@@ -83,7 +83,7 @@ def check_expansion(path: Path, packed: int, unpacked: int) -> None:
     """Refuse a compressed file that unpacks to far more bytes than tables do: it would fill the memory."""
     if unpacked > MOST_UNPACKED and unpacked > LARGEST_RATIO * packed:
         raise InputError(
-            f"{path}: unpacks to more than {MOST_UNPACKED >> 30} GB and {LARGEST_RATIO} times its size, as no table"
+            f"{path}: unpacks to more than {MOST_UNPACKED >> 20} MB and {LARGEST_RATIO} times its size, as no table"
             " does; if it is one, unpack it and name the unpacked file"
         )
 
@@ -111,6 +111,16 @@ def _member(path: Path, archive: Path, members: zipfile.ZipFile) -> str:
         example = archive / (names or ["FILE"])[0]
         raise InputError(f"{path}: {problem}; name one that it has, as in {example}")
     return name
+
+
+def load_tensors(file: Path, advice: str) -> dict[str, Any]:
+    """Return the tensors of a safetensors file by name; raise an `InputError` that names it if it is damaged."""
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except Exception as error:  # of its Rust code, of PyTorch for shapes beyond 64 bits, or of the system
+        raise InputError(f"{file}: damaged ({reason(error)}); {advice}") from error
 
 
 def is_number(field: str | bytes) -> bool:

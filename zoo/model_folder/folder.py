@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.files import load_tensors
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import (
     check_contents,
@@ -94,10 +95,8 @@ class ModelFolder:
 
     def weights(self) -> dict[str, Any]:
         """Read the weights by name: tensors, and plain values with tensors."""
-        from safetensors.torch import load_file
-
         plain = _object(self.path, MODEL, WEIGHTS)["values"]
-        tensors = load_file(self.path / WEIGHTS)
+        tensors = load_tensors(self.path / WEIGHTS, _ADVICE)
         own = {name: tensor for name, tensor in tensors.items() if name.partition("/")[0] not in plain}
         return {**own, **with_tensors(plain, tensors)}
 
