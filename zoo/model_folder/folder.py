@@ -28,6 +28,8 @@ IN_RUN = "model"
 MODEL, VOCABULARY, WEIGHTS = "model.json", "vocabulary.json", "model.safetensors"
 #: The pointer: the current version of the memory, and the fitted values.
 STATE = "state.json"
+#: Key of the state: the report of the last fit after the training.
+REPORT = "report"
 MEMORY, TOKENIZER, FITTED = "memory", "tokenizer", "fitted"
 #: Fingerprint of the manifest, which has the files that never change.
 KIND = "memory-zoo model 2"

@@ -18,6 +18,7 @@ from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.memory.tuning import fit_again
+from zoo.model_folder.export import export
 from zoo.model_folder.folder import ModelFolder
 
 Run = Callable[..., Path]
@@ -93,7 +94,20 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     # For good: in the memory, and in the members that replace those of the training.
     lines = run_lines(zoo_command, "compact", folder, "--keep=1")
     assert lines[0] == f"{folder / 'model' / 'memory'}: 1 versions deleted, version 2 kept"
-    assert "the training table and its copies in the cache" in lines[1]
+    card = (export(folder, tmp_path / "card") / "README.md").read_text()
+    for remembering in ("vocabulary.json", "model.safetensors", "model.json"):
+        assert SECRET in (folder / "model" / "vocabulary.json").read_text()
+        assert all(f"model/{remembering}" in line for line in (lines[1], again[-1]))
+        assert f"`{remembering}`" in card
+    assert "checkpoints/last.ckpt, the training table and its copies in the cache" in lines[1]
+    assert "version-1" in again[-1]
+    assert "version-" not in lines[1]
+    weights = ", ".join(
+        f"{name} {weight:.2f}" for name, weight in mine.model.network.pool.weights["all"].items()
+    )
+    assert "The weights were fitted to version 2 of the memory: lexical fitted to 40 rows" in card
+    assert f"weights {weights}; accuracy" in card
+    assert "since the training, to which all scores below belong" in card
     files = [path for part in ("memory", "fitted") for path in (folder / "model" / part).rglob("*")]
     assert not any(SECRET.encode() in path.read_bytes() for path in files if path.is_file())
     assert zoo.load(folder).predict(TEXTS) == others.predict(TEXTS)
