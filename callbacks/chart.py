@@ -74,10 +74,7 @@ class Chart(NamedTuple):
 
 def write_table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Write a CSV file in one step."""
-    with (
-        new_file(file) as unfinished,
-        unfinished.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened,
-    ):
+    with new_file(file) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.writer(opened)
         writer.writerow(columns)
         writer.writerows(map(spreadsheet_cells, rows))

@@ -214,7 +214,7 @@ def draw(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_yticks(range(len(groups)), labels)
         axes.set(title=title, xlabel=metric, ylim=(len(groups) - 0.5, -0.5))
     # Beyond the width of a panel or picture, names would be cut, and marks next to its edges.
-    names = max(label.get_window_extent().width for axes in panels for label in axes.get_yticklabels())
-    widest = max(axes.title.get_window_extent().width for axes in panels)
-    figure.set_size_inches(1 + (names + max(500, widest)) / figure.dpi, sum(heights))
+    texts = [text for axes in panels for text in (axes.title, *axes.get_yticklabels())]
+    longest = max(text.get_window_extent().width for text in texts) / figure.dpi
+    figure.set_size_inches(6 + 2 * longest, sum(heights))
     return figure

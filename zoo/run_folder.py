@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from datamodules.core.errors import InputError, reason, visible
-from datamodules.core.files import existing_file, load_yaml
-from datamodules.core.types import PlainDict
+from datamodules.core.files import existing_file, load_mapping
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +63,8 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """Read a run folder; raises an `InputError` if it is none or one of its files is damaged."""
-    parameters = _read(folder / "hparams.yaml")
+    files = [folder / "hparams.yaml", folder / "summary.json"]
+    parameters, summary = (load_mapping(file) if file.exists() else {} for file in files)
     if "config" not in parameters:
         raise InputError("no run folder: it has no hparams.yaml of `zoo fit`")
     chosen = {name: parameters.get(name) for name in ("monitor", "mode")}
@@ -74,20 +72,9 @@ def read_run(folder: Path) -> Run:
         name=visible(str(folder)),
         settings=dict(_flatten(parameters["config"])),
         logged=_read_metrics(existing_file(folder / "metrics.csv")),
-        seconds=_read(folder / "summary.json").get("seconds"),
+        seconds=summary.get("seconds"),
         **{name: None if value is None else str(value) for name, value in chosen.items()},
     )
-
-
-def _read(file: Path) -> PlainDict:
-    """A YAML or JSON file; a missing one is empty."""
-    try:
-        contents = load_yaml(existing_file(file).read_text(encoding="utf-8")) if file.exists() else {}
-    except (ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{file.name} can't be read: {reason(error)}") from error
-    if not isinstance(contents, dict):
-        raise InputError(f"{file.name} holds no mapping")
-    return contents
 
 
 def _flatten(value: object, name: str = "") -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from typing import IO, Any
 import yaml
 
 from datamodules.core.errors import InputError, reason
+from datamodules.core.types import PlainDict
 
 #: Bytes of the longest line.
 LONGEST_LINE = 1 << 28
@@ -144,10 +145,21 @@ def load_yaml(text: str, source: object = "a YAML text") -> object:
     except RecursionError:
         raise InputError(f"{source}: nested too deeply; write it flat") from None
     if count > _MOST_VALUES:
-        raise InputError(
-            f"{source}: more than {_MOST_VALUES:,} values, or an alias in itself; write them without aliases"
-        )
+        raise InputError(f"{source}: more than {_MOST_VALUES:,} values, or an alias in itself; omit aliases")
     return values
+
+
+def load_mapping(file: Path) -> PlainDict:
+    """Return the mapping in a YAML or JSON file; raise an `InputError` that names the file if it is none."""
+    try:
+        contents = load_yaml(existing_file(file).read_text(encoding="utf-8"), file)
+    except InputError:
+        raise
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file}: no YAML ({reason(error)})") from error
+    if not isinstance(contents, dict):
+        raise InputError(f"{file}: must be a mapping")
+    return contents
 
 
 def parsed(text: str, source: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datamodules.core.storage import set_key
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
-from zoo.model_folder.folder import FITTED, MEMORY, MODEL, REPORT, VOCABULARY, WEIGHTS, ModelFolder
+from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, write_values
 
 
@@ -40,11 +40,9 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> None:
 
 def remembering(folder: ModelFolder) -> str:
     """Name the files of a model and its run that remember rows which are no longer in the memory."""
-    run = folder.path.parent
-    files = [folder.path / name for name in (MODEL, WEIGHTS, VOCABULARY)]
-    if (run / "config.yaml").is_file():
-        files += [*sorted(run.glob("checkpoints/*.ckpt")), *run.glob("train.jsonl")]
-    files += sorted((folder.path / MEMORY).glob("version-*"))[:-1]
+    run, current = folder.path.parent, f"version-{folder.state.version}"
+    files = [*(folder.path / name for name in LEARNED), *sorted(run.glob("checkpoints/*.ckpt"))]
+    files += [each for each in (folder.path / MEMORY).glob("version-*") if each.name != current]
     return (
         f"what remembers removed rows: {', '.join(map(str, files))}, the training table and its copies in the cache of"
         " data; `zoo memory compact` deletes versions, and only a new training forgets"
