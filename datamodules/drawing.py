@@ -7,7 +7,8 @@ workers, and a resumed run, draw the same.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from datamodules.core.compiled import njit
 
 #: Draws for a position before it stays empty, for lists that own nearly all texts.
 _TRIES = 64
@@ -19,7 +20,7 @@ def key_of(seed: int, *purpose: int) -> np.uint64:
     return key
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _random(key, number, draw):  # type: ignore[no-untyped-def]
     """A 63-bit number for a draw of a list."""
     x = (
@@ -34,7 +35,7 @@ def _random(key, number, draw):  # type: ignore[no-untyped-def]
     return np.int64(x >> np.uint64(1))
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def choose(key, lists, size, count):  # type: ignore[no-untyped-def]
     """Draw `count` distinct numbers below `size` for each list [n, count], -1 where there are fewer."""
     chosen = np.full((len(lists), count), -1, np.int64)
@@ -50,7 +51,7 @@ def choose(key, lists, size, count):  # type: ignore[no-untyped-def]
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def choose_foreign(key, lists, question, codes, own, offsets, count):  # type: ignore[no-untyped-def]
     """Draw rows of second texts [n, count] that are no duplicates of a list's own texts nor of each other."""
     chosen = np.full((len(lists), count), -1, np.int64)
@@ -71,7 +72,7 @@ def choose_foreign(key, lists, question, codes, own, offsets, count):  # type: i
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def uniform(key, numbers):  # type: ignore[no-untyped-def]
     """Draw a number above 0 and at most 1 for each of `numbers` [n]: float64 [n]."""
     drawn = np.empty(len(numbers), np.float64)

@@ -15,16 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
+from datamodules.core import storage
 from datamodules.core.lightning import TrainerFn
-from datamodules.core.storage import (
-    Part,
-    are_whole,
-    contents_of,
-    fingerprint_of,
-    lock,
-    named_disk_errors,
-    write_json,
-)
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.corpora.rows import Rows
@@ -106,7 +98,7 @@ class _Kind(Protocol[TableT, SplitT]):
     def own_memory(self, tables: Mapping[str, TableT]) -> Rows | None: ...
     def prepare_split(
         self, name: str, table: TableT, seen: NDArray[np.uint64] | None, memory: Memory | None
-    ) -> dict[str, Part]: ...
+    ) -> dict[str, storage.Part]: ...
     def describe_split(self, name: str, split: SplitT) -> Iterator[Message]: ...
     def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]: ...
     def count_words(self, train: SplitT) -> Mapping[str, int] | None: ...
@@ -120,11 +112,11 @@ class Plan:
     #: see `Memory.location`.
     memory: str | None
     #: keys of the training rows.
-    seen: Part | None
+    seen: storage.Part | None
     #: split -> `source` and `parts` of its `Origin`.
     splits: dict[str, PlainDict] = field(default_factory=dict)
     #: None where no training table was read.
-    vocabulary: Part | None = None
+    vocabulary: storage.Part | None = None
     #: see `DataModule.learn`.
     facts: PlainDict = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
@@ -134,7 +126,7 @@ class Plan:
         """The plan in a file; None where there is none, or half of one."""
         try:
             return cls(**json.loads(file.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError):
             return None
 
 
@@ -144,8 +136,8 @@ def prepare(kind: _Kind[TableT, SplitT], stage: Stage) -> Plan:
     plan = Plan.read(file)
     if plan is None or not _is_valid(kind, plan):
         plan = _make_plan(kind, stage)
-        with lock(file), named_disk_errors(file):
-            write_json(file, asdict(plan))
+        with storage.lock(file), storage.named_disk_errors(file):
+            storage.write_json(file, asdict(plan))
     return plan
 
 
@@ -190,7 +182,7 @@ def _is_valid(kind: _Kind[TableT, SplitT], plan: Plan) -> bool:
             return False
     splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
     parts = [*splits, plan.seen, plan.vocabulary]
-    return are_whole(kind.cache, [part for part in parts if part is not None])
+    return storage.are_whole(kind.cache, [part for part in parts if part is not None])
 
 
 def plan_file(kind: _Kind[TableT, SplitT], stage: Stage) -> Path:
@@ -209,7 +201,7 @@ def plan_file(kind: _Kind[TableT, SplitT], stage: Stage) -> Path:
         "start": kind.words.describe_start(),
         "memory": _describe_memory(kind, "train" in stage.splits),
     }
-    return kind.cache / f"plan-{fingerprint_of(description)[:16]}.json"
+    return kind.cache / f"plan-{storage.fingerprint_of(description)[:16]}.json"
 
 
 def _describe_memory(kind: _Kind[TableT, SplitT], training: bool) -> PlainDict | None:
@@ -224,7 +216,7 @@ def _describe_memory(kind: _Kind[TableT, SplitT], training: bool) -> PlainDict |
         # An encoder is named by its folder, whose contents only the ranking knows.
         "ranking": source.retriever.ranking.describe() if kind.retrieves else None,
         "path": path,
-        "contents": contents_of(pointer),
+        "contents": storage.contents_of(pointer),
     }
 
 
@@ -236,4 +228,4 @@ def contents_of_files(names: object) -> object:
         return None
     if names.startswith(HUB):
         return hub_fingerprint(names)
-    return contents_of_memory(names) if is_memory(names) else contents_of(names)
+    return contents_of_memory(names) if is_memory(names) else storage.contents_of(names)

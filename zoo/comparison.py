@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -90,11 +91,11 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
 
 def _read_all(paths: Iterable[Path]) -> list[Run]:
     """Read the runs in the folders, each once."""
-    runs: dict[Path, Run] = {}
+    runs: dict[str, Run] = {}
     for path in paths:
         for folder in sorted(file.parent for file in path.rglob("hparams.yaml")) or [path]:
             try:
-                runs.setdefault(folder.resolve(), read_run(folder))
+                runs.setdefault(os.path.realpath(folder), read_run(folder))
             except (InputError, OSError) as error:
                 print(f"skipped {folder}: {reason(error)}", file=sys.stderr)
     return list(runs.values())
@@ -201,7 +202,7 @@ def draw(comparisons: Sequence[Comparison]) -> Figure:
 
     drawn = [comparison for comparison in comparisons if comparison.metrics]
     heights = [1.2 + 0.25 * len(comparison.groups) for comparison in drawn]
-    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
+    figure = Figure(layout="constrained")
     panels = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (title, (metric, *_), _, groups) in zip(panels, drawn, strict=True):
         for row, group in enumerate(groups):
@@ -212,4 +213,8 @@ def draw(comparisons: Sequence[Comparison]) -> Figure:
         labels = [group[0].name + f" (of {len(group)})" * (len(group) > 1) for group in groups]
         axes.set_yticks(range(len(groups)), labels)
         axes.set(title=title, xlabel=metric, ylim=(len(groups) - 0.5, -0.5))
+    # Beyond the width of a panel or picture, names would be cut, and marks next to its edges.
+    texts = [text for axes in panels for text in (axes.title, *axes.get_yticklabels())]
+    longest = max(text.get_window_extent().width for text in texts) / figure.dpi
+    figure.set_size_inches(6 + 2 * longest, sum(heights))
     return figure

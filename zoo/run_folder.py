@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
-from datamodules.core.errors import InputError, reason
-from datamodules.core.files import load_yaml
-from datamodules.core.types import PlainDict
+from datamodules.core.errors import InputError, reason, visible
+from datamodules.core.files import existing_file, load_mapping
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,28 +63,18 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """Read a run folder; raises an `InputError` if it is none or one of its files is damaged."""
-    parameters = _read(folder / "hparams.yaml")
+    files = [folder / "hparams.yaml", folder / "summary.json"]
+    parameters, summary = (load_mapping(file) if file.exists() else {} for file in files)
     if "config" not in parameters:
         raise InputError("no run folder: it has no hparams.yaml of `zoo fit`")
+    chosen = {name: parameters.get(name) for name in ("monitor", "mode")}
     return Run(
-        name=str(folder),
+        name=visible(str(folder)),
         settings=dict(_flatten(parameters["config"])),
-        logged=_read_metrics(folder / "metrics.csv"),
-        seconds=_read(folder / "summary.json").get("seconds"),
-        monitor=parameters.get("monitor"),
-        mode=parameters.get("mode"),
+        logged=_read_metrics(existing_file(folder / "metrics.csv")),
+        seconds=summary.get("seconds"),
+        **{name: None if value is None else str(value) for name, value in chosen.items()},
     )
-
-
-def _read(file: Path) -> PlainDict:
-    """A YAML or JSON file; a missing one is empty."""
-    try:
-        contents = load_yaml(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{file.name} can't be read: {reason(error)}") from error
-    if not isinstance(contents, dict):
-        raise InputError(f"{file.name} holds no mapping")
-    return contents
 
 
 def _flatten(value: object, name: str = "") -> Iterator[tuple[str, str]]:
@@ -95,16 +82,16 @@ def _flatten(value: object, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "class_path":
-                yield name, inner.rpartition(".")[2]
+                yield name, str(inner).rpartition(".")[2]
             else:
-                yield from _flatten(inner, name if key == "init_args" else f"{name}.{key}" if name else key)
+                yield from _flatten(inner, name if key == "init_args" else f"{name}.{key}".lstrip("."))
     elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        changing = [item for item in value if not _WATCHES.search(item["class_path"])]
-        classes = {item["class_path"].rpartition(".")[2]: item.get("init_args") for item in changing}
+        named = [(str(item.get("class_path")), item.get("init_args")) for item in value]
+        classes = {path.rpartition(".")[2]: options for path, options in named if not _WATCHES.search(path)}
         yield name, ", ".join(classes)
         yield from _flatten(classes, name)
     else:
-        yield name, " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
+        yield name, " ".join(value.split()) if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _read_metrics(file: Path) -> list[tuple[int, dict[str, float]]]:
@@ -121,7 +108,7 @@ def _read_metrics(file: Path) -> list[tuple[int, dict[str, float]]]:
                 if epoch:
                     rows.setdefault((int(float(epoch)) + 1, int(float(step))), {}).update(waiting)
                     waiting = {}
-        except (ValueError, TypeError, KeyError, csv.Error) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, csv.Error) as error:
             raise InputError(
                 f"{file.name}, line {reader.line_num}: can't be read: {reason(error)}"
             ) from error

@@ -27,7 +27,7 @@ def check_count(name: str, count: int, most: int | None = None) -> None:
 def check_installed(package: str, extra: str, feature: str) -> None:
     """Refuse a feature whose optional package is missing with an `InputError` that names the `pip` command."""
     if find_spec(package) is None:
-        raise InputError(f'{feature} needs the package {package}: pip install "memory-zoo[{extra}]"')
+        raise InputError(f'{feature} needs the package {package}: pip install ".[{extra}]" in a checkout')
 
 
 def excerpt(wrong: object, longest: int = LONGEST) -> str:

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import yaml
 
 from datamodules.core.errors import InputError, reason
+from datamodules.core.types import PlainDict
 
 #: Bytes of the longest line.
 LONGEST_LINE = 1 << 28
 #: Beyond both limits, a compressed file is refused: its bytes when they are unpacked, and their ratio.
-MOST_UNPACKED, LARGEST_RATIO = 1 << 30, 200
+MOST_UNPACKED, LARGEST_RATIO = 1 << 28, 100
 
 _OPEN: dict[str, Callable[[Path, str], IO[bytes]]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
@@ -83,7 +84,7 @@ def check_expansion(path: Path, packed: int, unpacked: int) -> None:
     """Refuse a compressed file that unpacks to far more bytes than tables do: it would fill the memory."""
     if unpacked > MOST_UNPACKED and unpacked > LARGEST_RATIO * packed:
         raise InputError(
-            f"{path}: unpacks to more than {MOST_UNPACKED >> 30} GB and {LARGEST_RATIO} times its size, as no table"
+            f"{path}: unpacks to more than {MOST_UNPACKED >> 20} MB and {LARGEST_RATIO} times its size, as no table"
             " does; if it is one, unpack it and name the unpacked file"
         )
 
@@ -113,6 +114,16 @@ def _member(path: Path, archive: Path, members: zipfile.ZipFile) -> str:
     return name
 
 
+def load_tensors(file: Path, advice: str) -> dict[str, Any]:
+    """Return the tensors of a safetensors file by name; raise an `InputError` that names it if it is damaged."""
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except Exception as error:  # of its Rust code, of PyTorch for shapes beyond 64 bits, or of the system
+        raise InputError(f"{file}: damaged ({reason(error)}); {advice}") from error
+
+
 def is_number(field: str | bytes) -> bool:
     """Return whether a field of a file can be read as a number, nan and inf included."""
     try:
@@ -126,20 +137,35 @@ def is_number(field: str | bytes) -> bool:
 _MOST_VALUES = 100_000
 
 
-def load_yaml(text: str) -> object:
+def load_yaml(text: str, source: object = "a YAML text") -> object:
     """Return the values of a YAML text; raise an `InputError` for endless aliases, and errors of YAML as they are."""
     try:
         values = yaml.safe_load(text)
-        _count(values, {})
+        count = _count(values, {})
     except RecursionError:
-        raise InputError("a YAML text is nested too deeply; write it flat") from None
+        raise InputError(f"{source}: nested too deeply; write it flat") from None
+    if count > _MOST_VALUES:
+        raise InputError(f"{source}: more than {_MOST_VALUES:,} values, or an alias in itself; omit aliases")
     return values
 
 
-def parsed(text: str) -> object:
+def load_mapping(file: Path) -> PlainDict:
+    """Return the mapping in a YAML or JSON file; raise an `InputError` that names the file if it is none."""
+    try:
+        contents = load_yaml(existing_file(file).read_text(encoding="utf-8"), file)
+    except InputError:
+        raise
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file}: no YAML ({reason(error)})") from error
+    if not isinstance(contents, dict):
+        raise InputError(f"{file}: must be a mapping")
+    return contents
+
+
+def parsed(text: str, source: object) -> object:
     """Return the values of a YAML text, see `load_yaml`; None if it is none."""
     try:
-        return load_yaml(text)
+        return load_yaml(text, source)
     except InputError:
         raise
     except (yaml.YAMLError, ValueError):
@@ -151,9 +177,5 @@ def _count(value: object, counts: dict[int, float]) -> float:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if parts and id(value) not in counts:
         counts[id(value)] = math.inf  # until it is known: it may contain itself
-        counts[id(value)] = 1 + sum(_count(part, counts) for part in parts)
-        if counts[id(value)] > _MOST_VALUES:
-            raise InputError(
-                f"a YAML text has more than {_MOST_VALUES:,} values, or an alias in itself; write them without aliases"
-            )
+        counts[id(value)] = 1.0 + sum(_count(part, counts) for part in parts)
     return counts.get(id(value), 1)

@@ -35,8 +35,11 @@ Part: TypeAlias = tuple[str, str]
 
 def cache_folder(cache_dir: str | Path | None) -> Path:
     """Return the user's choice of a cache; None means `$ZOO_CACHE_DIR`, or else `~/.cache/memory-zoo`."""
-    chosen = cache_dir or os.environ.get("ZOO_CACHE_DIR") or Path.home() / ".cache" / "memory-zoo"
-    return Path(chosen).expanduser().resolve()
+    try:
+        chosen = cache_dir or os.environ.get("ZOO_CACHE_DIR") or "~/.cache/memory-zoo"
+        return Path(chosen).expanduser().resolve()
+    except RuntimeError:  # as in containers; a prediction, which writes nothing, works
+        return Path(os.devnull, "no home folder")
 
 
 def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Path], object]) -> Part:
@@ -62,18 +65,13 @@ def lock(folder: Path) -> Iterator[None]:
         file_lock = lock_file(folder.parent / f".{folder.name}.lock")
         file_lock.acquire()
     try:
-        _restore(folder)
+        replaced = _replaced(folder)  # by a process that was killed, see `finish_folder`
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
         yield
     finally:
         file_lock.release()
-
-
-def _restore(folder: Path) -> None:
-    """Finish the replacement of a folder by a process that was killed: see `finish_folder`."""
-    replaced = _replaced(folder)
-    if replaced.exists() and not folder.exists():
-        replaced.rename(folder)
-    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _replaced(folder: Path) -> Path:
@@ -141,6 +139,15 @@ def delete(folder: Path) -> None:
         shutil.rmtree(hidden, ignore_errors=True)
         folder.rename(hidden)
     shutil.rmtree(hidden)
+
+
+def delete_leftovers(parent: Path) -> None:
+    """Delete the hidden folders that killed processes have left: replaced, partly deleted and unfinished ones."""
+    for hidden in [*parent.glob(".*.replaced"), *parent.glob(".*.deleted")]:
+        shutil.rmtree(hidden)
+    for hidden in [*parent.glob(".*.partial")]:
+        with lock(hidden.with_name(hidden.stem[1:])):  # another process may be writing it
+            shutil.rmtree(hidden, ignore_errors=not hidden.exists())
 
 
 def link(source: str | Path, target: str | Path) -> None:

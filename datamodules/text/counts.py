@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from datamodules.core.compiled import njit
 
-@njit(cache=True, nogil=True)
+
+@njit()
 def count_tokens(
     tokens: NDArray[np.int32], offsets: NDArray[np.int64], num_tokens: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from datamodules.batch import TextBatch
+from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -156,7 +156,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
     """Return the length of the longest text, at most `limit`; -1 if there is no such row."""
     longest = 0
@@ -167,7 +167,7 @@ def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
     return longest
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped-def]
     """Return the position of a word in the batch; a new word is entered at position `count`."""
     # The upper half of a cell is the batch, the lower half the position.
@@ -179,7 +179,7 @@ def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _number_words(  # type: ignore[no-untyped-def]
     tokens, offsets, numbers, rows, prefix, suffix, stamp, batch, distinct, count, texts
 ):
@@ -203,7 +203,7 @@ def _number_words(  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _describe_words(ids, chars, distinct):  # type: ignore[no-untyped-def]
     """Return vocabulary ids [U] and characters [U, L] of words of the table."""
     length = 0

@@ -6,12 +6,12 @@ import posixpath
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
 
 from datamodules.core.errors import InputError, reason
+from datamodules.core.files import load_tensors
 from datamodules.core.types import PlainDict
 from datamodules.text.hub import model_folder
 from datamodules.text.sentence_modules import SentenceModules
@@ -75,12 +75,12 @@ def _read_weights(name: str, folder: str, revision: str | None) -> dict[str, Ten
         raise InputError(
             f"{root / folder}: has neither model.safetensors nor pytorch_model.bin; download the model again"
         )
+    if file.suffix == ".safetensors":
+        return load_tensors(file, "download the model again")
     try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
         weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
         return weights
-    except Exception as error:  # Rust code, unpickling and files raise different exceptions
+    except Exception as error:  # unpickling and files raise different exceptions
         raise InputError(f"{file}: damaged ({reason(error)}); download the model again") from error
 
 

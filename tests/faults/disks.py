@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.core.errors import InputError
-from tests.faults.campaigns import (
-    Campaign,
-    Random,
-    ensemble_options,
-    fit_options,
-    made_run,
-    predicted,
-    zoo_run,
-)
+from tests.faults import campaigns
 
 #: Commands that write, with the file or folder that they make; each runs in a folder with a run and its tables.
 COMMANDS: dict[str, tuple[list[str], str]] = {
@@ -62,47 +54,47 @@ def contents_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def real_disks(folder: Path, server: str | None) -> Campaign | None:
+def real_disks(folder: Path, server: str | None) -> campaigns.Campaign | None:
     """A command on a small file system is refused in one line, leaves whole files, and ends well with more space."""
     if not can_mount():
         print("real_disks: this machine allows no mount")
         return None
-    whole = made_run(folder / "whole")
+    whole = campaigns.made_run(folder / "whole")
     (whole / "new.csv").write_text("text,label\na new apple of copper,fruit\n")
-    zoo_run(whole, *ensemble_options(whole), "--run_dir=ensemble")
+    campaigns.zoo_run(whole, *campaigns.ensemble_options(whole), "--run_dir=ensemble")
     used = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
 
-    def case(random: Random, work: Path) -> Callable[[], Any]:
+    def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
         return lambda: use_a_small_disk(whole, work, used, random)
 
-    return Campaign(case, is_slow=True)
+    return campaigns.Campaign(case, is_slow=True)
 
 
-def use_a_small_disk(whole: Path, work: Path, used: int, random: Random) -> None:
+def use_a_small_disk(whole: Path, work: Path, used: int, random: campaigns.Random) -> None:
     """Run one command on a disk with a random number of free bytes, and again with enough."""
     if not mount(work, 2 * used + (8 << 20)):
         raise RuntimeError("no mount")
     shutil.copytree(whole, work, dirs_exist_ok=True)
     names = [*COMMANDS, "fit"]
     name = names[int(random.integers(len(names)))]
-    command, made = COMMANDS.get(name, ([*fit_options(work), "--run_dir=second"], "second"))
-    before, predictions = contents_of(work), predicted(work / "run")
+    command, made = COMMANDS.get(name, ([*campaigns.fit_options(work), "--run_dir=second"], "second"))
+    before, predictions = contents_of(work), campaigns.predicted(work / "run")
     free = os.statvfs(work)
     filler = work / "filler"
     left = int(random.integers(8 << 10, 400 << 10))
     with filler.open("wb") as file:
         file.write(bytes(max(free.f_bavail * free.f_frsize - left, 0)))
     try:
-        zoo_run(work, *command)
+        campaigns.zoo_run(work, *command)
     except InputError as error:
         if "disk is full" not in str(error) and "No space left" not in str(error):
             raise RuntimeError(f"{name}: {error}") from error
         changed = {path for path, contents in before.items() if (work / path).read_bytes() != contents}
-        if changed or predicted(work / "run") != predictions:
+        if changed or campaigns.predicted(work / "run") != predictions:
             raise RuntimeError(f"{name}: changed {sorted(changed)}") from error
         # A folder of a run may exist: the next try goes on in it, or replaces it.
         if name in ("export", "predict", "test", "encode") and (work / made).exists():
             raise RuntimeError(f"{name}: left {made}") from error
     filler.unlink()
     if name != "export" or not (work / made).exists():
-        zoo_run(work, *command)
+        campaigns.zoo_run(work, *command)

@@ -14,29 +14,19 @@ from typing import Any
 import zoo
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.dense.embeddings import Embeddings
-from tests.faults.campaigns import (
-    TEXTS,
-    Campaign,
-    Random,
-    ensemble_options,
-    environment,
-    fit_options,
-    predicted,
-    zoo_command,
-    zoo_run,
-)
+from tests.faults import campaigns
 from tests.zoo.conftest import sentences, write_table
 
 
 def _hits(memory: Path) -> Any:
-    hits = FolderMemory(memory, EmbeddedRetriever()).search(TEXTS, 3)
+    hits = FolderMemory(memory, EmbeddedRetriever()).search(campaigns.TEXTS, 3)
     return hits.scores.round(5).tolist(), hits.memories.ids
 
 
 def _labels(run: Path) -> Any:
     predictor = zoo.load(run)
-    labels = [sorted(each.probabilities) for each in predictor.predict(TEXTS)]
-    return len(predictor.memory), labels, predicted(run)
+    labels = [sorted(each.probabilities) for each in predictor.predict(campaigns.TEXTS)]
+    return len(predictor.memory), labels, campaigns.predicted(run)
 
 
 def _versions(run: Path) -> Any:
@@ -49,23 +39,26 @@ def _vectors(folder: Path) -> Any:
 
 #: Commands of several steps in a folder with tables and runs: what they make, and its values to compare.
 COMMANDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    shlex.join([*fit_options(Path()), "--run_dir=new"]): ("new", predicted),
-    shlex.join(["prepare", *fit_options(Path())[1:], "--data.split_seed=3"]): ("cache", Path.exists),
+    shlex.join([*campaigns.fit_options(Path()), "--run_dir=new"]): ("new", campaigns.predicted),
+    shlex.join(["prepare", *campaigns.fit_options(Path())[1:], "--data.split_seed=3"]): (
+        "cache",
+        Path.exists,
+    ),
     "index --file train.csv --memory memory": ("memory", _hits),
-    "memory add run more.csv": ("run", predicted),
+    "memory add run more.csv": ("run", campaigns.predicted),
     "memory add ensemble new.csv --new_labels=true": ("ensemble", _labels),
     "memory add ensemble corrected.csv --relabel=true": ("ensemble", _labels),
     "memory remove ensemble --file=ids.txt --refit=true": ("ensemble", _labels),
     "memory relabel ensemble --file=labels.csv --refit=true": ("ensemble", _labels),
     "memory compact grown": ("grown", _versions),
-    "memory tune ensemble more.csv": ("ensemble", predicted),
-    "export run exported": ("exported", predicted),
+    "memory tune ensemble more.csv": ("ensemble", campaigns.predicted),
+    "export run exported": ("exported", campaigns.predicted),
     "predict --ckpt_path=run --input=more.csv --output=out.jsonl": ("out.jsonl", Path.read_text),
     "encode --ckpt_path=run --input=more.csv --output=vectors": ("vectors", _vectors),
 }
 
 
-def kills(folder: Path, server: str | None) -> Campaign:
+def kills(folder: Path, server: str | None) -> campaigns.Campaign:
     """A command is killed at a random moment and run again: it makes what it would have made."""
     start = folder / "start"
     start.mkdir()
@@ -75,31 +68,31 @@ def kills(folder: Path, server: str | None) -> Campaign:
     write_table(start / "new.csv", topics)
     table = sentences(90, seed=1)
     write_table(start / "corrected.csv", [(text, table[0][1]) for text, _ in table[:5]])
-    zoo_run(start, *fit_options(start))
+    campaigns.zoo_run(start, *campaigns.fit_options(start))
     for run in ("ensemble", "grown"):
-        zoo_run(start, *ensemble_options(start), f"--run_dir={run}")
+        campaigns.zoo_run(start, *campaigns.ensemble_options(start), f"--run_dir={run}")
     ids = FolderMemory(Path(zoo.load(start / "ensemble").memory.location()), EmbeddedRetriever()).rows.ids[:4]
     lines = [f"{name},{table[0][1]}" for name in ids]
     (start / "ids.txt").write_text("\n".join(ids) + "\n")
     (start / "labels.csv").write_text("\n".join(["id,label", *lines]) + "\n")
-    zoo_run(start, "memory", "add", "grown", "more.csv")
-    zoo_run(start, "memory", "remove", "grown", f"--ids=[{ids[0]}]")
+    campaigns.zoo_run(start, "memory", "add", "grown", "more.csv")
+    campaigns.zoo_run(start, "memory", "remove", "grown", f"--ids=[{ids[0]}]")
     expected = {}
     for command, (made, result_of) in COMMANDS.items():
         work = folder / "whole"
         shutil.copytree(start, work)
-        zoo_run(work, *shlex.split(command))
+        campaigns.zoo_run(work, *shlex.split(command))
         expected[command] = result_of(work / made)
         shutil.rmtree(work)
 
-    def case(random: Random, work: Path) -> Callable[[], Any]:
+    def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
         command = sorted(COMMANDS)[int(random.integers(len(COMMANDS)))]
         arguments, seconds = shlex.split(command), float(random.uniform(0.3, 12))
 
         def run() -> Any:
             shutil.copytree(start, work)
             process = subprocess.Popen(
-                zoo_command(*arguments), cwd=work, env=environment(work),
+                campaigns.zoo_command(*arguments), cwd=work, env=campaigns.environment(work),
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             time.sleep(seconds)
@@ -108,10 +101,10 @@ def kills(folder: Path, server: str | None) -> Campaign:
             made, result_of = COMMANDS[command]
             # An export replaces nothing.
             if process.returncode != 0 and not (arguments[0] == "export" and (work / made).exists()):
-                zoo_run(work, *arguments)
+                campaigns.zoo_run(work, *arguments)
             result = result_of(work / made)
             return "same" if result == expected[command] else f"{command}: {result}"
 
         return run
 
-    return Campaign(case, "same", is_slow=True)
+    return campaigns.Campaign(case, "same", is_slow=True)

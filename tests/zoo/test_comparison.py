@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -140,13 +143,14 @@ def test_a_callback_is_a_setting_if_it_changes_what_is_learned(tmp_path: Path) -
     ("file", "contents", "message"),
     [
         ("hparams.yaml", None, "no run folder"),
-        ("hparams.yaml", b"a: [", "hparams.yaml can't be read"),
-        ("hparams.yaml", b"null\n", "hparams.yaml holds no mapping"),
+        ("hparams.yaml", b"a: [", "hparams.yaml: no YAML"),
+        ("hparams.yaml", b"null\n", "hparams.yaml: must be a mapping"),
         ("hparams.yaml", b"seed_everything: 1\n", "no run folder"),
-        ("summary.json", b"{", "summary.json can't be read"),
-        ("summary.json", b"[]", "summary.json holds no mapping"),
+        ("summary.json", b"{", "summary.json: no YAML"),
+        ("summary.json", b"[]", "summary.json: must be a mapping"),
         ("metrics.csv", b"epoch,step,val/loss\n0,0,0.5\n1,1,much\n", "metrics.csv, line 3: can't be read"),
         ("metrics.csv", b"epoch,step,val/loss\n0,0,0.5,7\n", "metrics.csv, line 2: can't be read"),
+        ("metrics.csv", b"epoch,step,val/loss\n0,inf,0.5\n", "metrics.csv, line 2: can't be read"),
         ("metrics.csv", b"\xff\xfe,epoch\n", "metrics.csv, line 0: can't be read"),
         ("metrics.csv", b"loss\n0.5\n", "metrics.csv, line 2: can't be read"),
         ("metrics.csv", b"epoch,step\n", "metrics.csv has no metrics"),
@@ -160,12 +164,33 @@ def test_a_damaged_run_is_skipped(
     if contents is not None:
         (damaged / file).write_bytes(contents)
     result = done(zoo_command("compare", damaged, whole))
-    assert result.err.startswith(f"skipped {damaged}: {message}")
+    assert re.match(f"skipped {damaged}: ({damaged}/)?{message}", result.err)
     assert len(result.err.splitlines()) == 1
     assert names(result.out) == ["whole"]
     alone = zoo_command("compare", damaged)
     assert alone.code == 2
     assert "none of the folders holds a run" in alone.err
+
+
+@pytest.mark.parametrize("value", [[{}], [{"class_path": 3}], {"class_path": None}, {1: 2}, b"a"])
+def test_any_value_is_a_setting(value: object, tmp_path: Path, zoo_command: Zoo) -> None:
+    strange, whole = write_run(tmp_path / "strange", 0.1, [0.5]), write_run(tmp_path / "whole", 0.1, [0.6])
+    parameters = {"config": {"data": value}, "monitor": value, "mode": value}
+    (strange / "hparams.yaml").write_text(yaml.safe_dump(parameters))
+    result = done(zoo_command("compare", strange, whole, "--output", tmp_path / "out"))
+    assert sorted(names(result.out)) == ["strange", "whole"]
+
+
+def test_pipes_circles_and_names_that_are_no_text(tmp_path: Path, zoo_command: Zoo) -> None:
+    for name in ("hparams.yaml", "metrics.csv", "summary.json"):
+        (write_run(tmp_path / name, 0.1, [0.5]) / name).unlink()
+        os.mkfifo(tmp_path / name / name)  # no reader of it would ever end
+    (tmp_path / "circle").symlink_to("circle")
+    write_run(tmp_path / "wh\udcffle", 0.1, [0.5])
+    result = done(zoo_command("compare", tmp_path, tmp_path / "circle", "--output", tmp_path / "out"))
+    assert names(result.out) == ["wh\\udcffle"]
+    assert result.err.count("is a pipe or a device") == 3
+    assert "circle: no run folder" in result.err
 
 
 def test_folders_and_files_of_a_glob(tmp_path: Path, zoo_command: Zoo) -> None:
@@ -275,6 +300,19 @@ def test_the_files_have_a_row_and_a_dot_for_each_run(tmp_path: Path, zoo_command
     assert mean.get_xydata().tolist() == [[0.712345, 0]]
     assert [label.get_text() for label in first.get_yticklabels()] == [f"{runs[0]} (of 2)"]
     assert second.get_xlabel() == "val/accuracy"
+
+
+def test_nothing_is_cut_in_the_picture() -> None:
+    folder = "/home/user/" + "a-long-name-of-a-folder/" * 5
+    runs = [run_of(f"{folder}{lr}", "val/map", [lr], settings={"lr": str(lr)}) for lr in (0.1, 0.2)]
+    runs += [run_of("b", "val/map", [0.3], settings={"data": "D", "data.train_file": folder})]
+    figure = draw(compared(runs, None))
+    figure.savefig(io.BytesIO())
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in (axes.title, *axes.get_yticklabels())]
+        assert all(box.width == 0 or 0 <= box.x0 < box.x1 <= figure.bbox.x1 for box in boxes)
+        marks = np.concatenate([axes.transData.transform(line.get_xydata()) for line in axes.lines])
+        assert (np.abs(marks - axes.bbox.get_points().mean(axis=0)) < axes.bbox.size / 2 - 4).all()
 
 
 def test_an_unknown_metric(tmp_path: Path, zoo_command: Zoo) -> None:

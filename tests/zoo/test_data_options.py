@@ -24,19 +24,7 @@ from datamodules.retrieval.registry import RETRIEVERS, retriever_class
 from tests.clicks import write_collection
 from tests.datamodules.corpus import labelled_texts
 from tests.dialogues import MadeUp, made_up, write_jsonl, write_published
-from tests.zoo.option_cases import (
-    CHANGES,
-    LOGGED,
-    REFUSED,
-    Case,
-    Cases,
-    NoEffect,
-    Option,
-    constructor_options,
-    plain_values,
-    write_other_bert,
-    wrong_options,
-)
+from tests.zoo import option_cases as cases
 
 #: No table of its own: rows are split off the training table.
 SPLIT: dict[str, Any] = {"validation_file": None, "validation_split": 0.2}
@@ -73,140 +61,147 @@ PLAIN = {
 DIALOGUES = {"layout": "table", "train_file": "table.jsonl", "validation_file": "table.jsonl"}
 
 #: Class -> option -> case; of the classes that a class inherits from, the first with the option counts.
-CASES: Cases = {
+CASES: cases.Cases = {
     "DataOptions": {
-        "lowercase": Case(False),
-        "min_count": Case(25),
-        "eval_batch_size": Case(3),
-        "validation_split": Case(0.4, SPLIT),
-        "split_seed": Case(3, SPLIT),
-        "tokenizer": Case("whitespace"),
-        "num_workers": NoEffect("processes that build the same batches"),
-        "cache_dir": NoEffect("the place of the cache"),
+        "lowercase": cases.Case(False),
+        "min_count": cases.Case(25),
+        "eval_batch_size": cases.Case(3),
+        "validation_split": cases.Case(0.4, SPLIT),
+        "split_seed": cases.Case(3, SPLIT),
+        "tokenizer": cases.Case("whitespace"),
+        "num_workers": cases.NoEffect("processes that build the same batches"),
+        "cache_dir": cases.NoEffect("the place of the cache"),
     },
     "VectorOptions": {
-        "word_vectors": Case("vectors.txt"),
-        "normalize_vectors": Case(True, {**VECTORS, "normalize_vectors": False}),
-        "characters": Case(True, {"characters": False}),
+        "word_vectors": cases.Case("vectors.txt"),
+        "normalize_vectors": cases.Case(True, {**VECTORS, "normalize_vectors": False}),
+        "characters": cases.Case(True, {"characters": False}),
     },
-    "MemoryOptions": {"memory": Case(OTHER), "memory_text_column": Case("other_text", {"memory": OTHER})},
+    "MemoryOptions": {
+        "memory": cases.Case(OTHER),
+        "memory_text_column": cases.Case("other_text", {"memory": OTHER}),
+    },
     "TableOptions": {
-        "train_file": Case(OTHER),
-        "validation_file": Case(OTHER),
-        "test_file": Case(OTHER),
-        "test_split": Case(0.2, {"test_file": None}),
-        "label_column": Case("other_label"),
-        "id_column": Case("id"),
-        "header": Case(False, {**NUMBERED, "header": True}),
-        "quotes": Case(False, {**NUMBERED, "train_file": "quoted.csv"}),
+        "train_file": cases.Case(OTHER),
+        "validation_file": cases.Case(OTHER),
+        "test_file": cases.Case(OTHER),
+        "test_split": cases.Case(0.2, {"test_file": None}),
+        "label_column": cases.Case("other_label"),
+        "id_column": cases.Case("id"),
+        "header": cases.Case(False, {**NUMBERED, "header": True}),
+        "quotes": cases.Case(False, {**NUMBERED, "train_file": "quoted.csv"}),
     },
     "TextOptions": {
-        "max_length": Case(3),
-        "memory_max_length": Case(3),
-        "text_column": Case("other_text"),
+        "max_length": cases.Case(3),
+        "memory_max_length": cases.Case(3),
+        "text_column": cases.Case("other_text"),
     },
     "ClassificationOptions": {
-        "rows_per_class": Case(5),
-        "class_names": Case("names.txt", {"label_column": "number"}),
-        "classes": Case(["boats", "bread"]),
-        "memory_label_column": Case("label", {"memory": OTHER}),
+        "rows_per_class": cases.Case(5),
+        "class_names": cases.Case("names.txt", {"label_column": "number"}),
+        "classes": cases.Case(["boats", "bread"]),
+        "memory_label_column": cases.Case("label", {"memory": OTHER}),
     },
     "MatchingOptions": {
-        "goal": Case("classification"),
-        "layout": Case("quora", {**PLAIN, "header": False}),
-        "header": Case(True, {**PLAIN, "header": False}),
-        "quotes": Case(False, {"train_file": "quoted_pairs.csv", "first_column": 0, "second_column": 1}),
-        "first_column": Case("other_first"),
-        "second_column": Case("other_second"),
-        "question_column": Case("topic"),
-        "queries_file": Case("others/queries.jsonl", TREC),
-        "documents_file": Case("others/corpus.jsonl", {**TREC, "document_column": "title"}),
-        "document_column": Case("title", TREC),
-        "batches": Case("listwise", {"num_negatives": 1}),
-        "negatives": Case("random"),
-        "num_negatives": Case(1, {"negatives": "random"}),
-        "candidates": Case("retrieved"),
-        "num_candidates": Case(2, {"candidates": "retrieved"}),
-        "train_file": Case("pairs_other.csv"),
-        "validation_file": Case("pairs_other.csv"),
-        "test_file": Case("pairs_other.csv"),
-        "memory": Case(OTHER, RETRIEVED),
-        "memory_text_column": Case("other_text", {**RETRIEVED, "memory": OTHER}),
+        "goal": cases.Case("classification"),
+        "layout": cases.Case("quora", {**PLAIN, "header": False}),
+        "header": cases.Case(True, {**PLAIN, "header": False}),
+        "quotes": cases.Case(
+            False, {"train_file": "quoted_pairs.csv", "first_column": 0, "second_column": 1}
+        ),
+        "first_column": cases.Case("other_first"),
+        "second_column": cases.Case("other_second"),
+        "question_column": cases.Case("topic"),
+        "queries_file": cases.Case("others/queries.jsonl", TREC),
+        "documents_file": cases.Case("others/corpus.jsonl", {**TREC, "document_column": "title"}),
+        "document_column": cases.Case("title", TREC),
+        "batches": cases.Case("listwise", {"num_negatives": 1}),
+        "negatives": cases.Case("random"),
+        "num_negatives": cases.Case(1, {"negatives": "random"}),
+        "candidates": cases.Case("retrieved"),
+        "num_candidates": cases.Case(2, {"candidates": "retrieved"}),
+        "train_file": cases.Case("pairs_other.csv"),
+        "validation_file": cases.Case("pairs_other.csv"),
+        "test_file": cases.Case("pairs_other.csv"),
+        "memory": cases.Case(OTHER, RETRIEVED),
+        "memory_text_column": cases.Case("other_text", {**RETRIEVED, "memory": OTHER}),
     },
-    "MatchingDataModule": {"retriever": Case(LIKELIHOOD, RETRIEVED)},
+    "MatchingDataModule": {"retriever": cases.Case(LIKELIHOOD, RETRIEVED)},
     "ClickthroughOptions": {
-        "query_length": Case(1),
-        "document_length": Case(2),
-        "validation_split": Case(0.4),
-        "split_seed": Case(3),
-        "corpus_file": Case("others/corpus.jsonl"),
-        "train_queries": Case("others/queries.jsonl"),
-        "train_judgements": Case("others/qrels.tsv"),
-        "validation_queries": Case("others/queries.jsonl", {"validation_judgements": "clicks/qrels.tsv"}),
-        "validation_judgements": Case("others/qrels.tsv"),
-        "test_queries": Case("others/queries.jsonl"),
-        "test_judgements": Case("others/qrels.tsv"),
-        "query_column": Case("other_text"),
-        "document_column": Case("text"),
-        "tokenizer": Case("words"),
-        "negatives": Case("random"),
-        "num_negatives": Case(1, {"negatives": "random"}),
-        "num_hits": Case(3, HIT_NEGATIVES),
-        "skip_hits": Case(2, HIT_NEGATIVES),
-        "highest_hit_score": Case(0.5, HIT_NEGATIVES),
-        "evaluate": Case("judged"),
-        "memory": Case("others/corpus.jsonl", HIT_NEGATIVES),
-        "memory_text_column": Case("about", {**HIT_NEGATIVES, "memory": "clicks/corpus.jsonl"}),
+        "query_length": cases.Case(1),
+        "document_length": cases.Case(2),
+        "validation_split": cases.Case(0.4),
+        "split_seed": cases.Case(3),
+        "corpus_file": cases.Case("others/corpus.jsonl"),
+        "train_queries": cases.Case("others/queries.jsonl"),
+        "train_judgements": cases.Case("others/qrels.tsv"),
+        "validation_queries": cases.Case(
+            "others/queries.jsonl", {"validation_judgements": "clicks/qrels.tsv"}
+        ),
+        "validation_judgements": cases.Case("others/qrels.tsv"),
+        "test_queries": cases.Case("others/queries.jsonl"),
+        "test_judgements": cases.Case("others/qrels.tsv"),
+        "query_column": cases.Case("other_text"),
+        "document_column": cases.Case("text"),
+        "tokenizer": cases.Case("words"),
+        "negatives": cases.Case("random"),
+        "num_negatives": cases.Case(1, {"negatives": "random"}),
+        "num_hits": cases.Case(3, HIT_NEGATIVES),
+        "skip_hits": cases.Case(2, HIT_NEGATIVES),
+        "highest_hit_score": cases.Case(0.5, HIT_NEGATIVES),
+        "evaluate": cases.Case("judged"),
+        "memory": cases.Case("others/corpus.jsonl", HIT_NEGATIVES),
+        "memory_text_column": cases.Case("about", {**HIT_NEGATIVES, "memory": "clicks/corpus.jsonl"}),
     },
-    "ClickthroughDataModule": {"retriever": Case(LIKELIHOOD, HIT_NEGATIVES)},
+    "ClickthroughDataModule": {"retriever": cases.Case(LIKELIHOOD, HIT_NEGATIVES)},
     "DialogueOptions": {
-        "max_length": Case(2),
-        "lowercase": Case(True),
-        "min_count": Case(1),
-        "max_turns": Case(2),
-        "layout": Case("table", {**DIALOGUES, "layout": "hmn4qa"}),
-        "train_file": Case("other.txt"),
-        "validation_file": Case("other.txt"),
-        "test_file": Case("other.txt"),
-        "turns_column": Case("other_turns", DIALOGUES),
-        "question_column": Case("other_question", DIALOGUES),
-        "answer_column": Case("other_answer", DIALOGUES),
-        "id_column": Case("id", DIALOGUES),
-        "vocabulary_files": Case("other.txt"),
-        "turns_kept": Case("retrieved", {"max_turns": 2}),
-        "tokenizer": Case("words"),
+        "max_length": cases.Case(2),
+        "lowercase": cases.Case(True),
+        "min_count": cases.Case(1),
+        "max_turns": cases.Case(2),
+        "layout": cases.Case("table", {**DIALOGUES, "layout": "hmn4qa"}),
+        "train_file": cases.Case("other.txt"),
+        "validation_file": cases.Case("other.txt"),
+        "test_file": cases.Case("other.txt"),
+        "turns_column": cases.Case("other_turns", DIALOGUES),
+        "question_column": cases.Case("other_question", DIALOGUES),
+        "answer_column": cases.Case("other_answer", DIALOGUES),
+        "id_column": cases.Case("id", DIALOGUES),
+        "vocabulary_files": cases.Case("other.txt"),
+        "turns_kept": cases.Case("retrieved", {"max_turns": 2}),
+        "tokenizer": cases.Case("words"),
     },
-    "DialogueDataModule": {"retriever": Case(EmbeddedRetriever(b=0.0), SEVERAL)},
-    "DataModule": {"retriever": Case(LIKELIHOOD)},
+    "DialogueDataModule": {"retriever": cases.Case(EmbeddedRetriever(b=0.0), SEVERAL)},
+    "DataModule": {"retriever": cases.Case(LIKELIHOOD)},
 }
 
 LM = {"similarity": "LMDirichlet"}
-OF_A_SERVER = NoEffect("tested with a server, see tests/datamodules/retrieval/elasticsearch")
-SPEED = NoEffect("the same hits, in another time")
-RETRIEVER_CASES: Cases = {
+OF_A_SERVER = cases.NoEffect("tested with a server, see tests/datamodules/retrieval/elasticsearch")
+SPEED = cases.NoEffect("the same hits, in another time")
+RETRIEVER_CASES: cases.Cases = {
     "EmbeddedRetriever": {
-        "similarity": Case("LMDirichlet"),
-        "analyzer": Case("english"),
-        "k1": Case(0.3),
-        "b": Case(0.1),
-        "mu": Case(5.0, LM),
+        "similarity": cases.Case("LMDirichlet"),
+        "analyzer": cases.Case("english"),
+        "k1": cases.Case(0.3),
+        "b": cases.Case(0.1),
+        "mu": cases.Case(5.0, LM),
         "threads": SPEED,
     },
     "EncodingRetriever": {
-        "encoder": Case("other-bert"),
-        "pooling": Case("max"),
-        "max_length": Case(3),
-        "query_prompt": Case("old "),
-        "document_prompt": Case("old "),
+        "encoder": cases.Case("other-bert"),
+        "pooling": cases.Case("max"),
+        "max_length": cases.Case(3),
+        "query_prompt": cases.Case("old "),
+        "document_prompt": cases.Case("old "),
         "batch_size": SPEED,
         "device": SPEED,
     },
     "FusedRetriever": {
-        "retrievers": Case([EmbeddedRetriever(), EmbeddedRetriever(k1=0.1, b=0.0)]),
-        "method": Case("score"),
-        "weights": Case([0.2, 0.8]),
-        "depth": Case(5),
-        "encoder": Case("other-bert"),
+        "retrievers": cases.Case([EmbeddedRetriever(), EmbeddedRetriever(k1=0.1, b=0.0)]),
+        "method": cases.Case("score"),
+        "weights": cases.Case([0.2, 0.8]),
+        "depth": cases.Case(5),
+        "encoder": cases.Case("other-bert"),
     },
     "ServerRetriever": dict.fromkeys(
         ("url", "index_prefix", "shards", "timeout", "threads"),
@@ -350,7 +345,7 @@ def contents_of(data: DataModule) -> list[Any]:
         contents += list(loader())
         dataset = data.dataset(split, BatchContents(strings=True))
         contents += dataset.__getitems__(range(min(3, len(dataset))))
-    return list(plain_values(contents))
+    return list(cases.plain_values(contents))
 
 
 @pytest.mark.slow
@@ -375,21 +370,21 @@ def test_every_option_of_the_data_has_an_effect(name: str) -> None:
                 known[key] = error, set()
         return known[key]
 
-    def effect(option: str, case: Case) -> str:
+    def effect(option: str, case: cases.Case) -> str:
         changed, logged = contents({**case.options, option: case.value})
         if isinstance(changed, InputError):
-            return REFUSED if case.effect == REFUSED else f"{REFUSED}: {changed}"
+            return cases.REFUSED if case.effect == cases.REFUSED else f"{cases.REFUSED}: {changed}"
         if option in logged:
-            return LOGGED
-        return "changes nothing" if changed == contents(case.options)[0] else CHANGES
+            return cases.LOGGED
+        return "changes nothing" if changed == contents(case.options)[0] else cases.CHANGES
 
     types = get_type_hints(kind.options_type)
     options = {
-        field.name: Option(types[field.name], base.get(field.name, field.default))
+        field.name: cases.Option(types[field.name], base.get(field.name, field.default))
         for field in fields(kind.options_type)
     }
-    options["retriever"] = Option(None, None)
-    wrong = wrong_options([kind, kind.options_type], options, CASES, effect)
+    options["retriever"] = cases.Option(None, None)
+    wrong = cases.wrong_options([kind, kind.options_type], options, CASES, effect)
     assert not wrong, "\n".join(wrong)
 
 
@@ -397,7 +392,7 @@ def test_every_option_of_the_data_has_an_effect(name: str) -> None:
 @pytest.mark.parametrize("name", RETRIEVERS)
 def test_every_option_of_a_retriever_has_an_effect(name: str, tiny_bert: Path) -> None:
     kind = retriever_class(name)
-    write_other_bert(tiny_bert)
+    cases.write_other_bert(tiny_bert)
     texts, _ = labelled_texts(30)
 
     def search(options: dict[str, Any]) -> tuple[Any, set[str]]:
@@ -406,17 +401,17 @@ def test_every_option_of_a_retriever_has_an_effect(name: str, tiny_bert: Path) -
         retriever.index(Collection(texts, "f" * 64), Path(f"index-{len(list(Path().iterdir()))}"))
         hits = retriever.search(["old lion and the mast", "the rye crust", "near the far otters"], 5)
         retriever.close()
-        return list(plain_values(list(hits))), logged
+        return list(cases.plain_values(list(hits))), logged
 
-    def effect(option: str, case: Case) -> str:
+    def effect(option: str, case: cases.Case) -> str:
         try:
             changed, logged = search({**case.options, option: case.value})
         except InputError as error:
-            return REFUSED if case.effect == REFUSED else f"{REFUSED}: {error}"
+            return cases.REFUSED if case.effect == cases.REFUSED else f"{cases.REFUSED}: {error}"
         if option in logged:
-            return LOGGED
-        return "changes nothing" if changed == search(case.options)[0] else CHANGES
+            return cases.LOGGED
+        return "changes nothing" if changed == search(case.options)[0] else cases.CHANGES
 
-    options = constructor_options(kind, RETRIEVER_BASES.get(name, {}))
-    wrong = wrong_options([kind], options, RETRIEVER_CASES, effect)
+    options = cases.constructor_options(kind, RETRIEVER_BASES.get(name, {}))
+    wrong = cases.wrong_options([kind], options, RETRIEVER_CASES, effect)
     assert not wrong, "\n".join(wrong)

@@ -18,19 +18,8 @@ import torch
 
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
+from tests.zoo import option_cases as cases
 from tests.zoo.adapters import ADAPTERS, SIZES, Adapter
-from tests.zoo.option_cases import (
-    CHANGES,
-    LOGGED,
-    REFUSED,
-    Case,
-    Cases,
-    NoEffect,
-    constructor_options,
-    plain_values,
-    write_other_bert,
-    wrong_options,
-)
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
@@ -64,76 +53,79 @@ def falling(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSche
 
 
 #: Class -> option -> case; of the classes that a model inherits from, the first with the option counts.
-CASES: Cases = {
+CASES: cases.Cases = {
     "Task": {
-        "init_from": Case(TRAINED),
-        "optimizer": Case(descent),
-        "lr_scheduler": Case(falling),
-        "freeze": Case(OfModel(first_weight), {"init_from": TRAINED}),
-        "learning_rates": Case({"*": 0.5}),
-        "compile": NoEffect("the backend of torch.compile"),
+        "init_from": cases.Case(TRAINED),
+        "optimizer": cases.Case(descent),
+        "lr_scheduler": cases.Case(falling),
+        "freeze": cases.Case(OfModel(first_weight), {"init_from": TRAINED}),
+        "learning_rates": cases.Case({"*": 0.5}),
+        "compile": cases.NoEffect("the backend of torch.compile"),
     },
     "Fitted": {
-        "init_from": Case(TRAINED, effect=REFUSED),
-        "optimizer": Case(descent, effect=LOGGED),
-        "lr_scheduler": Case(falling, effect=LOGGED),
-        "freeze": Case(["*"], effect=REFUSED),
-        "learning_rates": Case({"*": 0.5}, effect=REFUSED),
-        "compile": Case("inductor", effect=REFUSED),
+        "init_from": cases.Case(TRAINED, effect=cases.REFUSED),
+        "optimizer": cases.Case(descent, effect=cases.LOGGED),
+        "lr_scheduler": cases.Case(falling, effect=cases.LOGGED),
+        "freeze": cases.Case(["*"], effect=cases.REFUSED),
+        "learning_rates": cases.Case({"*": 0.5}, effect=cases.REFUSED),
+        "compile": cases.Case("inductor", effect=cases.REFUSED),
     },
     "ReadsWordVectors": {
-        "train_word_vectors": Case(True, data={"word_vectors": VECTORS}),
+        "train_word_vectors": cases.Case(True, data={"word_vectors": VECTORS}),
     },
     "ReadsSpelling": {
-        "characters": Case(False, {"characters": True}),
-        "char_hidden_size": Case(5, {"characters": True}),
+        "characters": cases.Case(False, {"characters": True}),
+        "char_hidden_size": cases.Case(5, {"characters": True}),
     },
-    "ReadsTransformer": {"transformer": Case(BERT, data=TOKENS), "lora_rank": Case(2, TRANSFORMER, TOKENS)},
+    "ReadsTransformer": {
+        "transformer": cases.Case(BERT, data=TOKENS),
+        "lora_rank": cases.Case(2, TRANSFORMER, TOKENS),
+    },
     "LearnsMetric": {
-        "metric_steps": Case(2, TRANSFORMER, TOKENS),
-        "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
+        "metric_steps": cases.Case(2, TRANSFORMER, TOKENS),
+        "metric_layers": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
     },
-    "FrozenEncoder": {"freeze_encoder": Case(True, TRANSFORMER, TOKENS)},
+    "FrozenEncoder": {"freeze_encoder": cases.Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
-        "few_rows": Case(500),
-        "members": Case(["lexical"]),
-        "transformer": Case(BERT, data=TOKENS),
-        "train_transformer": Case(True, TRANSFORMER, TOKENS),
-        "pooling": Case("max", TRANSFORMER, TOKENS),
-        "metric_steps": Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
-        "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
-        "lora_rank": Case(2, {**TRANSFORMER, "train_transformer": True}, TOKENS),
-        "folds": Case(3, {"few_rows": 500}),
+        "few_rows": cases.Case(500),
+        "members": cases.Case(["lexical"]),
+        "transformer": cases.Case(BERT, data=TOKENS),
+        "train_transformer": cases.Case(True, TRANSFORMER, TOKENS),
+        "pooling": cases.Case("max", TRANSFORMER, TOKENS),
+        "metric_steps": cases.Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
+        "metric_layers": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
+        "lora_rank": cases.Case(2, {**TRANSFORMER, "train_transformer": True}, TOKENS),
+        "folds": cases.Case(3, {"few_rows": 500}),
     },
     "KNNBiLSTM": {
-        "pooling": Case("max", TRANSFORMER, TOKENS),
-        "attention": Case("softmax", {"features": "M5"}),
+        "pooling": cases.Case("max", TRANSFORMER, TOKENS),
+        "attention": cases.Case("softmax", {"features": "M5"}),
     },
     "ExpaNet": {
-        "tau": Case(1.0, {"read": "hard"}),
-        "final_tau": Case(0.5, {"read": "hard"}),
-        "straight_through": Case(True, {"read": "hard"}),
+        "tau": cases.Case(1.0, {"read": "hard"}),
+        "final_tau": cases.Case(0.5, {"read": "hard"}),
+        "straight_through": cases.Case(True, {"read": "hard"}),
     },
-    "MemNN": {"loss": Case("joint", effect=LOGGED)},
+    "MemNN": {"loss": cases.Case("joint", effect=cases.LOGGED)},
     "AMVLSTM": {
-        "attention_scale": Case("length", {"attention": "question"}),
-        "slices": Case(2, {"similarity": "tensor"}),
-        "freeze_encoder": Case(True, TRANSFORMER, TOKENS),
+        "attention_scale": cases.Case("length", {"attention": "question"}),
+        "slices": cases.Case(2, {"similarity": "tensor"}),
+        "freeze_encoder": cases.Case(True, TRANSFORMER, TOKENS),
     },
-    "MatchingTask": {"loss": Case("cross_entropy"), "margin": Case(30.0, {"loss": "hinge"})},
-    "RetrievalTask": {"mix_retriever": Case(True, data={"num_hits": 5})},
+    "MatchingTask": {"loss": cases.Case("cross_entropy"), "margin": cases.Case(30.0, {"loss": "hinge"})},
+    "RetrievalTask": {"mix_retriever": cases.Case(True, data={"num_hits": 5})},
     "TransformerMatcher": {
-        "transformer": Case("other-bert"),
-        "pooling": Case("max", {"mode": "bi"}),
+        "transformer": cases.Case("other-bert"),
+        "pooling": cases.Case("max", {"mode": "bi"}),
     },
-    "CharCNN": {"length": Case(140, effect=REFUSED)},
-    "RetrievalBM25": {"analyzer": Case("english")},
-    "RetrievalULM": {"analyzer": Case("english")},
-    "BOWRocchio": {"weight": Case(0.4)},
-    "TrigramRetrieval": {"num_trigrams": Case(300)},
-    "NGrams": {"max_features": Case(9)},
-    "VDCNN": {"depth": Case(17)},
-    "HMN": {"loss": Case("joint")},
+    "CharCNN": {"length": cases.Case(140, effect=cases.REFUSED)},
+    "RetrievalBM25": {"analyzer": cases.Case("english")},
+    "RetrievalULM": {"analyzer": cases.Case("english")},
+    "BOWRocchio": {"weight": cases.Case(0.4)},
+    "TrigramRetrieval": {"num_trigrams": cases.Case(300)},
+    "NGrams": {"max_features": cases.Case(9)},
+    "VDCNN": {"depth": cases.Case(17)},
+    "HMN": {"loss": cases.Case("joint")},
 }
 
 #: The options with which others have an effect, where the first variant of the adapters lacks these.
@@ -160,7 +152,7 @@ class Training:
         self.base = BASES.get(name, first)
         self.results: dict[str, tuple[Any, set[str], Task]] = {}
 
-    def effect(self, option: str, case: Case) -> str:
+    def effect(self, option: str, case: cases.Case) -> str:
         """The effect of another value of an option."""
         value = case.value
         if isinstance(value, OfModel):
@@ -168,11 +160,11 @@ class Training:
         try:
             result, idle, _ = self.train({**case.options, option: value}, case.data)
         except InputError as error:
-            return REFUSED if case.effect == REFUSED else f"{REFUSED}: {error}"
+            return cases.REFUSED if case.effect == cases.REFUSED else f"{cases.REFUSED}: {error}"
         if f"model.{option}" in idle:
-            return LOGGED
+            return cases.LOGGED
         same = result == self.train(case.options, case.data)[0]
-        return "changes nothing" if same else CHANGES
+        return "changes nothing" if same else cases.CHANGES
 
     def train(self, options: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Any, set[str], Task]:
         """Weights and scores; the options that are logged as without effect; the model."""
@@ -204,7 +196,11 @@ class Training:
             trainer.save_checkpoint(TRAINED)
         scores = {name: value for name, value in trainer.callback_metrics.items() if "time" not in name}
         idle = {name for name, _ in model.idle_options(data)}
-        return list(plain_values([model.network.state_dict(), scores, self.output(model, data)])), idle, model
+        return (
+            list(cases.plain_values([model.network.state_dict(), scores, self.output(model, data)])),
+            idle,
+            model,
+        )
 
     def output(self, model: Task, data: DataModule) -> Any:
         """The output for a batch; a collection is ranked by scores alone."""
@@ -239,8 +235,8 @@ def kind_of(name: str) -> str:
 def test_every_option_has_an_effect(name: str, adapters: Any, tiny_bert: Path) -> None:
     words = ["apple", "iron", "rain", "the", "of", "near", "where", "is", "in", "old"]
     Path(VECTORS).write_text("".join(f"{word} {i} {i % 3} 1\n" for i, word in enumerate(words)))
-    write_other_bert(tiny_bert)
+    cases.write_other_bert(tiny_bert)
     training = Training(name, adapters(kind_of(name)))
-    options = constructor_options(training.kind, training.base)
-    wrong = wrong_options([training.kind], options, CASES, training.effect)
+    options = cases.constructor_options(training.kind, training.base)
+    wrong = cases.wrong_options([training.kind], options, CASES, training.effect)
     assert not wrong, "\n".join(wrong)

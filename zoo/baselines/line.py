@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from datamodules.core.compiled import njit
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.word_averages import Corpus, WordAverages
 
@@ -91,7 +91,7 @@ def noise_tables(corpus: Corpus, num_words: int, window: int) -> NDArray[np.int3
     return tables
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _next(state):  # type: ignore[no-untyped-def]  # xorshift: a random number, and the next state
     state ^= state << np.uint64(13)
     state ^= state >> np.uint64(7)
@@ -99,7 +99,7 @@ def _next(state):  # type: ignore[no-untyped-def]  # xorshift: a random number, 
     return state
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def draw_edge(network, state, words, text_of, offsets, labels, window):  # type: ignore[no-untyped-def]
     """Draw an edge: a word, its other end (a word, a text or a label; -1 = none), and the new state."""
     # An edge of weight w occurs at w positions, or pairs of positions in the network of words.
@@ -118,7 +118,7 @@ def draw_edge(network, state, words, text_of, offsets, labels, window):  # type:
     return words[position], np.int64(words[other]), state
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@njit(fastmath=True)
 def _approach(word, other, target, rate, step):  # type: ignore[no-untyped-def]
     """A step of sigmoid(word . other) towards `target`: moves `word`, and adds the move of `other` to `step`."""
     product = np.float32(0)
@@ -130,7 +130,7 @@ def _approach(word, other, target, rate, step):  # type: ignore[no-untyped-def]
         word[i] += gradient * other[i]
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def sample_edges(  # type: ignore[no-untyped-def]
     vectors, words, text_of, offsets, labels, starts, noise, window, negatives, draws, rate, seed
 ):

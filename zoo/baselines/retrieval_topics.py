@@ -220,7 +220,7 @@ def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:
 
 
 class RetrievalDoc2Vec(Fitted, RetrievalTask):
-    """Cosine of paragraph vectors; needs `pip install "memory-zoo[topics]"`."""
+    """Cosine of paragraph vectors; needs the extra `topics` (gensim)."""
 
     reads_strings = True
     depends_on_seed = True

@@ -166,7 +166,7 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
 
 
 class SkipGram(WordAverages):
-    """Means of skip-gram vectors; `expand="join"` is Skip-gram_RF. It needs `pip install "memory-zoo[topics]"`."""
+    """Means of skip-gram vectors; `expand="join"` is Skip-gram_RF. It needs the extra `topics` (gensim)."""
 
     @override
     def check_data(self, data: TextRowsDataModule[Any]) -> None:

@@ -42,7 +42,7 @@ def import_retrievers(options: Sequence[str]) -> None:
 def refuse_secrets_of(options: Sequence[str]) -> None:
     """Raise an `InputError` if an option, or a file of --config, may hold a secret."""
     for name, value in named_values(options):
-        values = parsed(value)
+        values = parsed(value, name)
         refuse_secrets(values if isinstance(values, dict | list) else value, name)
         if name == "--config":
-            refuse_secrets(parsed(read(value)), "", source=f"{value}: ")
+            refuse_secrets(parsed(read(value), value), "", source=f"{value}: ")

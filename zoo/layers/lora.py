@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, check_installed
 
 #: alpha / r.
 SCALE = 2
@@ -22,10 +22,9 @@ _BASE, _A, _B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weigh
 
 def add_adapters(transformer: nn.Module, rank: int) -> None:
     """Give every linear layer, except for the pooling layer, an adapter, and freeze everything else."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise InputError('model.lora_rank needs the package peft: pip install "memory-zoo[lora]"') from error
+    check_installed("peft", "lora", "model.lora_rank")
+    from peft import LoraConfig, inject_adapter_in_model
+
     layers = [
         name
         for name, module in transformer.named_modules()

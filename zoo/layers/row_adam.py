@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from datamodules.core.compiled import njit
 from datamodules.core.uncompiled import uncompiled
 
 #: A delayed update is skipped if it is this much smaller than the first of its row, which float32 cannot resolve.
@@ -207,7 +207,7 @@ def _sums(gradient: Tensor | None) -> tuple[Tensor, Tensor]:
 # One pass over the rows: PyTorch's operations one by one take longer than a small network's whole step.
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(error_model="numpy")
 def _update_rows(  # type: ignore[no-untyped-def]
     table, mean, square, rows, gradient, since, now, beta1, beta2, rate, correction, eps
 ):
@@ -224,7 +224,7 @@ def _update_rows(  # type: ignore[no-untyped-def]
         since[row] = now
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(error_model="numpy")
 def _settle_rows(  # type: ignore[no-untyped-def]
     table, mean, square, rows, since, now, by_mean, by_ratio, beta1, beta2, eps
 ):

@@ -14,7 +14,7 @@ from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
 from datamodules.retrieval.memories.changes import conflicting_rows, corrections
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.opened import OpenedMemory
-from zoo.memory.tuning import fit_again, how_to_train
+from zoo.memory.tuning import fit_again, how_to_train, remembering
 
 _SHOWN_CONFLICTS = 10
 
@@ -212,10 +212,7 @@ def compact(model: str, keep: int = 1) -> None:
             f"the members were fitted to version {fitted_at}, and know its rows; to fit them to those of the"
             f" memory: zoo memory tune {model} LABELLED.csv --refit true"
         )
-    print(
-        "the training table and its copies in the cache of data are as they were; delete them if no text may remain"
-        " there"
-    )
+    print(remembering(folder))
 
 
 def tune(
@@ -337,3 +334,4 @@ def _report(opened: OpenedMemory, done: Change, what: str, refit: bool) -> None:
         )
     else:
         print(f"the network is as it was, and knows the rows that it was trained with; {how_to_train(model)}")
+    print(remembering(model))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datamodules.core.storage import set_key
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
-from zoo.model_folder.folder import FITTED, ModelFolder
+from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, write_values
 
 
@@ -31,9 +32,21 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> None:
         held_out=None if held_out is None else write_values(values, "held_out", held_out),
     )
     folder.switch(state.with_fitted(version, fitted))
+    set_key(folder.state_file, REPORT, f"fitted to version {version} of the memory: {report}")
     print(f"{folder.path}: {report}")
     if refit and (part := task.learned_by_gradients()) is not None:
         print(f"{part} has learned from the rows of the training only; {how_to_train(folder)}")
+
+
+def remembering(folder: ModelFolder) -> str:
+    """Name the files of a model and its run that remember rows which are no longer in the memory."""
+    run, current = folder.path.parent, f"version-{folder.state.version}"
+    files = [*(folder.path / name for name in LEARNED), *sorted(run.glob("checkpoints/*.ckpt"))]
+    files += [each for each in (folder.path / MEMORY).glob("version-*") if each.name != current]
+    return (
+        f"what remembers removed rows: {', '.join(map(str, files))}, the training table and its copies in the cache of"
+        " data; `zoo memory compact` deletes versions, and only a new training forgets"
+    )
 
 
 def how_to_train(folder: ModelFolder) -> str:

@@ -10,20 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from datamodules.core import storage
 from datamodules.core.errors import InputError, visible
-from datamodules.core.storage import (
-    MANIFEST,
-    check_inside,
-    lock,
-    named_disk_errors,
-    new_folder,
-    read_checked,
-    set_key,
-)
 from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
 from zoo.model_folder import artifacts, hub
-from zoo.model_folder.folder import FITTED, KIND, MEMORY, STATE, ModelFolder
+from zoo.model_folder.folder import FITTED, KIND, LEARNED, MEMORY, REPORT, STATE, ModelFolder
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
 from zoo.model_folder.writing import keep_encodings
 from zoo.registry import model_class, paper_of
@@ -51,28 +43,33 @@ def export(source: str | Path, folder: str | Path) -> Path:
         raise InputError(f"{folder}: exists; name a new folder")
     model = ModelFolder.open(source)
     model.weights()  # of damaged ones, no copy is made
-    check_inside(model.path)
+    storage.check_inside(model.path)
     memory = model.open_memory() if model.has_memory else None
     fitted = model.state.fitted_to(model.state.version or 0)
+    facts = storage.read_checked(model.state_file, "copy the folder again")
     card = model_card(model, memory if isinstance(memory, FolderMemory) else None, fitted)
-    with named_disk_errors(folder, "folder"):
+    with storage.named_disk_errors(folder, "folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock(folder), new_folder(folder, KIND) as partial, named_disk_errors(folder, "folder"):
-        others = shutil.ignore_patterns(MEMORY, STATE, FITTED, MANIFEST, ".*", "README.md")
+    with (
+        storage.lock(folder),
+        storage.new_folder(folder, KIND) as partial,
+        storage.named_disk_errors(folder, "folder"),
+    ):
+        others = shutil.ignore_patterns(MEMORY, STATE, FITTED, storage.MANIFEST, ".*", "README.md")
         shutil.copytree(model.path, partial, ignore=others, dirs_exist_ok=True)
         version = 0
         if isinstance(memory, FolderMemory):
             version = memory.version
             # Vectors of removed texts are deleted, too.
             memory.copy_to(partial / MEMORY, partial / STATE, only_current=True).compact()
-            encoder = read_checked(model.state_file, "copy the folder again").get("encoder")
-            keep_encodings(partial / MEMORY, encoder)
-            set_key(partial / STATE, "encoder", encoder)
+            keep_encodings(partial / MEMORY, facts.get("encoder"))
         for name in fitted.names:
             (partial / FITTED).mkdir(exist_ok=True)
             shutil.copyfile(whole_file(model.path / FITTED, name), partial / FITTED / name)
         state = State(version, {version: fitted} if fitted != Fitted() else {})
-        set_key(partial / STATE, "fitted", state.describe_fitted())
+        for key in ("encoder", "trained", REPORT):
+            storage.set_key(partial / STATE, key, facts.get(key))
+        storage.set_key(partial / STATE, "fitted", state.describe_fitted())
         (partial / "README.md").write_text(card, encoding="utf-8")
         for lock_file in partial.glob(".*.lock"):
             lock_file.unlink()
@@ -89,7 +86,7 @@ def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted) 
     lines += [f"# {meta.model} for {kind.task}", ""]
     if paper := paper_of(kind):
         lines += [f"Paper: {paper}", ""]
-    lines += ["Trained with Memory Zoo (`pip install memory-zoo`).", ""]
+    lines += ["Trained with Memory Zoo, which is installed from a checkout: `pip install --editable .`", ""]
     if labels := meta.spec.get("labels"):
         shown = ", ".join(map(code_span, labels[:30]))
         lines += [f"Labels: {shown}{' and more' if len(labels) > 30 else ''}.", ""]
@@ -100,6 +97,11 @@ def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted) 
     held_out = {} if fitted.held_out is None else read_values(model.path / FITTED, fitted.held_out)
     if texts := held_out.get("texts"):
         lines += [f"`{FITTED}` has {len(texts):,} held-out texts with labels, for `max_error`.", ""]
+    if model.is_edited:
+        report = storage.read_checked(model.state_file, "copy the folder again").get(REPORT)
+        lines += ["Its memory or weights have changed since the training, to which all scores below belong."]
+        lines += [] if report is None else [f"The weights were {visible(str(report))}."]
+        lines += [f"The files `{'`, `'.join(LEARNED)}` remember rows that the memory has lost.", ""]
     return "\n".join([*lines, *_scores(model), _USE.format(example=kind.predictor_type.example)])
 
 

@@ -6,15 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from datamodules.core import storage
 from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.files import load_tensors
 from datamodules.core.sharing import cached_property
-from datamodules.core.storage import (
-    check_contents,
-    check_folder,
-    load_json,
-    read_checked,
-    set_key,
-)
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
 from datamodules.state import DataState
@@ -27,6 +22,10 @@ IN_RUN = "model"
 MODEL, VOCABULARY, WEIGHTS = "model.json", "vocabulary.json", "model.safetensors"
 #: The pointer: the current version of the memory, and the fitted values.
 STATE = "state.json"
+#: Key of the state: the report of the last fit after the training.
+REPORT = "report"
+#: What is learned from the rows of the training, and stays.
+LEARNED = (MODEL, WEIGHTS, VOCABULARY)
 MEMORY, TOKENIZER, FITTED = "memory", "tokenizer", "fitted"
 #: Fingerprint of the manifest, which has the files that never change.
 KIND = "memory-zoo model 2"
@@ -73,13 +72,13 @@ class ModelFolder:
         """The state as it is now; another process may switch it."""
         if not self.state_file.exists():
             raise DamagedError(f"{self.state_file}: missing; {_ADVICE}")
-        values = read_checked(self.state_file, _ADVICE)
+        values = storage.read_checked(self.state_file, _ADVICE)
         return State.parse(values, str(self.state_file))
 
     @property
     def is_edited(self) -> bool:
         """True if the memory, or what is fitted to it, is no longer that of the training."""
-        trained, state = read_checked(self.state_file, _ADVICE).get("trained"), self.state
+        trained, state = storage.read_checked(self.state_file, _ADVICE).get("trained"), self.state
         tuned = any(fitted.weights or fitted.members for fitted in state.fitted.values())
         return tuned or trained != (state.version or 0)
 
@@ -94,10 +93,8 @@ class ModelFolder:
 
     def weights(self) -> dict[str, Any]:
         """Read the weights by name: tensors, and plain values with tensors."""
-        from safetensors.torch import load_file
-
         plain = _object(self.path, MODEL, WEIGHTS)["values"]
-        tensors = load_file(self.path / WEIGHTS)
+        tensors = load_tensors(self.path / WEIGHTS, _ADVICE)
         own = {name: tensor for name, tensor in tensors.items() if name.partition("/")[0] not in plain}
         return {**own, **with_tensors(plain, tensors)}
 
@@ -129,7 +126,7 @@ class ModelFolder:
 
     def switch(self, state: State) -> None:
         """Switch to other fitted values in one step; the version of the memory stays as it is."""
-        set_key(self.state_file, "fitted", state.describe_fitted())
+        storage.set_key(self.state_file, "fitted", state.describe_fitted())
 
     def delete_unused_values(self) -> None:
         """Delete the files of fitted values that the state does not name."""
@@ -141,9 +138,11 @@ class ModelFolder:
 
 def _object(folder: Path, name: str, *others: str) -> PlainDict:
     """Return the values of a JSON file of a model folder; raise an `InputError` if it, or one of others, is damaged."""
-    check_contents(folder, check_folder(folder, KIND, advice=_ADVICE), [name, *others], _ADVICE)
+    storage.check_contents(
+        folder, storage.check_folder(folder, KIND, advice=_ADVICE), [name, *others], _ADVICE
+    )
     try:
-        values: PlainDict = load_json(folder / name)
+        values: PlainDict = storage.load_json(folder / name)
     except ValueError as error:
         raise InputError(f"{folder / name}: is not JSON ({error}); {_ADVICE}") from error
     if not isinstance(values, dict):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import xxhash
 
 from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.files import load_tensors
 from datamodules.core.storage import checksum_of, named_disk_errors, new_file
 from datamodules.core.types import PlainDict
 
@@ -127,9 +128,7 @@ def whole_file(folder: Path, name: str) -> Path:
 
 def read_values(folder: Path, name: str) -> Any:
     """Return what `write_values` wrote."""
-    from safetensors.torch import load_file
-
-    tensors = load_file(whole_file(folder, name))
+    tensors = load_tensors(whole_file(folder, name), "copy the folder again")
     plain = json.loads(tensors.pop(_PLAIN).numpy().tobytes())
     return with_tensors(plain, tensors)
 

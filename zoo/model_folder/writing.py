@@ -15,15 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from datamodules.base import DataModule
-from datamodules.core.storage import (
-    check_inside,
-    lock,
-    named_disk_errors,
-    new_folder,
-    read_checked,
-    set_key,
-    sync,
-)
+from datamodules.core import storage
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, is_memory
 from datamodules.retrieval.dense.ranking import files_of_encoder, trained_model
@@ -70,9 +62,9 @@ def write(
         held_out: the held-out rows of the training; None = none.
         encoder: fingerprint of the encoder whose vectors of the memory are kept; None = none are.
     """
-    with named_disk_errors(folder, "--run_dir"):
+    with storage.named_disk_errors(folder, "--run_dir"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock(folder), new_folder(folder, KIND) as partial:
+    with storage.lock(folder), storage.new_folder(folder, KIND) as partial:
         is_there = data.memory is not None and is_memory(data.memory.location)
         memory = data.open_memory() if is_there else None
         version = 0
@@ -80,18 +72,18 @@ def write(
             version = memory.version
             memory.copy_to(partial / MEMORY, partial / STATE)
             keep_encodings(partial / MEMORY, encoder)
-            set_key(partial / STATE, "encoder", encoder)
+            storage.set_key(partial / STATE, "encoder", encoder)
         meta = _portable(meta, data, partial)
         if isinstance(memory, FolderMemory):
-            pointer = read_checked(partial / STATE, _ADVICE)["memory"]
-            set_key(partial / STATE, "memory", {**pointer, "retriever": meta.data.retriever})
+            pointer = storage.read_checked(partial / STATE, _ADVICE)["memory"]
+            storage.set_key(partial / STATE, "memory", {**pointer, "retriever": meta.data.retriever})
         fitted = Fitted(
             held_out=None if held_out is None else write_values(partial / FITTED, "held_out", held_out)
         )
         state = State(version, {version: fitted} if held_out is not None else {})
-        set_key(partial / STATE, "fitted", state.describe_fitted())
+        storage.set_key(partial / STATE, "fitted", state.describe_fitted())
         _write_files(partial, meta, without_adapters(weights))
-        set_key(partial / STATE, "trained", version)
+        storage.set_key(partial / STATE, "trained", version)
         for lock_file in partial.glob(".*.lock"):
             lock_file.unlink()
 
@@ -139,7 +131,7 @@ def copy_tokenizer(name: str, folder: Path) -> str:
     if name in OWN_TOKENIZERS:
         return name
     source = model_folder(name, _TOKENIZER_FILES)
-    check_inside(source)
+    storage.check_inside(source)
     for file in sorted(source.rglob("*")):
         if file.is_file() and any(fnmatch(file.name, pattern) for pattern in _TOKENIZER_FILES):
             _copy(file, folder / TOKENIZER / file.relative_to(source))
@@ -156,7 +148,7 @@ def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
         for relative, file in files_of_encoder(encoder).items():
             _copy(file, folder / name / relative)
         if trained_model(encoder) is not None:
-            set_key(folder / name / STATE, "fitted", {})
+            storage.set_key(folder / name / STATE, "fitted", {})
         arguments["encoder"] = name
     return {"class_path": description["class_path"], "init_args": without_places(arguments)}
 
@@ -177,7 +169,7 @@ def keep_encodings(memory: Path, encoder: str | None) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file; no link to it, since its owner may write to it."""
-    with named_disk_errors(target, "--run_dir"):
+    with storage.named_disk_errors(target, "--run_dir"):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(os.path.realpath(source), target)
-        sync(target)
+        storage.sync(target)

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import datamodules
 from datamodules.base import DataModule
 from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
-from datamodules.core.files import load_yaml
+from datamodules.core.files import load_mapping
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import titles
@@ -146,7 +144,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     if missing := {"description", "minutes", "base", "rows"} - contents.keys():
         raise InputError(f"{path}: {', '.join(sorted(missing))} is missing; add it")
     if isinstance(contents["base"], str):
-        contents["base"] = _read_yaml(path.parent / contents["base"])
+        contents["base"] = load_mapping(path.parent / contents["base"])
     data = contents["base"].get("data")
     if not isinstance(data, dict) or not isinstance(data.get("init_args"), dict):
         raise InputError(f"{path}: base must be a configuration for `zoo fit` with data.init_args")
@@ -167,20 +165,8 @@ def _replaced(value: Any, old: str, new: str) -> Any:
     return new if value == old else value
 
 
-def _read_yaml(path: Path) -> PlainDict:
-    try:
-        contents = load_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: can't be read ({error.strerror}); name a table's YAML") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(contents, dict):
-        raise InputError(f"{path}: must be a mapping")
-    return contents
-
-
 def _read_table(path: Path) -> PlainDict:
-    contents = _read_yaml(path)
+    contents = load_mapping(path)
     _check(str(path), contents, _TABLE_KEYS)
     contents = {key: value for key, value in contents.items() if value is not None}
     for name, row in contents.get("rows", {}).items():

@@ -78,7 +78,7 @@ def task_of(model: str) -> str:
 
 def contents(file: str | Path) -> PlainDict:
     """Return the contents of a file; empty if it is no configuration, which the parser reports."""
-    values = parsed(read(file))
+    values = parsed(read(file), file)
     return values if isinstance(values, dict) else {}
 
 

@@ -191,7 +191,7 @@ class ReadsTransformer(Task):
             transformer: Hub name or folder of a pre-trained transformer that replaces the model's own encoder or word
                 vectors; the data's tokens are then its own.
             lora_rank: train low-rank adapters of this rank, at a learning rate of 1e-4 to 1e-3; they need
-                `pip install "memory-zoo[lora]"`. None = train the transformer's weights themselves.
+                the extra `lora` (`peft`). None = train the transformer's weights themselves.
             **shared: options of the task.
         """
         super().__init__(**shared)

@@ -12,19 +12,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core import storage
 from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.shards import Shard
 from datamodules.core.sharing import cached_property
-from datamodules.core.storage import (
-    MANIFEST,
-    check_folder,
-    fingerprint_of,
-    is_whole,
-    lock,
-    named_disk_errors,
-    new_folder,
-)
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import text_hashes
@@ -75,20 +67,20 @@ class Embeddings:
         made_by: MadeBy,
     ) -> None:
         """Write rows and their vectors, in blocks [.., size], unless that is done; other embeddings are replaced."""
-        fingerprint = fingerprint_of(
+        fingerprint = storage.fingerprint_of(
             {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side, **made_by.options}
         )
-        with named_disk_errors(folder, "--output"):
+        with storage.named_disk_errors(folder, "--output"):
             folder.parent.mkdir(parents=True, exist_ok=True)
-        with lock(folder):
+        with storage.lock(folder):
             check_output(folder)
             is_done = False
             with suppress(InputError):  # damaged embeddings and those of another table or model are replaced
-                is_done = is_whole(folder, fingerprint)
+                is_done = storage.is_whole(folder, fingerprint)
             if not is_done:
                 with (
-                    new_folder(folder, fingerprint, kind="embeddings", **vars(made_by)) as partial,
-                    named_disk_errors(folder, "--output"),
+                    storage.new_folder(folder, fingerprint, kind="embeddings", **vars(made_by)) as partial,
+                    storage.named_disk_errors(folder, "--output"),
                 ):
                     rows.save(partial / "rows.arrow")
                     with ArrayWriter(partial / "vectors.npy", np.float32, (size,)) as writer:
@@ -100,7 +92,7 @@ class Embeddings:
     @classmethod
     def open(cls, folder: Path) -> Embeddings:
         """Map the files that `write` wrote; raise an `InputError` if they are missing or damaged."""
-        manifest = check_folder(folder, contents=True, advice=_ADVICE)
+        manifest = storage.check_folder(folder, contents=True, advice=_ADVICE)
         if manifest.get("kind") != "embeddings":
             raise InputError(f"{folder}: contains no embeddings; name a folder that `zoo encode` made")
         rows = Rows.load(folder / "rows.arrow", str(folder))
@@ -147,7 +139,7 @@ def check_output(folder: Path) -> None:
     """Raise an `InputError` for a file or a folder with other contents than embeddings: it would be replaced."""
     if not folder.name:
         raise InputError(f"--output {folder}: names no folder; name one")
-    manifest = folder / MANIFEST
+    manifest = folder / storage.MANIFEST
     if manifest.exists():
         is_replaceable = '"kind": "embeddings"' in manifest.read_text(errors="replace")
     else:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, joined_rows
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 
@@ -98,7 +98,7 @@ def _search(
     return best.largest(k)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _keep(
     products: Floats,
     low: int,
@@ -145,7 +145,7 @@ def _keep(
         best.sizes[query], best.least[query] = size, least
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(fastmath={"reassoc", "contract"})
 def _product(vector: Floats, query: Floats) -> np.float64:
     """Return the product of two vectors in double precision, at most 1."""
     total = np.float64(0)
@@ -155,7 +155,7 @@ def _product(vector: Floats, query: Floats) -> np.float64:
     return product
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _key(product: np.float64, row: int) -> np.int64:
     """Return the key of a hit, see `Hits.of_keys`."""
     score = np.float32(max((1 + product) / 2, LEAST_SCORE))
@@ -163,7 +163,7 @@ def _key(product: np.float64, row: int) -> np.int64:
     return key
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _bound(least: np.int64, margin: float) -> np.float32:
     """Return a bound, less a margin, that the products of larger keys exceed; 0 is no key."""
     score = np.int32(least >> 32).view(np.float32)
@@ -172,7 +172,7 @@ def _bound(least: np.int64, margin: float) -> np.float32:
     return bound
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _contains(ascending: NDArray[np.integer], number: int) -> bool:
     position = np.searchsorted(ascending, number)
     return bool(position < len(ascending) and ascending[position] == number)

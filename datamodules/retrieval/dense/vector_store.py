@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -98,12 +97,7 @@ class VectorStore:
 
     def keep(self, hashes: NDArray[np.uint64]) -> None:
         """Delete the vectors of texts with other hashes, for good; open the store again to read it."""
-        for hidden in self.folder.glob(".part-*"):  # of killed processes
-            if hidden.suffix == ".replaced":
-                shutil.rmtree(hidden)  # the lock would restore it
-            elif hidden.is_dir():
-                with storage.lock(self.folder / hidden.stem[1:]):
-                    shutil.rmtree(hidden)
+        storage.delete_leftovers(self.folder)
         for part in self._parts:
             own = part.lookup.keys_by_row()
             kept = np.flatnonzero(np.isin(own, hashes))

@@ -16,14 +16,7 @@ from typing_extensions import override
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import (
-    MAX_QUERY_TERMS,
-    ExcludedRows,
-    Hits,
-    TermRetriever,
-    check_search,
-    warn_of_long_query,
-)
+from datamodules.retrieval import base
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
@@ -48,7 +41,7 @@ class Document(NamedTuple):
     score: float
 
 
-class ElasticsearchRetriever(TermRetriever, ServerRetriever):
+class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
     """Ranks texts with an Elasticsearch 8 or 9 server, in an own index for each memory or in an existing `index`.
 
     Credentials come from the environment (`ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
@@ -127,11 +120,11 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
         return ((position, "") for position in range(len(texts)))
 
     @override
-    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: base.ExcludedRows | None = None) -> base.Hits:
         """See `Retriever.search`; for own indexes only."""
         assert self.existing_index is None, "an existing index has no row numbers: use search_documents"
-        check_search(texts, k, exclude)
-        hits = Hits.none(len(texts), k)
+        base.check_search(texts, k, exclude)
+        hits = base.Hits.none(len(texts), k)
 
         def item(query: int) -> bytes:
             # Excluding rows in the query costs the server more than a few more hits.
@@ -274,7 +267,7 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
     def _match(self, text: str, field: str) -> str:
         """Return the query for documents with terms of a text."""
         # A term takes a character and, in ASCII, another one that separates it from the next.
-        is_long = len(text) > (2 * MAX_QUERY_TERMS if text.isascii() else MAX_QUERY_TERMS)
+        is_long = len(text) > (2 * base.MAX_QUERY_TERMS if text.isascii() else base.MAX_QUERY_TERMS)
         query = self._long_query(text, field) if is_long else None
         return query or f'{{"match":{{{as_json(field)}:{as_json(text)}}}}}'
 
@@ -286,12 +279,12 @@ class ElasticsearchRetriever(TermRetriever, ServerRetriever):
         """Return the query of the first terms of a long text, None if the text has few terms after all."""
         terms = self._cutter.terms(whole_characters(text))
         counts = Counter(terms)
-        if len(terms) <= 2 * MAX_QUERY_TERMS and len(counts) <= MAX_QUERY_TERMS:
+        if len(terms) <= 2 * base.MAX_QUERY_TERMS and len(counts) <= base.MAX_QUERY_TERMS:
             return None
-        if len(counts) > MAX_QUERY_TERMS and not self._warned:
+        if len(counts) > base.MAX_QUERY_TERMS and not self._warned:
             self._warned = True
-            warn_of_long_query()
-        first = list(counts.items())[:MAX_QUERY_TERMS]
+            base.warn_of_long_query()
+        first = list(counts.items())[: base.MAX_QUERY_TERMS]
         if self.existing_index is not None:
             # The field has an analyzer of the user's, which needs words.
             return f'{{"match":{{{as_json(field)}:{as_json(" ".join(term for term, _ in first))}}}}}'

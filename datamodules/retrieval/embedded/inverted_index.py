@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 from xxhash import xxh3_64_intdigest
 
 from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, check_starts, damaged, map_array
+from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import consecutive, offsets_of
 from datamodules.retrieval.base import Ranking
@@ -265,7 +265,7 @@ def _write_bitmaps(folder: Path) -> None:
             ranks_writer.write(offsets_of(np.bincount(term_rows >> 6, minlength=num_words))[:-1])
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _postings(text_terms: Ints, text_starts: Longs, low: int, starts: Longs) -> tuple[Ints, Ints]:
     """Return rows and frequencies of the terms from `low` on; the postings of term low + i begin at `starts[i]`."""
     terms, size = len(starts) - 1, starts[-1]
@@ -287,7 +287,7 @@ def _postings(text_terms: Ints, text_starts: Longs, low: int, starts: Longs) -> 
     return rows, frequencies
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _score(
     rows: Ints,
     frequencies: Ints,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.compiled import njit
 from datamodules.retrieval.base import Ranking
 
 
@@ -65,7 +65,7 @@ def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float
     return np.asarray(np.log(mu / (LENGTHS + mu)))
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32:
     """Return the contribution of a term to BM25; weights of `term_weights` and `length_weights`."""
     weight = np.float32(term_weight)
@@ -74,7 +74,7 @@ def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32
     return share
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def lm_dirichlet(term_weight: float, length_weight: float, frequency: int) -> np.float32:
     """Return the contribution of a term to LMDirichlet; never negative."""
     share: np.float32 = np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))

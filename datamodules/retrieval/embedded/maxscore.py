@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW
 from datamodules.retrieval.embedded.inverted_index import Floats, Ints, InvertedIndex, Longs, Words
 
@@ -40,7 +40,7 @@ class Queries(NamedTuple):
     excluded: Longs
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs, Ints, Floats, bool]:
     """Return starts, terms and counts of `Queries`, and whether a query had more than `most` different terms."""
     query_starts = np.zeros(len(starts), np.int64)
@@ -90,7 +90,7 @@ class _Terms(NamedTuple):
 # are called once a window, and arrays to those for one text.
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def search(index: InvertedIndex, queries: Queries, first: int, keys: Longs, zero_hits: bool) -> None:
     """Replace the zeros `keys` [m, k] by the keys of the hits of m queries from `first` on, see `Hits.of_keys`.
 
@@ -109,7 +109,7 @@ def search(index: InvertedIndex, queries: Queries, first: int, keys: Longs, zero
             _add_zero_hits(index, terms.ids, excluded, heap, size)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats) -> _Terms:
     order = np.argsort(-(index.term_best[ids] * counts))
     ids, counts = ids[order], counts[order]
@@ -120,7 +120,7 @@ def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats) -> _Terms:
     return _Terms(ids, counts, rest, begins, begins.copy(), index.posting_starts[ids + 1])
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _search(
     index: InvertedIndex, terms: _Terms, excluded: Longs, heap: Longs, window: Floats, touched: Ints
 ) -> int:
@@ -148,7 +148,7 @@ def _search(
     return size
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _threshold(heap: Longs, size: int) -> np.float32:
     """Return the score that a hit must reach: the k-th best one less the margin, 0 while there are fewer hits."""
     worst = np.int32(heap[0] >> 32).view(np.float32)
@@ -156,7 +156,7 @@ def _threshold(heap: Longs, size: int) -> np.float32:
     return least
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _locate(index: InvertedIndex, terms: _Terms, essential: int, low: int, high: int) -> int:
     """Find the postings of the essential terms in the texts low..high and return their number."""
     rows, begins, ends, stops = index.posting_rows, terms.begins, terms.ends, terms.stops
@@ -169,7 +169,7 @@ def _locate(index: InvertedIndex, terms: _Terms, essential: int, low: int, high:
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _add(
     index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats, touched: Ints, few: bool
 ) -> int:
@@ -187,7 +187,7 @@ def _add(
     return size
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _choose(
     index: InvertedIndex,
     terms: _Terms,
@@ -235,7 +235,7 @@ def _choose(
     return size
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, stop: int, row: int) -> int:
     """Return the position of a row in the postings start..stop, with a bitmap from word `first` on; -1 = missing."""
     word, bit = first + (row >> 6), np.uint64(row & 63)
@@ -247,7 +247,7 @@ def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, stop: int
     return position if start <= position < stop else -1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
     """Return the first position in low..high with a row >= `row`."""
     while low < high:
@@ -259,7 +259,7 @@ def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
     return low
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _above(window: Floats, size: int, least: np.float32, touched: Ints) -> int:
     """List the positions of the window that are positive and >= least, and return their number."""
     count = 0
@@ -278,7 +278,7 @@ def _above(window: Floats, size: int, least: np.float32, touched: Ints) -> int:
     return count
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _ones(word: np.uint64) -> np.int64:
     """Return the number of bits that are set."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
@@ -289,7 +289,7 @@ def _ones(word: np.uint64) -> np.int64:
     return ones
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _push(heap: Longs, size: int, key: np.int64) -> int:
     """Add a key to the heap, whose top is the worst hit, and return the new size; a full heap loses its top."""
     if size == len(heap):
@@ -303,7 +303,7 @@ def _push(heap: Longs, size: int, key: np.int64) -> int:
     return size + 1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _replace_top(heap: Longs, key: np.int64) -> None:
     slot, child = 0, 1
     while child < len(heap):
@@ -316,7 +316,7 @@ def _replace_top(heap: Longs, key: np.int64) -> None:
     heap[slot] = key
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, keys: Longs, size: int) -> None:
     """Append texts with a term of the query but score 0 (LMDirichlet): hits for Lucene, in row order."""
     texts, starts, rows = len(index.text_starts) - 1, index.posting_starts, index.posting_rows

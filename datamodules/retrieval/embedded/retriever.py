@@ -16,16 +16,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import (
-    MAX_QUERY_TERMS,
-    AnalyzerName,
-    ExcludedRows,
-    Hits,
-    TermRetriever,
-    check_search,
-    joined_rows,
-    warn_of_long_query,
-)
+from datamodules.retrieval import base
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
@@ -39,7 +30,7 @@ _MOST_CACHES = 4
 class _KnownTerms:
     """The terms of earlier queries, and an index's ids of them."""
 
-    def __init__(self, analyzer: AnalyzerName, index: InvertedIndex) -> None:
+    def __init__(self, analyzer: base.AnalyzerName, index: InvertedIndex) -> None:
         self.terms, self.index = TermIds(Analyzer(analyzer)), index
         #: int32: the index's id of each of these terms, -1 = not in the collection.
         self.known = np.empty(0, np.int32)
@@ -54,7 +45,7 @@ class _KnownTerms:
         return ids, starts
 
 
-class EmbeddedRetriever(TermRetriever, FolderRetriever[InvertedIndex]):
+class EmbeddedRetriever(base.TermRetriever, FolderRetriever[InvertedIndex]):
     """Ranks like Elasticsearch, without a server: the index is a folder on the local disk.
 
     Args:
@@ -91,13 +82,13 @@ class EmbeddedRetriever(TermRetriever, FolderRetriever[InvertedIndex]):
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_terms": deque(maxlen=_MOST_CACHES)}
 
-    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: base.ExcludedRows | None = None) -> base.Hits:
         """See `Retriever.search`."""
-        check_search(texts, k, exclude)
+        base.check_search(texts, k, exclude)
         index = self._opened()
         keys = np.zeros((len(texts), k), np.int64)
         if k == 0:
-            return Hits.of_keys(keys)
+            return base.Hits.of_keys(keys)
         # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
         zero_hits = self.ranking.similarity == "LMDirichlet"
         jobs = []
@@ -117,10 +108,10 @@ class EmbeddedRetriever(TermRetriever, FolderRetriever[InvertedIndex]):
                         jobs.append(pool.submit(job))
             for submitted in jobs:
                 submitted.result()
-        return Hits.of_keys(keys)
+        return base.Hits.of_keys(keys)
 
     def _queries(
-        self, index: InvertedIndex, texts: Sequence[str], exclude: ExcludedRows | None
+        self, index: InvertedIndex, texts: Sequence[str], exclude: base.ExcludedRows | None
     ) -> maxscore.Queries:
         """Return the queries with the term ids of the index. Each term is looked up once."""
         try:
@@ -130,10 +121,12 @@ class EmbeddedRetriever(TermRetriever, FolderRetriever[InvertedIndex]):
         if cache is None or cache.index is not index:
             cache = _KnownTerms(self.ranking.analyzer, index)
         ids, starts = cache.encode(texts)
-        query_starts, terms, counts, is_cut = maxscore.count_terms(ids, starts, cache.known, MAX_QUERY_TERMS)
+        query_starts, terms, counts, is_cut = maxscore.count_terms(
+            ids, starts, cache.known, base.MAX_QUERY_TERMS
+        )
         if len(cache.known) <= _MOST_TERMS:
             self._terms.append(cache)
         if is_cut and not self._warned:
             self._warned = True
-            warn_of_long_query()
-        return maxscore.Queries(query_starts, terms, counts, *joined_rows(exclude, len(texts)))
+            base.warn_of_long_query()
+        return maxscore.Queries(query_starts, terms, counts, *base.joined_rows(exclude, len(texts)))

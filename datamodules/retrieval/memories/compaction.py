@@ -15,11 +15,9 @@ from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.versions import Version, folder_of, index_fingerprint, index_folder
 
 
-def delete_leftovers(memory: Path, state: PlainDict, retriever: Retriever) -> None:
+def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
     """Delete the folders of killed changes, and of versions that are not kept, with their indexes."""
-    for suffix in ("partial", "replaced", "deleted"):
-        for hidden in [*memory.glob(f".*.{suffix}")]:
-            storage.delete(hidden)
+    storage.delete_leftovers(memory)
     kept = {folder_of(memory, number) for number in range(state["first"], state["version"] + 1)}
     leftovers = set(memory.glob("version-*")) - kept
     # Other memories may begin with the same rows: they share an index on a server.

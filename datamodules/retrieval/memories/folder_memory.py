@@ -20,18 +20,11 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.changes import check_ids, check_kept_labels, check_labels, select_new
-from datamodules.retrieval.memories.compaction import delete_leftovers, delete_removed
+from datamodules.retrieval.memories.compaction import delete_removed, delete_unused
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
-from datamodules.retrieval.memories.versions import (
-    POINTER,
-    Version,
-    folder_of,
-    in_order,
-    pointer_of,
-    read_pointer,
-    write_pointer,
-)
+from datamodules.retrieval.memories.versions import Version
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +46,8 @@ class FolderMemory(Memory):
         """
         self.folder = folder
         self.retriever = retriever
-        self.pointer = pointer or pointer_of(folder)
-        state = read_pointer(folder, self.pointer)
+        self.pointer = pointer or versions.pointer_of(folder)
+        state = versions.read_pointer(folder, self.pointer)
         version = state["version"] if version is None else version
         # The rows of a version beyond the current one are left over from an interrupted change.
         if not 1 <= version <= state["version"]:
@@ -90,7 +83,7 @@ class FolderMemory(Memory):
             state = _built_state(folder, rows.fingerprint)
             if state is None:
                 Version.write_first(folder, rows)
-                (folder / POINTER).unlink(missing_ok=True)  # damaged
+                (folder / versions.POINTER).unlink(missing_ok=True)  # damaged
                 state = {"version": 1, "first": 1, "began_with": rows.fingerprint}
             elif change := "ranking" in state and changed_ranking(state["ranking"], retriever):
                 # For example that of an encoder before it was tuned again.
@@ -103,7 +96,7 @@ class FolderMemory(Memory):
                     retriever.index(collection, index)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
-            write_pointer(folder, {**state, **described})
+            versions.write_pointer(folder, {**state, **described})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path, pointer: Path | None = None, only_current: bool = False) -> FolderMemory:
@@ -116,15 +109,15 @@ class FolderMemory(Memory):
                 partial = folder.with_name(f".{folder.name}.partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
-                    state = read_pointer(self.folder, self.pointer)
+                    state = versions.read_pointer(self.folder, self.pointer)
                     others: list[str] = []
                     if only_current:
-                        current = folder_of(self.folder, state["version"]).name
+                        current = versions.folder_of(self.folder, state["version"]).name
                         others = [each.name for each in self.folder.glob("version-*") if each.name != current]
                         state = {**state, "first": state["version"]}
-                    hidden = shutil.ignore_patterns(".*", POINTER, *others)
+                    hidden = shutil.ignore_patterns(".*", versions.POINTER, *others)
                     shutil.copytree(self.folder, partial, copy_function=storage.link, ignore=hidden)
-                    write_pointer(partial, state, pointer)
+                    versions.write_pointer(partial, state, pointer)
                     for path in (partial, *partial.rglob("*")):
                         storage.sync(path)
                     partial.rename(folder)
@@ -234,7 +227,7 @@ class FolderMemory(Memory):
             first = max(before, self.version - keep + 1)
             if first > before:
                 self._switch({**self._state, "first": first})
-                delete_leftovers(self.folder, self._state, self.retriever)
+                delete_unused(self.folder, self._state, self.retriever)
             delete_removed(self.folder, self._state, self.retriever)
         return int(first - before)
 
@@ -245,21 +238,21 @@ class FolderMemory(Memory):
         Until the pointer is switched, the current version stays current, even if the process is killed.
         """
         with storage.lock(self.folder):
-            state = read_pointer(self.folder, self.pointer)
+            state = versions.read_pointer(self.folder, self.pointer)
             if self._state != state or self.version != state["version"]:
                 self._open(state, Version.open(self.folder, state["version"], contents=True))
-            delete_leftovers(self.folder, state, self.retriever)
+            delete_unused(self.folder, state, self.retriever)
             yield
 
     def _switch(self, state: PlainDict) -> None:
-        write_pointer(self.folder, state, self.pointer)
+        versions.write_pointer(self.folder, state, self.pointer)
         self._state = state
 
     def _write_version(self, new: Rows, order: NDArray[np.int64]) -> None:
         """Write and open the next version, whose rows have these positions among the current and the new ones."""
         before, written = self.opened, Rows(Rows.concat([self.rows, new]).table, str(self.folder))
         known = np.where(order < len(self), order, -1)
-        version = before.write_next(in_order(written, order), known)
+        version = before.write_next(versions.in_order(written, order), known)
         collection, index = version.collection(self.retriever), version.index_folder(self.retriever)
         try:
             self.retriever.update(collection, known, index)
@@ -333,18 +326,18 @@ def changed_ranking(ranking: PlainDict, retriever: Retriever) -> str:
 def _built_state(folder: Path, fingerprint: str) -> PlainDict | None:
     """Return the state of a memory that began with these rows; None if its first version must be written."""
     state: PlainDict = {"version": 1, "first": 1, "began_with": fingerprint}
-    has_pointer = (folder / POINTER).exists()
+    has_pointer = (folder / versions.POINTER).exists()
     try:
         if has_pointer:
-            state = read_pointer(folder)
+            state = versions.read_pointer(folder)
         if state["first"] > 1:
             raise InputError(
                 f"{folder}: its first version was deleted by `zoo memory compact`; build it in another folder"
             )
-        if has_pointer or folder_of(folder, 1).exists():
+        if has_pointer or versions.folder_of(folder, 1).exists():
             Version.open(folder, 1, contents=True, fingerprint=fingerprint)
             return state
     except DamagedError:
-        if folder_of(folder, 2).exists():
+        if versions.folder_of(folder, 2).exists():
             raise
     return None

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from datamodules.core.compiled import njit
 from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.memory import Neighbors
 
@@ -47,7 +47,7 @@ def have_near_duplicates(texts: Iterable[str], neighbors: Neighbors) -> NDArray[
     return near
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _least_hashes(data, ends, factors):  # type: ignore[no-untyped-def]
     least = np.zeros((len(ends) - 1, len(factors)), np.uint32)
     for text in range(len(ends) - 1):

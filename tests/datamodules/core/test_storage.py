@@ -8,28 +8,18 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from datamodules.core import storage
 from datamodules.core.errors import DamagedError, InputError
-from datamodules.core.storage import (
-    MANIFEST,
-    cache_folder,
-    check_folder,
-    contents_of,
-    fingerprint_of,
-    is_whole,
-    lock,
-    named_disk_errors,
-    new_folder,
-)
 from tests.datamodules.corpus import in_processes
 
 
 def build(folder: Path, fingerprint: str = "f", text: str = "some words") -> Path:
-    with lock(folder), new_folder(folder, fingerprint, rows=2) as partial:
+    with storage.lock(folder), storage.new_folder(folder, fingerprint, rows=2) as partial:
         (partial / "words.txt").write_text(text)
         np.save(partial / "numbers.npy", np.arange(5))
     return folder
@@ -48,12 +38,12 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
 
 def test_a_built_folder_is_whole_and_describes_itself(tmp_path: Path) -> None:
     folder = build(tmp_path / "a")
-    manifest = check_folder(folder, "f", contents=True)
+    manifest = storage.check_folder(folder, "f", contents=True)
     assert manifest["rows"] == 2
     assert manifest["files"]["words.txt"]["bytes"] == len("some words")
     assert set(manifest["files"]) == {"words.txt", "numbers.npy"}
-    assert is_whole(folder, "f")
-    assert not is_whole(tmp_path / "b", "f")
+    assert storage.is_whole(folder, "f")
+    assert not storage.is_whole(tmp_path / "b", "f")
     assert entries(tmp_path) == {"a"}
 
 
@@ -62,16 +52,19 @@ def remove(folder: Path) -> None:
 
 
 def write_manifest(contents: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / MANIFEST).write_text(contents)
+    return lambda folder: (folder / storage.MANIFEST).write_text(contents)
 
 
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
         (remove, "a: does not exist"),
-        (lambda folder: (folder / MANIFEST).unlink(), f"a: is unfinished \\(it has no {MANIFEST}\\)"),
+        (
+            lambda folder: (folder / storage.MANIFEST).unlink(),
+            f"a: is unfinished \\(it has no {storage.MANIFEST}\\)",
+        ),
         *(
-            (write_manifest(contents), f"a/{MANIFEST}: damaged")
+            (write_manifest(contents), f"a/{storage.MANIFEST}: damaged")
             for contents in ("", "{", "[]", '{"files": {"a": 1}}', '{"fingerprint": "f"}')
         ),
         (lambda folder: (folder / "words.txt").unlink(), "a/words.txt: damaged .is missing"),
@@ -84,12 +77,12 @@ def write_manifest(contents: str) -> Callable[[Path], object]:
 def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], problem: str) -> None:
     folder = build(tmp_path / "a")
     with pytest.raises(InputError, match="other texts or settings"):
-        check_folder(folder, "g")
+        storage.check_folder(folder, "g")
     damage(folder)
     with pytest.raises(DamagedError, match=problem) as error:
-        check_folder(folder, "f")
+        storage.check_folder(folder, "f")
     one_line(error)
-    assert not is_whole(folder, "f")
+    assert not storage.is_whole(folder, "f")
 
 
 @pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
@@ -100,23 +93,23 @@ def test_a_flipped_bit_is_found_and_named(
     contents = bytearray((folder / name).read_bytes())
     contents[-3] ^= 0b100
     (folder / name).write_bytes(contents)
-    check_folder(folder)  # sizes alone are right
+    storage.check_folder(folder)  # sizes alone are right
     with pytest.raises(DamagedError, match="checksum") as error:
-        check_folder(folder, contents=True)
+        storage.check_folder(folder, contents=True)
     assert str(folder / name) in one_line(error)
-    assert not is_whole(folder, "f")
+    assert not storage.is_whole(folder, "f")
     assert f"{folder / name}: damaged (its checksum has changed); it is built again" in caplog.text
 
 
 def test_every_bit_of_a_manifest_counts(tmp_path: Path) -> None:
     folder = build(tmp_path / "a")
-    whole = (folder / MANIFEST).read_bytes()
+    whole = (folder / storage.MANIFEST).read_bytes()
     for position in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[position] ^= 1
-        (folder / MANIFEST).write_bytes(damaged)
+        (folder / storage.MANIFEST).write_bytes(damaged)
         try:
-            manifest = check_folder(folder, "f")
+            manifest = storage.check_folder(folder, "f")
         except InputError:
             continue
         assert manifest == json.loads(whole)  # only white space has changed
@@ -126,22 +119,22 @@ def test_contents_differ_although_size_and_time_are_the_same(tmp_path: Path) -> 
     file = tmp_path / "table.csv"
     file.write_text("one")
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
-    first, first_folder = contents_of(file), contents_of(tmp_path)
+    first, first_folder = storage.contents_of(file), storage.contents_of(tmp_path)
     file.write_text("two")
     os.utime(file, ns=times)
-    assert contents_of(file) != first
-    assert contents_of(tmp_path) != first_folder
+    assert storage.contents_of(file) != first
+    assert storage.contents_of(tmp_path) != first_folder
     file.write_text("one")
-    assert (contents_of(file), contents_of(tmp_path)) == (first, first_folder)
+    assert (storage.contents_of(file), storage.contents_of(tmp_path)) == (first, first_folder)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "more").write_text("")
-    assert contents_of(tmp_path) != first_folder
-    assert contents_of(tmp_path / "gone") is contents_of(None) is None
+    assert storage.contents_of(tmp_path) != first_folder
+    assert storage.contents_of(tmp_path / "gone") is storage.contents_of(None) is None
 
 
 def test_an_error_while_building_leaves_nothing(tmp_path: Path) -> None:
     def fail() -> None:
-        with lock(tmp_path / "a"), new_folder(tmp_path / "a", "f") as partial:
+        with storage.lock(tmp_path / "a"), storage.new_folder(tmp_path / "a", "f") as partial:
             (partial / "words.txt").write_text("some")
             raise RuntimeError("in the middle")
 
@@ -154,19 +147,19 @@ def test_a_failed_rebuild_keeps_the_old_folder(tmp_path: Path) -> None:
     folder = build(tmp_path / "a", "old")
 
     def fail() -> None:
-        with lock(folder), new_folder(folder, "new"):
+        with storage.lock(folder), storage.new_folder(folder, "new"):
             raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError, match="in the middle"):
         fail()
-    assert is_whole(folder, "old")
+    assert storage.is_whole(folder, "old")
     build(folder, "new", "other words")
-    assert is_whole(folder, "new")
+    assert storage.is_whole(folder, "new")
     assert (folder / "words.txt").read_text() == "other words"
 
 
 def _killed(folder: Path) -> None:
-    with lock(folder), new_folder(folder, "f") as partial:
+    with storage.lock(folder), storage.new_folder(folder, "f") as partial:
         (partial / "words.txt").write_text("some")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -175,7 +168,7 @@ def test_a_killed_build_leaves_no_whole_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     assert in_processes(1, _killed, folder) == [-signal.SIGKILL]
     assert entries(tmp_path) != set()  # the partial folder
-    assert not is_whole(folder, "f")
+    assert not storage.is_whole(folder, "f")
     # The dead process's lock is free, and its partial folder is deleted.
     build(folder)
     assert (folder / "words.txt").read_text() == "some words"
@@ -205,8 +198,8 @@ def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(
 ) -> None:
     folder = build(tmp_path / "a", "old")
     assert in_processes(1, _killed_while_replacing, folder, moves) == [-signal.SIGKILL]
-    with lock(folder):
-        assert is_whole(folder, kept)
+    with storage.lock(folder):
+        assert storage.is_whole(folder, kept)
     build(folder, "new", "other words")
     assert entries(tmp_path) == {"a"}
 
@@ -224,25 +217,25 @@ def test_a_full_disk_is_one_line_that_names_the_folder(
     assert str(tmp_path / "a") in one_line(error)
     monkeypatch.undo()
     assert entries(tmp_path) == set()
-    assert is_whole(build(tmp_path / "a"), "f")
+    assert storage.is_whole(build(tmp_path / "a"), "f")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_a_short_write_of_numpy_is_a_full_disk(tmp_path: Path) -> None:
     # It carries no error number.
-    with pytest.raises(InputError, match="disk is full"), named_disk_errors(tmp_path):
+    with pytest.raises(InputError, match="disk is full"), storage.named_disk_errors(tmp_path):
         np.zeros(1 << 16).tofile("/dev/full")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
 def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path, number: int) -> None:
-    with pytest.raises(InputError, match="no permission") as error, named_disk_errors(tmp_path):
+    with pytest.raises(InputError, match="no permission") as error, storage.named_disk_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert str(tmp_path) in one_line(error)
 
 
 def test_other_errors_are_not_changed(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="went wrong"), named_disk_errors(tmp_path):
+    with pytest.raises(OSError, match="went wrong"), storage.named_disk_errors(tmp_path):
         raise OSError(errno.EIO, "went wrong")
 
 
@@ -255,7 +248,7 @@ def test_a_file_in_the_place_of_the_cache_is_named(tmp_path: Path) -> None:
 
 def _count(folder: Path) -> None:
     for _ in range(20):
-        with lock(folder):
+        with storage.lock(folder):
             path = folder.parent / "count"
             path.write_text(str(int(path.read_text()) + 1))
 
@@ -267,9 +260,9 @@ def test_a_lock_admits_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_depends_on_values_and_not_on_their_order() -> None:
-    assert fingerprint_of({"a": 1, "b": [2]}) == fingerprint_of({"b": [2], "a": 1})
+    assert storage.fingerprint_of({"a": 1, "b": [2]}) == storage.fingerprint_of({"b": [2], "a": 1})
     different = [{"a": 1}, {"a": 2}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": None}]
-    assert len({fingerprint_of(description) for description in different}) == len(different)
+    assert len({storage.fingerprint_of(description) for description in different}) == len(different)
 
 
 def test_the_cache_folder_is_the_option_then_the_environment_then_home(
@@ -277,21 +270,27 @@ def test_the_cache_folder_is_the_option_then_the_environment_then_home(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("ZOO_CACHE_DIR", raising=False)
-    assert cache_folder(None) == tmp_path / "home" / ".cache" / "memory-zoo"
-    assert cache_folder("~/mine") == tmp_path / "home" / "mine"
+    assert storage.cache_folder(None) == tmp_path / "home" / ".cache" / "memory-zoo"
+    assert storage.cache_folder("~/mine") == tmp_path / "home" / "mine"
     monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "environment"))
-    assert cache_folder(None) == tmp_path / "environment"
-    assert cache_folder(tmp_path / "option") == tmp_path / "option"
+    assert storage.cache_folder(None) == tmp_path / "environment"
+    assert storage.cache_folder(tmp_path / "option") == tmp_path / "option"
+    monkeypatch.setattr(Path, "expanduser", Mock(side_effect=RuntimeError("no home directory")))
+    with pytest.raises(InputError, match=r"no home folder/a: .* Choose another --data\.cache_dir"):
+        build(storage.cache_folder(None) / "a")
 
 
 def test_the_manifest_is_readable_json(tmp_path: Path) -> None:
-    text = (build(tmp_path / "a") / MANIFEST).read_text()
+    text = (build(tmp_path / "a") / storage.MANIFEST).read_text()
     assert json.loads(text)["fingerprint"] == "f"
     assert len(text.splitlines()) > 5
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which no file can be created")
 def test_a_lock_that_cannot_be_created_is_an_error() -> None:
-    with pytest.raises(InputError, match="/proc/self/x: can't be made") as error, lock(Path("/proc/self/x")):
+    with (
+        pytest.raises(InputError, match="/proc/self/x: can't be made") as error,
+        storage.lock(Path("/proc/self/x")),
+    ):
         pass
     one_line(error)

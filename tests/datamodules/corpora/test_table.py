@@ -136,6 +136,13 @@ def test_hub_errors_name_the_data_set(hub_folder, rest):
         assert "write hub:NAME" in error(path)
 
 
+def test_scripts_of_data_sets_are_not_run(hub_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_TRUST_REMOTE_CODE", True, raising=False)
+    write(hub_folder / "reviews.py", f"open({str(tmp_path / 'executed')!r}, 'w')")
+    error(f"hub:{hub_folder}")
+    assert not (tmp_path / "executed").exists()
+
+
 # --- columns ------------------------------------------------------------------------------------------------
 
 

@@ -12,16 +12,7 @@ from torch.nn import functional
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from tests.zoo.adapters import CharacterClassification
 from tests.zoo.baselines.helpers import network_of
-from zoo.baselines.character_networks import (
-    RESERVED,
-    VDCNN,
-    CharCNN,
-    CharCRNN,
-    K,
-    RealBatchNorm,
-    k_max_pool,
-    remaining_length,
-)
+from zoo.baselines import character_networks as networks
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassificationSpec, 
 
 def spec_of(num_chars: int, num_classes: int = 4) -> ClassificationSpec:
     labels = [str(number) for number in range(num_classes)]
-    return ClassificationSpec(num_chars + RESERVED, 0, labels, [], 0)
+    return ClassificationSpec(num_chars + networks.RESERVED, 0, labels, [], 0)
 
 
 def ids_of(batch: ClassificationBatch) -> list[list[int]]:
@@ -62,7 +53,7 @@ def test_char_cnn_is_a_plain_one_on_a_reversed_frame(
     made: tuple[ClassificationSpec, ClassificationBatch],
 ) -> None:
     spec, batch = made
-    network = network_of(CharCNN(length=130, filters=5, hidden_size=7), spec)
+    network = network_of(networks.CharCNN(length=130, filters=5, hidden_size=7), spec)
     layers: list[nn.Module] = []
     for convolution, pooling in zip(network.convolutions, (3, 3, 0, 0, 0, 3), strict=True):
         layers += [convolution, nn.ReLU(), *([nn.MaxPool1d(pooling)] if pooling else [])]
@@ -80,9 +71,9 @@ def test_char_cnn_is_a_plain_one_on_a_reversed_frame(
 
 def test_char_cnn_has_the_papers_sizes() -> None:
     # Section 2.3: (1014 - 96) / 27 frames; Tables 1 and 2, an alphabet of 70 (Section 2.2).
-    assert remaining_length(1014) == 34
+    assert networks.remaining_length(1014) == 34
     for filters, hidden in ((256, 1024), (1024, 2048)):
-        network = empty_network_of(CharCNN(filters=filters, hidden_size=hidden), spec_of(70))
+        network = empty_network_of(networks.CharCNN(filters=filters, hidden_size=hidden), spec_of(70))
         convolutions = (70 * 7 + 1) * filters + (filters * 7 + 1) * filters + 4 * (filters * 3 + 1) * filters
         linear = (34 * filters + 1) * hidden + (hidden + 1) * hidden + (hidden + 1) * 4
         assert numbers_in(network) == convolutions + linear
@@ -99,7 +90,7 @@ def plain_pool(states: Tensor) -> Tensor:
 
 def test_char_crnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
     spec, batch = made
-    network = network_of(CharCRNN(windows=(5, 2), filters=6, hidden_size=4), spec)
+    network = network_of(networks.CharCRNN(windows=(5, 2), filters=6, hidden_size=4), spec)
     lstm = nn.LSTM(6, 4, bidirectional=True)
     lstm.load_state_dict(network.lstm.state_dict())
     expected = []
@@ -117,7 +108,7 @@ def test_char_crnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None
 @pytest.mark.parametrize(("filters", "millions"), [(128, 0.3), (1024, 20)])
 def test_char_crnn_has_the_papers_sizes(filters: int, millions: float) -> None:
     # Table 3: C2R1D128 and C2R1D1024; an alphabet of 96.
-    network = empty_network_of(CharCRNN(filters=filters, hidden_size=filters), spec_of(96))
+    network = empty_network_of(networks.CharCRNN(filters=filters, hidden_size=filters), spec_of(96))
     assert numbers_in(network) / 1e6 == pytest.approx(millions, rel=0.07)
 
 
@@ -126,7 +117,7 @@ def test_char_crnn_has_the_papers_sizes(filters: int, millions: float) -> None:
 
 def test_vdcnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
     spec, batch = made
-    network = network_of(VDCNN(depth=17, filters=3, hidden_size=5), spec)
+    network = network_of(networks.VDCNN(depth=17, filters=3, hidden_size=5), spec)
     for name, buffer in network.named_buffers():
         if "running" in name:
             buffer.uniform_(0.5, 1.5)
@@ -135,7 +126,7 @@ def test_vdcnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
 
 
 def plain_vdcnn(network: Any, ids: list[int]) -> Tensor:
-    pooled = torch.zeros(24, K)
+    pooled = torch.zeros(24, networks.K)
     if ids:
         states = network.lowest(network.characters(torch.tensor(ids)).T)
         for number, block in enumerate(network.blocks):
@@ -147,14 +138,14 @@ def plain_vdcnn(network: Any, ids: list[int]) -> Tensor:
                 states = (states - norm.running_mean[:, None]) * scale[:, None] + norm.bias[:, None]
                 states = states.relu()
         for row, values in enumerate(states.tolist()):
-            kept = sorted(range(len(values)), key=lambda position: -values[position])[:K]
+            kept = sorted(range(len(values)), key=lambda position: -values[position])[: networks.K]
             pooled[row, : len(kept)] = torch.tensor([values[position] for position in sorted(kept)])
     return network.second_hidden(network.hidden(pooled.flatten()).relu()).relu()
 
 
 @pytest.mark.parametrize("depth", [9, 17, 29, 49])
 def test_vdcnn_has_the_papers_depths(depth: int) -> None:
-    network = empty_network_of(VDCNN(depth=depth), spec_of(69))
+    network = empty_network_of(networks.VDCNN(depth=depth), spec_of(69))
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv1d)]
     assert len(convolutions) == depth
     # Section 3.3: 4096 x 2048 and 2048 x 2048.
@@ -166,7 +157,7 @@ def test_batch_statistics_are_those_of_real_positions() -> None:
     torch.manual_seed(1)
     states, lengths = torch.randn(3, 4, 6), torch.tensor([6, 2, 0])
     real = torch.arange(6) < lengths[:, None]
-    norm, plain = RealBatchNorm(4), nn.BatchNorm1d(4)
+    norm, plain = networks.RealBatchNorm(4), nn.BatchNorm1d(4)
     normalized = norm(states, real).transpose(1, 2)
     torch.testing.assert_close(normalized[real], plain(states.transpose(1, 2)[real]))
     assert not normalized[~real].any()
@@ -179,7 +170,10 @@ def test_of_equal_values_the_first_are_kept() -> None:
     states = torch.zeros(1, 1, 20)
     states[0, 0, 15] = 3
     real = torch.ones(1, 20, dtype=torch.bool)
-    assert k_max_pool(states, real)[0, 0].tolist() == [0, 0, 0, 0, 0, 0, 0, 3]
+    assert networks.k_max_pool(states, real)[0, 0].tolist() == [0, 0, 0, 0, 0, 0, 0, 3]
     real[0, 16:] = False
     longer = functional.pad(real, (0, 50))
-    assert torch.equal(k_max_pool(functional.pad(states, (0, 50)), longer), k_max_pool(states, real))
+    assert torch.equal(
+        networks.k_max_pool(functional.pad(states, (0, 50)), longer),
+        networks.k_max_pool(states, real),
+    )

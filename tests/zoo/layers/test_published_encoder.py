@@ -15,15 +15,7 @@ from transformers import AutoModel
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.text.tokenization import TransformersTokenizer
-from tests.sentence_folders import (
-    POOLINGS,
-    plain_pool,
-    unit,
-    write_dense,
-    write_json,
-    write_modules,
-    write_static,
-)
+from tests import sentence_folders as folders
 from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo
 from zoo.layers.encoders import TransformerEncoder, pooling_of, transformer_config_of
 
@@ -43,17 +35,17 @@ def folder(tiny_bert: Path) -> Path:
         ("Dense", "2_Dense"),
         ("Normalize", "3_Normalize"),
     ]
-    write_modules(tiny_bert, modules)
-    write_json(tiny_bert / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
-    write_dense(tiny_bert / "2_Dense", (16, 5), "Tanh")
+    folders.write_modules(tiny_bert, modules)
+    folders.write_json(tiny_bert / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    folders.write_dense(tiny_bert / "2_Dense", (16, 5), "Tanh")
     return tiny_bert
 
 
 @pytest.fixture
 def static(tiny_bert: Path, tmp_path: Path) -> Path:
     """A static encoder."""
-    write_static(tmp_path / "static", tiny_bert)
-    write_modules(tmp_path / "static", [("StaticEmbedding", "")])
+    folders.write_static(tmp_path / "static", tiny_bert)
+    folders.write_modules(tmp_path / "static", [("StaticEmbedding", "")])
     return tmp_path / "static"
 
 
@@ -71,9 +63,9 @@ def restored(encoder: TransformerEncoder) -> TransformerEncoder:
     return again
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", folders.POOLINGS)
 def test_vectors(pooling: str, folder: Path) -> None:
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
     encoder = TransformerEncoder(str(folder))
     vectors = encode(encoder)
     assert vectors.shape == (4, encoder.size) == (4, 5)
@@ -87,19 +79,19 @@ def test_vectors(pooling: str, folder: Path) -> None:
             continue
         with torch.no_grad():
             states = transformer(input_ids=WORD[text[text != 0]][None]).last_hidden_state[0]
-        pooled = torch.tensor(plain_pool(states.tolist(), pooling))
+        pooled = torch.tensor(folders.plain_pool(states.tolist(), pooling))
         expected = torch.tanh(dense["linear.weight"] @ pooled + dense["linear.bias"]).tolist()
-        torch.testing.assert_close(vector, torch.tensor(unit(expected)), atol=1e-5, rtol=0)
+        torch.testing.assert_close(vector, torch.tensor(folders.unit(expected)), atol=1e-5, rtol=0)
     torch.testing.assert_close(encode(restored(encoder)), vectors)
 
 
 def test_an_option_replaces_the_published_pooling(folder: Path) -> None:
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})
     encoder, other = TransformerEncoder(str(folder)), TransformerEncoder(str(folder), pooling="mean")
     mean = encode(other)
     assert not torch.allclose(encode(encoder), mean, atol=1e-3)
     assert pooling_of(encoder) != pooling_of(other)
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     torch.testing.assert_close(encode(TransformerEncoder(str(folder))), mean)
 
 
@@ -111,7 +103,7 @@ def test_a_static_encoder(static: Path) -> None:
     vectors = encode(encoder)
     for text, vector in zip(TEXTS, vectors, strict=True):
         rows = table[WORD[text[text != 0]]].tolist()
-        expected = plain_pool(rows, "mean") if rows else [0.0] * 6
+        expected = folders.plain_pool(rows, "mean") if rows else [0.0] * 6
         torch.testing.assert_close(vector, torch.tensor(expected), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(encode(restored(encoder)), vectors)
     tokenizer = TransformersTokenizer(str(static), lowercase=False)
@@ -139,6 +131,6 @@ def test_a_run_with_a_published_encoder(
 
 
 def test_unknown_modules_are_refused(folder: Path) -> None:
-    write_modules(folder, [("Transformer", ""), ("LSTM", "1_LSTM")])
+    folders.write_modules(folder, [("Transformer", ""), ("LSTM", "1_LSTM")])
     with pytest.raises(InputError, match=r"modules.json: the module .*LSTM"):
         TransformerEncoder(str(folder))

@@ -18,6 +18,7 @@ from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.memory.tuning import fit_again
+from zoo.model_folder.export import export
 from zoo.model_folder.folder import ModelFolder
 
 Run = Callable[..., Path]
@@ -93,7 +94,15 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     # For good: in the memory, and in the members that replace those of the training.
     lines = run_lines(zoo_command, "compact", folder, "--keep=1")
     assert lines[0] == f"{folder / 'model' / 'memory'}: 1 versions deleted, version 2 kept"
-    assert "the training table and its copies in the cache" in lines[1]
+    card = (export(folder, tmp_path / "card") / "README.md").read_text()
+    assert SECRET in (folder / "model" / "vocabulary.json").read_text()
+    for name in ("vocabulary.json", "model.safetensors", "model.json"):
+        assert all(name in text for text in (lines[1], again[-1], card))
+    assert "checkpoints/last.ckpt, the training table and its copies in the cache" in lines[1]
+    assert ["version-1" in line for line in (again[-1], lines[1])] == [True, False]
+    weight = mine.model.network.pool.weights["all"]["lexical"]
+    assert "The weights were fitted to version 2 of the memory: lexical fitted to 40 rows" in card
+    assert f"weights lexical {weight:.2f}" in card
     files = [path for part in ("memory", "fitted") for path in (folder / "model" / part).rglob("*")]
     assert not any(SECRET.encode() in path.read_bytes() for path in files if path.is_file())
     assert zoo.load(folder).predict(TEXTS) == others.predict(TEXTS)

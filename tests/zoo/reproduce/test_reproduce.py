@@ -402,7 +402,7 @@ def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Cal
     ("arguments", "message"),
     [
         (["no-such-table", "--data_dir=data"], r"no-such-table: no such table; there are clickthrough, "),
-        (["absent.yaml", "--data_dir=data"], r"absent.yaml: can't be read"),
+        (["absent.yaml", "--data_dir=data"], r"absent.yaml: no such file"),
         (["small.yaml"], r"give a table and --data_dir"),
         (["--data_dir=data"], r"give a table and --data_dir"),
         (
@@ -434,7 +434,7 @@ def test_bad_input_is_one_line(
     [
         ({"sedes": 3}, "sedes: no such key"),
         ({"base": {"model": {}}}, "base must be a configuration"),
-        ({"base": "absent.yaml"}, "absent.yaml: can't be read"),
+        ({"base": "absent.yaml"}, "absent.yaml: no such file"),
         ({"rows": {"a/b": {}}}, "row a/b: name it with letters"),
         ({"rows": {"a": {"override": {}}}}, "row a: override: no such key"),
         ({"rows": {"a": {"init_from": "b"}, "b": {}}}, "row a: starts from no trained row before it: b"),

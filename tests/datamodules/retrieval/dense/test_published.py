@@ -17,16 +17,8 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
+from tests import sentence_folders as folders
 from tests.datamodules.corpus import labelled_texts
-from tests.sentence_folders import (
-    POOLINGS,
-    plain_pool,
-    unit,
-    write_dense,
-    write_json,
-    write_modules,
-    write_static,
-)
 
 TEXTS, _ = labelled_texts(9)
 
@@ -35,8 +27,10 @@ TEXTS, _ = labelled_texts(9)
 def folder(tmp_path: Path, tiny_encoder: str) -> Path:
     """An encoder with Transformer, Pooling (mean) and Normalize."""
     folder = Path(shutil.copytree(tiny_encoder, tmp_path / "published"))
-    write_modules(folder, [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")])
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    folders.write_modules(
+        folder, [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    )
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
     return folder
 
 
@@ -58,47 +52,47 @@ def states_of(encoder: str, text: str) -> list[list[float]]:
     return states
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", folders.POOLINGS)
 def test_poolings(pooling: Any, folder: Path, tiny_encoder: str) -> None:
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
-    expected = [unit(plain_pool(states_of(tiny_encoder, text), pooling)) for text in TEXTS]
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
+    expected = [folders.unit(folders.plain_pool(states_of(tiny_encoder, text), pooling)) for text in TEXTS]
     np.testing.assert_allclose(encode(folder, TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(encode(Path(tiny_encoder), TEXTS, pooling=pooling), expected, atol=1e-5)
 
 
 def test_dense_layers(folder: Path, tiny_encoder: str) -> None:
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Dense", "3_Dense")]
-    write_modules(folder, modules)
-    write_dense(folder / "2_Dense", (16, 5), "Identity", has_bias=False)
-    write_dense(folder / "3_Dense", (5, 3), "Sigmoid")
+    folders.write_modules(folder, modules)
+    folders.write_dense(folder / "2_Dense", (16, 5), "Identity", has_bias=False)
+    folders.write_dense(folder / "3_Dense", (5, 3), "Sigmoid")
     from safetensors.torch import load_file
 
     first, second = (load_file(folder / name / "model.safetensors") for name in ("2_Dense", "3_Dense"))
     vectors = encode(folder, [*TEXTS, ""])
     for text, vector in zip(TEXTS, vectors, strict=False):
-        pooled = torch.tensor(plain_pool(states_of(tiny_encoder, text), "mean"))
+        pooled = torch.tensor(folders.plain_pool(states_of(tiny_encoder, text), "mean"))
         hidden = first["linear.weight"] @ pooled
         expected = torch.sigmoid(second["linear.weight"] @ hidden + second["linear.bias"])
-        np.testing.assert_allclose(vector, unit(expected.tolist()), atol=1e-5)
+        np.testing.assert_allclose(vector, folders.unit(expected.tolist()), atol=1e-5)
     assert not vectors[-1].any()
 
 
 def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path, tiny_encoder: str) -> None:
     folder = tmp_path / "published"
     shutil.copytree(tiny_encoder, folder / "0_Transformer")
-    write_modules(folder, [("Transformer", "0_Transformer"), ("Pooling", "1_Pooling")])
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    folders.write_modules(folder, [("Transformer", "0_Transformer"), ("Pooling", "1_Pooling")])
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     np.testing.assert_allclose(encode(folder, TEXTS), encode(Path(tiny_encoder), TEXTS), atol=1e-6)
 
 
 def test_a_static_encoder(tmp_path: Path, tiny_encoder: str) -> None:
     folder = tmp_path / "static"
-    table = write_static(folder, Path(tiny_encoder))
-    write_modules(folder, [("StaticEmbedding", "")])
+    table = folders.write_static(folder, Path(tiny_encoder))
+    folders.write_modules(folder, [("StaticEmbedding", "")])
     tokenizer = AutoTokenizer.from_pretrained(tiny_encoder)
     texts = [*TEXTS, " ".join(["lion", "oar"] * 300)]
     ids = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
-    expected = [unit(plain_pool(table[rows].tolist(), "mean")) for rows in ids]
+    expected = [folders.unit(folders.plain_pool(table[rows].tolist(), "mean")) for rows in ids]
     vectors = encode(folder, [*texts, ""])
     np.testing.assert_allclose(vectors[:-1], expected, atol=1e-5)
     assert not vectors[-1].any()
@@ -106,7 +100,7 @@ def test_a_static_encoder(tmp_path: Path, tiny_encoder: str) -> None:
 
 def test_prompts(folder: Path, tiny_encoder: str, tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "warm red ", "document": "near "}, "default_prompt_name": None}
-    write_json(folder / "config_sentence_transformers.json", prompts)
+    folders.write_json(folder / "config_sentence_transformers.json", prompts)
     plain = Path(tiny_encoder)
     queries, documents = (
         encode(plain, [prompt + text for text in TEXTS]) for prompt in ("warm red ", "near ")
@@ -130,15 +124,15 @@ def test_the_ranking_depends_on_the_modules(folder: Path, tiny_encoder: str) -> 
 
     assert DenseRanking(tiny_encoder).describe() == DenseRanking(tiny_encoder, "mean").describe()
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")]
-    write_modules(folder, modules)
-    write_dense(folder / "2_Dense", (16, 3), "Tanh")
+    folders.write_modules(folder, modules)
+    folders.write_dense(folder / "2_Dense", (16, 3), "Tanh")
     before = describe()
     assert describe(pooling="mean") == before
     assert describe(pooling="cls") != before
     assert describe(document_prompt="near ") != before
-    write_dense(folder / "2_Dense", (16, 3), "Tanh")
+    folders.write_dense(folder / "2_Dense", (16, 3), "Tanh")
     assert describe() != before
-    write_dense(folder / "2_Dense", (16, 3), "ReLU")
+    folders.write_dense(folder / "2_Dense", (16, 3), "ReLU")
     other = describe()
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "max"})
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "max"})
     assert describe() != other
