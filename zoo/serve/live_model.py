@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import DamagedError, InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory, UnknownLabels
@@ -67,9 +67,8 @@ class LiveModel:
     def __init__(self, source: str, device: str = "cpu") -> None:
         self.source, self.device = source, device
         self._opening, self._writing = threading.Lock(), threading.Lock()
-        # How like their memories the last texts were, and the held-out rows of a version.
+        # How like their memories the last texts were.
         self._likeness: deque[float] = deque(maxlen=_COMPARED_TEXTS)
-        self._held_out: tuple[Version, list[float]] | None = None
         self._served = self._open()
 
     def current(self) -> Served:
@@ -114,12 +113,10 @@ class LiveModel:
 
     def drift(self) -> PlainDict:
         """Compare the last texts of this process with the held-out rows; see `zoo.tasks.classification.drift`."""
-        served = self.current()
-        if not isinstance(served.predictor, ClassificationPredictor):
+        predictor = self.current().predictor
+        if not isinstance(predictor, ClassificationPredictor):
             raise InputError("drift: only a classifier is compared with its held-out rows")
-        if self._held_out is None or self._held_out[0] != served.version:
-            self._held_out = served.version, served.predictor.held_out_likeness()
-        found = drift(self._held_out[1], list(self._likeness))
+        found = drift(predictor.held_out_likeness(), list(self._likeness))
         return {**found._asdict(), "is_alarm": found.is_alarm, "summary": str(found)}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
@@ -172,5 +169,8 @@ def _reopened(memory: FolderMemory) -> FolderMemory:
 
 
 def _version_of(folder: ModelFolder) -> Version:
-    state = folder.state_file.stat()
+    try:
+        state = folder.state_file.stat()
+    except OSError as error:
+        raise DamagedError(f"{folder.source}: can't be read: {reason(error)}") from error
     return state.st_ino, state.st_mtime_ns, state.st_size

@@ -51,6 +51,10 @@ def test_a_report(
         assert result.code == 0, result.err
         assert verdict in caplog.text + result.err
     predictor = zoo.load(folder)
+    assert predictor.held_out is not None
+    expected = [predictor.likeness(each) for each in predictor.predict(predictor.held_out.texts or [])]
+    predictor.model.network = None  # only the memory is searched
+    assert predictor.held_out_likeness() == expected
     predictor.held_out = None
     with pytest.raises(InputError, match="report: this MemoryEnsemble has no held-out rows"):
         list(predictor.records(str(same), report=True))

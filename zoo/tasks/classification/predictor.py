@@ -217,8 +217,10 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
     def likeness(self, prediction: Prediction) -> float:
         """The likeness of a text to its best memory; see `drift.likeness`."""
         hits = ((memory.retrieval_score, memory.found_by) for memory in prediction.memories)
-        is_lexical = self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
-        return likeness(prediction.text, hits, is_lexical)
+        return likeness(prediction.text, hits, self._is_lexical())
+
+    def _is_lexical(self) -> bool:
+        return self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
 
     def held_out_likeness(self) -> list[float]:
         """The likeness of held-out rows to the present memory, at most 1,000 rows; see `drift`."""
@@ -227,8 +229,11 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
             raise InputError(
                 f"report: needs a memory, and texts that were held out of the training; {TUNE_ADVICE}"
             )
-        predictions = self._predictions(iter(rows.texts[:_MOST_COMPARED]), 256)
-        return [self.likeness(prediction) for prediction in predictions]
+        texts, is_lexical = rows.texts[:_MOST_COMPARED], self._is_lexical()
+        # Predictions would retrieve the same, and take seconds.
+        hits = self.memory.search(texts, self.data.num_retrieved(self.memory))
+        best = np.where(hits.rows >= 0, hits.scores, 0.0).max(axis=1).tolist()
+        return [likeness(text, [(score, None)], is_lexical) for text, score in zip(texts, best, strict=True)]
 
     def _held_out_rows(self) -> HeldOutRows:
         if self.held_out is None:
