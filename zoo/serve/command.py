@@ -91,6 +91,8 @@ def serve(
             factory=True,
             fd=listening.fileno(),
             workers=workers,
+            http="zoo.serve.connections:_Connection",
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -100,8 +102,10 @@ def serve(
 def make_application() -> FastAPI:
     """Load the model in this process, and make its application: uvicorn's factory."""
     from zoo.serve.app import make_app
+    from zoo.serve.connections import log_once_a_minute
 
     _end_with_parent()
+    log_once_a_minute()
     live = _load()
     # What is loaded stays: the garbage collector need not search it.
     gc.collect()

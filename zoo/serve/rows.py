@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from datamodules.core.errors import InputError, check_count
+from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.memories.memory import Neighbors
 
 
@@ -29,7 +28,6 @@ def report_row(memory: Memory, row_id: str, k: int) -> PlainDict | None:
 
     A neighbor votes for its label with the third power of its retrieval score; `votes` are shares, the largest first.
     """
-    check_count("k", k, MOST_HITS)
     if not isinstance(memory, FolderMemory):
         raise InputError(
             f"{memory.location()}: an index of yours; only the rows of a memory folder are audited"
