@@ -1,29 +1,28 @@
-"""The routes of `zoo serve`, which the page `/docs` lists."""
+"""The routes of `zoo serve`, which `/openapi.json` describes."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
-from fastapi.security import HTTPBearer
+from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from datamodules.core.errors import DamagedError, InputError, excerpt, visible
 from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import FolderMemory
+from datamodules.retrieval import FolderMemory, UnknownLabels
 from datamodules.retrieval.base import MOST_HITS
 from zoo import __version__
+from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
 from zoo.serve.limits import HEALTH, LimitedRequests
-from zoo.serve.live_model import LiveModel, add_rows
-from zoo.serve.rows import hits_of, report_row
+from zoo.serve.live_model import LiveModel, hits_of, report_row
 
 #: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
@@ -31,15 +30,6 @@ LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
 _MOST_CHARACTERS = 300_000
 #: Hits of all texts of a request.
 _MOST_HITS = 20_480
-#: The fields of a request for the options that messages of `zoo memory` and `zoo predict` name.
-_FIELDS = {
-    "--unknown_labels skip": "skip_unknown_labels",
-    "--new_labels true": "new_labels",
-    "--new_labels": "new_labels",
-    "--allow_empty_class true": "allow_empty_class",
-    "or name no id column": "or give no ids",
-    "report:": "drift:",
-}
 
 
 def make_app(
@@ -49,15 +39,9 @@ def make_app(
 
     A request has at most `max_texts` texts or rows, and `max_bytes` in its body.
     """
-    # FastAPI's own pages run scripts of another site.
-    app = FastAPI(
-        title="Memory Zoo",
-        version=__version__,
-        description=f"The model {live.source}.",
-        docs_url=None,
-        redoc_url=None,
-        dependencies=[] if key is None else [Depends(HTTPBearer(auto_error=False))],  # for /openapi.json
-    )
+    about = f"The model {live.source}. If the server has a key: `Authorization: Bearer KEY`."
+    # FastAPI's pages (`docs_url`, `redoc_url`) run scripts of another site.
+    app = FastAPI(title="Memory Zoo", version=__version__, description=about, docs_url=None, redoc_url=None)
     app.add_middleware(LimitedRequests, most=max_bytes, key=key)
     if key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
@@ -77,18 +61,6 @@ def make_app(
     def answer(values: PlainDict, headers: Mapping[str, str] | None = None) -> Response:
         """Write an answer of any size in the thread of its request: FastAPI would make all others wait."""
         return Response(json_line(values, live.source), media_type="application/json", headers=headers)
-
-    @app.get("/docs", include_in_schema=False)
-    def docs() -> HTMLResponse:
-        routes = "".join(
-            f"<dt><code>{method.upper()} {escape(path)}</code><dd>{escape(operation['description'])}"
-            for path, methods in app.openapi()["paths"].items()
-            for method, operation in methods.items()
-        )
-        more = 'Fields of requests and answers: <a href="/openapi.json">/openapi.json</a>'
-        return HTMLResponse(
-            f"<!doctype html><title>Memory Zoo</title><h1>{escape(app.description)}</h1><dl>{routes}</dl>{more}"
-        )
 
     @app.get(HEALTH)
     async def health() -> PlainDict:
@@ -114,14 +86,12 @@ def make_app(
     @app.post("/predict")
     def predict(body: Texts) -> Response:
         """Predict: for one `text`, the line that `zoo predict` writes; for `texts`, `predictions` with their lines."""
-        texts = body.all_texts()
-        check_size(texts, "texts")
+        check_size(body.all_texts(), "texts")
         served = live.current()
-        records = live.predict(served, texts, body.max_error, body.confidence, body.label_sets)
+        records = live.predict(served, body)
         if not body.memories:
-            records = [
-                {name: value for name, value in each.items() if name != "memories"} for each in records
-            ]
+            for record in records:
+                record.pop("memories", None)
         headers = {} if served.memory_version is None else {"X-Memory-Version": str(served.memory_version)}
         return answer({"predictions": records} if body.text is None else records[0], headers)
 
@@ -143,34 +113,35 @@ def make_app(
     @app.post("/memory/add")
     def add(body: Added) -> PlainDict:
         """Add rows; when the answer arrives, they are on the disk, and the next prediction uses them."""
-        texts = [row.text for row in body.rows]
+        texts, labels, ids = [row.text for row in body.rows], [row.label for row in body.rows], body.ids()
         check_size(texts, "rows")
-        rows = Rows.from_lists(
-            texts,
-            [row.label for row in body.rows],
-            body.ids(),
-            source="rows to add",
-        )
-        counts, ids = add_rows(live, rows, body.ids() is not None, body.new_labels, body.skip_unknown_labels)
-        return {**counts, "ids": ids}
+        rows = Rows.from_lists(texts, labels, ids, source="rows to add")
+        unknown: UnknownLabels = "skip" if body.skip_unknown_labels else "refuse"
+
+        def change(opened: OpenedMemory) -> PlainDict:
+            memory, allowed = opened.folder, opened.addable_labels(body.new_labels)
+            done = memory.add(rows, allowed, unknown, keep_ids=ids is not None)
+            added = memory.rows.table.column("id").slice(done.rows - done.added)
+            return {**done._asdict(), "ids": added.to_pylist()}
+
+        return live.write(change)
 
     @app.post("/memory/remove")
     def remove(body: Removed) -> PlainDict:
         """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
         check_size(body.ids, "ids")
-        done = live.write(lambda opened: opened.folder.remove(body.ids, body.allow_empty_class))
-        return dict(done._asdict())
+        return live.write(lambda opened: opened.folder.remove(body.ids, body.allow_empty_class)._asdict())
 
     @app.post("/memory/relabel")
     def relabel(body: Labels) -> PlainDict:
         """Give rows other labels: a new version."""
         check_size(list(body.labels), "rows")
-        done = live.write(
-            lambda opened: opened.folder.relabel(
-                body.labels, opened.addable_labels(body.new_labels), body.allow_empty_class
-            )
-        )
-        return dict(done._asdict())
+
+        def change(opened: OpenedMemory) -> PlainDict:
+            allowed = opened.addable_labels(body.new_labels)
+            return opened.folder.relabel(body.labels, allowed, body.allow_empty_class)._asdict()
+
+        return live.write(change)
 
     @app.get("/memory/rows/{row_id:path}")
     def row(row_id: str, k: Annotated[int, Query(ge=1, le=MOST_HITS)] = 10) -> Response:
@@ -187,18 +158,17 @@ def make_app(
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
     """Answer an `InputError`, of the request, of a full disk, or of damaged files; or wrong fields, without values."""
     if isinstance(error, RequestValidationError):
-        problems = [
-            (".".join(map(str, each["loc"][1:])), each["msg"].removeprefix("Value error, "))
-            for each in error.errors()[:5]
-        ]
-        return JSONResponse(
-            {"detail": "; ".join(excerpt(": ".join(filter(None, each))) for each in problems)}, 422
-        )
+        problems = []
+        for each in error.errors()[:5]:
+            field = ".".join(map(str, each["loc"][1:])) or "body"
+            problems.append(excerpt(f"{field}: {each['msg'].removeprefix('Value error, ')}"))
+        return JSONResponse({"detail": "; ".join(problems)}, 422)
     status, detail = 400, visible(str(error))
     if isinstance(error, DamagedError):
         status = 500
     elif isinstance(error.__cause__, OSError):
         status = 507
-    for option, field in _FIELDS.items():
-        detail = detail.replace(option, field)
+    # The same messages are those of commands, which have options.
+    detail = detail.replace("--unknown_labels skip", "skip_unknown_labels").replace("report:", "drift:")
+    detail = re.sub(r"--(\w+)( true)?", r"\1", detail).replace("name no id column", "give no ids")
     return JSONResponse({"detail": detail}, status)

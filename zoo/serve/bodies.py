@@ -48,9 +48,7 @@ class Texts(_OneOrMore):
     """Texts to predict."""
 
     memories: bool = Field(True, description="answer with the memories that the prediction read")
-    max_error: float | None = Field(
-        None, description="abstain (label null) to keep the error below this level"
-    )
+    max_error: float | None = Field(None, description="abstain (label null) for an error below this level")
     confidence: float = Field(0.95, description="of this promise, over the draw of the held-out rows")
     label_sets: float | None = Field(None, description="add the labels that a text may have, at this level")
 
@@ -82,7 +80,7 @@ class Added(Body):
         ids = [row.id for row in self.rows if row.id is not None]
         if len(ids) not in (0, len(self.rows)):
             raise InputError(
-                f"{len(ids)} of {len(self.rows)} rows have an id; give one to all rows, or to none"
+                f"{len(ids)} of {len(self.rows)} rows have an id; give it to all rows, or to none"
             )
         return ids or None
 

@@ -1,14 +1,20 @@
-"""Requests that are refused before a thread works on them: without the key, too large, or too many at once."""
+"""Limits of requests and connections: a process refuses or closes what would hold up others, and logs little of it."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
 import os
+import resource
+import time
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Route that needs no key and waits for no other request.
 HEALTH = "/health"
@@ -16,6 +22,12 @@ HEALTH = "/health"
 MOST_AT_ONCE = 128
 #: Bytes of a refused body that are read.
 _MOST_DROPPED = 100_000_000
+#: A connection is closed if it waits for its client at the beginning and the end of as many seconds.
+SECONDS = 20
+#: Connections of a process, where its limit of open files allows twice as many.
+_MOST_CONNECTIONS = 500
+#: Begin of a message of asyncio, which it would log many thousand times a second.
+_NO_FILES = "socket.accept() out of system resource"
 
 
 class LimitedRequests:
@@ -90,3 +102,55 @@ async def _refuse(refusal: HTTPException, receive: Receive, send: Send, is_whole
         message = await receive()
         left = left - len(message["body"]) if message.get("more_body") else 0
     await send({"type": "http.response.body"})
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if its client is slow, or if there are too many while it waits for its client."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(SECONDS, self._check, self)
+        if len(self.connections) > _most_connections():
+            waiting: list[Any] = [each for each in self.connections if _waits_for_client(each)]
+            min(waiting, key=lambda each: each._timer.when()).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._timer.cancel()
+
+    def _check(self, before: object) -> None:
+        """Close the connection if it waits for its client, and did so in the same request (`before`)."""
+        request = self.cycle if _waits_for_client(self) else self
+        if request is before is not self:
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_later(SECONDS, self._check, request)
+
+
+def _waits_for_client(connection: Any) -> bool:
+    """Return True unless the server has a whole request to answer."""
+    cycle, is_closing = connection.cycle, connection.transport.is_closing()
+    is_idle = cycle is None or cycle.more_body or cycle.response_complete
+    return not is_closing and (is_idle or connection.flow.write_paused)
+
+
+def _most_connections() -> int:
+    """Return the number of connections that leaves half of the process's open files to the model."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)
+
+
+def log_once_a_minute() -> None:
+    """Log each message of uvicorn and of asyncio's sockets at most once a minute; errors of this program always."""
+    last: dict[str, float] = {}
+
+    def is_due(record: logging.LogRecord) -> bool:
+        if record.msg.startswith(_NO_FILES):
+            record.msg, record.exc_info = f"{_NO_FILES}: too many open files (ulimit -n)", None
+        now = time.monotonic()
+        before = last.setdefault(record.msg, -60.0)
+        last[record.msg] = now if now - before >= 60 else before
+        return record.exc_info is not None or now - before >= 60
+
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(is_due)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -29,7 +28,7 @@ import zoo
 from datamodules.retrieval import FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
-from zoo.serve import connections
+from zoo.serve import limits
 from zoo.serve.app import make_app
 from zoo.serve.command import KEY
 from zoo.serve.limits import MOST_AT_ONCE
@@ -235,14 +234,12 @@ def test_a_key_opens_every_route_but_health(live: LiveModel) -> None:
         assert answer.status_code == 401, given
         assert SECRET not in answer.text
         assert client.post("/memory/remove", json={"ids": ["0"]}, headers=headers).status_code == 401
-        assert client.get("/docs", headers=headers).status_code == 401
+        assert client.get("/openapi.json", headers=headers).status_code == 401
     client.headers["Authorization"] = f"Bearer {SECRET}"
     answer = client.get("/version", headers={"Host": "example.org"})
     assert answer.json()["memory_version"] == 1
     assert client.get("/openapi.json").json()["paths"].keys() >= {"/predict", "/memory/rows/{row_id}"}
-    page = client.get("/docs").text
-    assert "POST /memory/relabel" in page
-    assert not re.search("<script|https?:", page)
+    assert client.get("/docs").status_code == 404  # a page with scripts of another site
 
 
 def test_health_waits_for_no_other_request(
@@ -266,9 +263,9 @@ def test_health_waits_for_no_other_request(
 @pytest.fixture
 def port(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Port of a server in this process that closes slow connections after a second or two, and has at most 9."""
-    monkeypatch.setattr(connections, "SECONDS", 1)
-    monkeypatch.setattr(connections, "_MOST_CONNECTIONS", 9)
-    config = uvicorn.Config(make_app(live), port=0, http=connections._Connection, ws="none")
+    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 9)
+    config = uvicorn.Config(make_app(live), port=0, http=limits._Connection, ws="none")
     served, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=served.run, args=([listening],))
     thread.start()
@@ -295,7 +292,7 @@ def test_slow_connections_are_closed(port: int) -> None:
 
 
 def test_messages_that_clients_cause_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    connections.log_once_a_minute()
+    limits.log_once_a_minute()
     for _ in range(3):
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
         logging.getLogger("uvicorn.error").error("Exception", exc_info=ValueError("of this program"))
