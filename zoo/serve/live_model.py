@@ -18,7 +18,7 @@ from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
 from zoo.serve.bodies import Texts
-from zoo.tasks.classification.drift import drift
+from zoo.tasks.classification.held_out import drift
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -100,7 +100,7 @@ class LiveModel:
         return list(map(as_record, predictions))
 
     def drift(self) -> PlainDict:
-        """Compare the last texts of this process with the held-out rows; see `zoo.tasks.classification.drift`."""
+        """Compare the last texts of this process with the held-out rows; see `zoo.tasks.classification.held_out`."""
         predictor = self.current().predictor
         if not isinstance(predictor, ClassificationPredictor):
             raise InputError("drift: only a classifier is compared with its held-out rows")

@@ -13,7 +13,7 @@ from datamodules.core.errors import InputError
 from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
-from zoo.tasks.classification.drift import drift, likeness
+from zoo.tasks.classification.held_out import drift, likeness
 
 
 def test_an_alarm_is_rare_where_nothing_changes() -> None:

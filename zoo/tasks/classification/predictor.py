@@ -32,8 +32,7 @@ from zoo.tasks.classification.abstention import (
     check_level,
     set_threshold,
 )
-from zoo.tasks.classification.drift import drift, likeness
-from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of
+from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of, drift, likeness
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.model import Model
 from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device
@@ -215,7 +214,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         return present
 
     def likeness(self, prediction: Prediction) -> float:
-        """The likeness of a text to its best memory; see `drift.likeness`."""
+        """The likeness of a text to its best memory; see `held_out.likeness`."""
         hits = ((memory.retrieval_score, memory.found_by) for memory in prediction.memories)
         return likeness(prediction.text, hits, self._is_lexical())
 
