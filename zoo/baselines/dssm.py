@@ -116,10 +116,7 @@ class TrigramMatcher(MatchingTask):
     ranking_loss = "softmax"
 
     def __init__(
-        self,
-        hidden_sizes: tuple[int, ...] = (300, 300, 128),
-        num_trigrams: int = 10000,
-        **shared: Any,
+        self, hidden_sizes: tuple[int, ...] = (300, 300, 128), num_trigrams: int = 10000, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 

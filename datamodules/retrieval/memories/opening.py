@@ -19,10 +19,7 @@ def is_memory(location: str | None) -> bool:
 
 
 def open_memory(
-    location: str,
-    retriever: Retriever | None = None,
-    version: int | None = None,
-    pointer: Path | None = None,
+    location: str, retriever: Retriever | None = None, version: int | None = None, pointer: Path | None = None
 ) -> Memory:
     """Open a memory by its `Memory.location`, with the retriever and at the version given or stored in its folder.
 
