@@ -155,9 +155,7 @@ def report_row(memory: Memory, row_id: str, k: int) -> PlainDict | None:
     A neighbor votes for its label with the third power of its retrieval score; `votes` are shares, the largest first.
     """
     if not isinstance(memory, FolderMemory):
-        raise InputError(
-            f"{memory.location()}: an index of yours; only the rows of a memory folder are audited"
-        )
+        raise InputError(f"{memory.location()}: an index of yours; rows of memory folders are audited")
     row = pc.index(memory.rows.table.column("id"), row_id).as_py()
     if row < 0:
         return None

@@ -138,11 +138,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         Args:
             texts: one text or several.
             batch_size: texts that pass through the network together.
-            max_error: see `records`.
-            confidence: see `records`.
-            label_sets: see `records`.
-            memories: see `records`.
-            top: see `records`.
+            max_error, confidence, label_sets, memories, top: see `records`.
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
