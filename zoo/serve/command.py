@@ -120,9 +120,8 @@ def _load() -> LiveModel:
     with searched(modules_in):
         import_module(module)  # of a model of the user's own
     live = LiveModel(model, device)
-    next(
-        live.current().predictor.text_records(["warm up"])
-    )  # compiled code is loaded by the first prediction
+    # Compiled code is loaded by the first prediction.
+    list(live.current().predictor.text_records(["warm up"]))
     return live
 
 
@@ -156,10 +155,8 @@ def _check_key(host: str) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 

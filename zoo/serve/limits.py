@@ -55,8 +55,7 @@ class LimitedRequests:
                 is_whole = not message.get("more_body", False)
                 self._check_size(len(body))
             if self.at_work >= MOST_AT_ONCE:
-                detail = f"{self.at_work} requests are at work; send this one again later"
-                raise HTTPException(503, detail, {"Retry-After": "2"})
+                raise HTTPException(503, "the server is busy; send it again later", {"Retry-After": "2"})
         except HTTPException as refusal:
             await _refuse(refusal, receive, send, is_whole)
             return
@@ -87,8 +86,7 @@ class LimitedRequests:
 
     def _check_size(self, size: int) -> None:
         if size > self.most:
-            detail = f"the body has more than {self.most:,} bytes; send fewer texts in one request"
-            raise HTTPException(413, detail)
+            raise HTTPException(413, f"the body has more than {self.most:,} bytes; send fewer texts at once")
 
 
 async def _refuse(refusal: HTTPException, receive: Receive, send: Send, is_whole: bool) -> None:
@@ -145,12 +143,12 @@ def log_once_a_minute() -> None:
     last: dict[str, float] = {}
 
     def is_due(record: logging.LogRecord) -> bool:
-        if record.msg.startswith(_NO_FILES):
+        if (message := str(record.msg)).startswith(_NO_FILES):
             record.msg, record.exc_info = f"{_NO_FILES}: too many open files (ulimit -n)", None
         now = time.monotonic()
-        before = last.setdefault(record.msg, -60.0)
-        last[record.msg] = now if now - before >= 60 else before
-        return record.exc_info is not None or now - before >= 60
+        if is_first := now - last.get(message, -60.0) >= 60:
+            last[message] = now
+        return is_first or record.exc_info is not None
 
     for name in ("asyncio", "uvicorn.error"):
         logging.getLogger(name).addFilter(is_due)

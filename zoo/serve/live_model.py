@@ -140,11 +140,7 @@ def hits_of(neighbors: Neighbors) -> list[list[PlainDict]]:
     """The memories of each text, best first."""
     table = neighbors.memories.table.to_pylist()
     return [
-        [
-            {**table[row], "retrieval_score": score}
-            for row, score in zip(rows, scores, strict=True)
-            if row >= 0
-        ]
+        [{**table[i], "retrieval_score": score} for i, score in zip(rows, scores, strict=True) if i >= 0]
         for rows, scores in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
     ]
 

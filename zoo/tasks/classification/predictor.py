@@ -221,9 +221,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         """The likeness of held-out rows to the present memory, at most 1,000 rows; see `drift`."""
         rows = self._held_out_rows()
         if self.memory is None or rows.texts is None:
-            raise InputError(
-                f"report: needs a memory, and texts that were held out of the training; {TUNE_ADVICE}"
-            )
+            raise InputError(f"report: needs a memory, and texts held out of the training; {TUNE_ADVICE}")
         texts, is_lexical = rows.texts[:_MOST_COMPARED], self._is_lexical()
         # Predictions would retrieve the same, and take seconds.
         hits = self.memory.search(texts, self.data.num_retrieved(self.memory))
