@@ -100,11 +100,7 @@ CASES: Cases = {
         "header": Case(False, {**NUMBERED, "header": True}),
         "quotes": Case(False, {**NUMBERED, "train_file": "quoted.csv"}),
     },
-    "TextOptions": {
-        "max_length": Case(3),
-        "memory_max_length": Case(3),
-        "text_column": Case("other_text"),
-    },
+    "TextOptions": {"max_length": Case(3), "memory_max_length": Case(3), "text_column": Case("other_text")},
     "ClassificationOptions": {
         "rows_per_class": Case(5),
         "class_names": Case("names.txt", {"label_column": "number"}),
@@ -208,10 +204,7 @@ RETRIEVER_CASES: Cases = {
         "depth": Case(5),
         "encoder": Case("other-bert"),
     },
-    "ServerRetriever": dict.fromkeys(
-        ("url", "index_prefix", "shards", "timeout", "threads"),
-        OF_A_SERVER,
-    ),
+    "ServerRetriever": dict.fromkeys(("url", "index_prefix", "shards", "timeout", "threads"), OF_A_SERVER),
     "ElasticsearchRetriever": dict.fromkeys(
         (
             *("similarity", "analyzer", "k1", "b", "mu"),

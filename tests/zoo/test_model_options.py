@@ -81,9 +81,7 @@ CASES: Cases = {
         "learning_rates": Case({"*": 0.5}, effect=REFUSED),
         "compile": Case("inductor", effect=REFUSED),
     },
-    "ReadsWordVectors": {
-        "train_word_vectors": Case(True, data={"word_vectors": VECTORS}),
-    },
+    "ReadsWordVectors": {"train_word_vectors": Case(True, data={"word_vectors": VECTORS})},
     "ReadsSpelling": {
         "characters": Case(False, {"characters": True}),
         "char_hidden_size": Case(5, {"characters": True}),
@@ -122,10 +120,7 @@ CASES: Cases = {
     },
     "MatchingTask": {"loss": Case("cross_entropy"), "margin": Case(30.0, {"loss": "hinge"})},
     "RetrievalTask": {"mix_retriever": Case(True, data={"num_hits": 5})},
-    "TransformerMatcher": {
-        "transformer": Case("other-bert"),
-        "pooling": Case("max", {"mode": "bi"}),
-    },
+    "TransformerMatcher": {"transformer": Case("other-bert"), "pooling": Case("max", {"mode": "bi"})},
     "CharCNN": {"length": Case(140, effect=REFUSED)},
     "RetrievalBM25": {"analyzer": Case("english")},
     "RetrievalULM": {"analyzer": Case("english")},

@@ -196,7 +196,6 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         ("/predict", {"texts": ["a", long]}, 422, "texts.1: String should have at most 100000"),
         ("/predict", {"texts": [long[:100_000]] * 3 + ["a"]}, 413, "300,001 characters"),
         ("/predict", {"text": " \n"}, 422, "text: is empty"),
-        ("/predict", {"text": "a", "max_error": 2}, 400, "max_error=2"),
         ("/predict", {"text": "a", "max_error": 0.001}, 400, "max_error=0.001"),
         ("/search", {"texts": ["a"] * 3, "k": 9_000}, 413, "27,000 hits"),
         ("/search", {"text": "a", "k": 0}, 422, "k: Input should be greater"),
@@ -204,8 +203,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         ("/memory/add", {"rows": []}, 422, "at least 1"),
         ("/memory/add", {"rows": [{"text": "x", "label": "unheard"}]}, 400, "rows with skip_unknown_labels"),
         ("/memory/add", {"rows": [{"text": "x", "label": name}]}, 422, "rows.0.label: String should have at"),
-        ("/memory/add", {"rows": [{**NEW, "id": ""}]}, 422, "rows.0.id: is empty"),
-        ("/memory/add", {"rows": [{**NEW, "text": " "}]}, 422, "rows.0.text: is empty"),
+        ("/memory/add", {"rows": [{"text": "", "id": " "}]}, 422, "or omit it; rows.0.id: is empty"),
         ("/memory/relabel", {"labels": {"0": ""}}, 422, "labels.0: is empty"),
         ("/memory/add", {"rows": [{"text": "x"}]}, 400, "label"),
         ("/memory/add", {"rows": [{**NEW, "id": "a"}, {**NEW, "text": "y"}]}, 400, "to all rows"),
@@ -216,8 +214,8 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         assert ("--" in answer.text, len(answer.text) < 500) == (False, True)
     assert "k: Input" in client.get("/memory/rows/0", params={"k": 0}).json()["detail"]
     # A body without a length is counted as it arrives; a page of another site sends no JSON, and has another name.
-    chunks = client.post("/predict", content=iter([b" " * 300_000] * 9), headers=json_type)
-    assert chunks.status_code == 413
+    chunks = iter([b" " * 300_000] * 9)
+    assert client.post("/predict", content=chunks, headers=json_type).status_code == 413
     assert client.post("/predict", content='{"text": "a"}').status_code == 415
     assert client.post("/predict", json={"text": "a"}, headers={"Host": "example.org"}).status_code == 400
     assert client.post("/predict", content='{"text": "\\ud800"}', headers=json_type).status_code in (200, 422)
@@ -236,15 +234,12 @@ def test_a_key_opens_every_route_but_health(live: LiveModel) -> None:
         assert client.post("/memory/remove", json={"ids": ["0"]}, headers=headers).status_code == 401
         assert client.get("/openapi.json", headers=headers).status_code == 401
     client.headers["Authorization"] = f"Bearer {SECRET}"
-    answer = client.get("/version", headers={"Host": "example.org"})
-    assert answer.json()["memory_version"] == 1
+    assert client.get("/version", headers={"Host": "example.org"}).json()["memory_version"] == 1
     assert client.get("/openapi.json").json()["paths"].keys() >= {"/predict", "/memory/rows/{row_id}"}
     assert client.get("/docs").status_code == 404  # a page with scripts of another site
 
 
-def test_health_waits_for_no_other_request(
-    folder: Path, live: LiveModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_waits_for_nothing(folder: Path, live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread of the server is in use by a prediction, and further requests wait for one."""
     may_end = threading.Event()
     monkeypatch.setattr(live, "predict", lambda *_: may_end.wait(60) and [{}])
@@ -291,7 +286,11 @@ def test_slow_connections_are_closed(port: int) -> None:
         assert connection.recv(12) == b"HTTP/1.1 413"
 
 
-def test_messages_that_clients_cause_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_that_clients_cause_are_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("asyncio", "uvicorn.error"):
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
     limits.log_once_a_minute()
     for _ in range(3):
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
@@ -328,8 +327,7 @@ def test_a_retriever_without_index_leaves_the_index_of_the_other(live: LiveModel
 def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server of two processes, and its URL."""
     command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     yield process, process.stdout.readline().split()[1]
     process.kill()
@@ -341,8 +339,7 @@ def test_a_model_that_cannot_be_loaded_ends_all_processes(folder: Path) -> None:
     weights = folder / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (result.returncode, result.stderr.count("damaged")) == (2, 1), result.stderr
 
 
