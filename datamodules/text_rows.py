@@ -159,7 +159,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             folder, fingerprint = build_neighbors(
                 table,
                 memory,
-                self._k(memory),
+                self.num_retrieved(memory),
                 excludes_duplicates,
                 self.cache,
                 same_table=same_table,
@@ -173,7 +173,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             parts["duplicates"] = marks.prepare(self.cache)
         return parts
 
-    def _k(self, memory: Memory) -> int:
+    def num_retrieved(self, memory: Memory) -> int:
         """Return the number of memories that are retrieved for a text: at most all rows of a folder."""
         k = self.options.num_memories
         return min(k, max(len(memory), 1)) if isinstance(memory, FolderMemory) else k
@@ -189,7 +189,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            neighbors = memory.search(rows.texts[:], self._k(memory), exclude_duplicates)
+            neighbors = memory.search(rows.texts[:], self.num_retrieved(memory), exclude_duplicates)
             if contents.memory_texts and contents.encoded_memory is None:
                 memory_tokens = self.words.tokenize_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.words.tokenize_now(rows, length), neighbors, memory_tokens)

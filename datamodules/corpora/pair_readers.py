@@ -154,9 +154,7 @@ def id_column_of(path: str | Path) -> Column | AnyOf:
 
 
 def read_identified(
-    path: str | Path,
-    text_column: Column | Sequence[Column] | None = None,
-    id_column: Column | None = None,
+    path: str | Path, text_column: Column | Sequence[Column] | None = None, id_column: Column | None = None
 ) -> Rows:
     """Read texts with ids: a table with columns `id` (see `ID_NAMES`) and `text`, or a .tsv of both without names."""
     ids = id_column_of(path) if id_column is None else id_column

@@ -58,12 +58,7 @@ def test_wandb_offline(fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(WandbLogger, "log_table", log_table)
     # The dashboard's fragment also has the table, which is logged once.
-    fragment = (
-        "--config",
-        "logger/wandb",
-        "--config",
-        "logger/dashboard",
-    )
+    fragment = ("--config", "logger/wandb", "--config", "logger/dashboard")
     run = fit("run", *fragment, "--trainer.max_epochs=2")
     assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
     assert [table["key"] for table in tables] == 2 * ["val/predictions", "val/wrong"]

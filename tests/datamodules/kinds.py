@@ -81,11 +81,7 @@ def clickthrough(folder: Path) -> Kind[ClickthroughDataModule]:
     """A collection, of whose queries a fifth are validation queries."""
     collection = write_collection(folder / "clicks", documents=50, queries=30, seed=2)
     return Kind(
-        ClickthroughDataModule,
-        folder,
-        document_column="title",
-        validation_split=0.2,
-        **collection.options(),
+        ClickthroughDataModule, folder, document_column="title", validation_split=0.2, **collection.options()
     )
 
 

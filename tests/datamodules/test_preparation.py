@@ -17,15 +17,7 @@ from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import in_processes
-from tests.datamodules.kinds import (
-    PARTS,
-    Kind,
-    all_batches,
-    are_equal,
-    classification,
-    make_kind,
-    set_stage,
-)
+from tests.datamodules.kinds import PARTS, Kind, all_batches, are_equal, classification, make_kind, set_stage
 
 
 def forbid(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:

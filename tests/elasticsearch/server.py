@@ -180,12 +180,7 @@ def _launch(folders: list[Path], ports: list[int], secured: bool, heap: str) -> 
 
 
 def _start_process(
-    folder: Path,
-    settings: dict[str, object],
-    secured: bool,
-    heap: str,
-    java_home: Path,
-    distribution: Path,
+    folder: Path, settings: dict[str, object], secured: bool, heap: str, java_home: Path, distribution: Path
 ) -> _Started:
     config = folder / "config"
     shutil.rmtree(config, ignore_errors=True)

@@ -232,10 +232,7 @@ def caches(folder: Path, server: str | None) -> Campaign:
 
     def batches(cache: Path) -> list[Any]:
         data = ClassificationDataModule(
-            train_file=str(folder / "train.csv"),
-            validation_split=0.2,
-            num_memories=3,
-            cache_dir=str(cache),
+            train_file=str(folder / "train.csv"), validation_split=0.2, num_memories=3, cache_dir=str(cache)
         )
         data.seed = 0
         data.prepare_data()

@@ -18,10 +18,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "export": (["export", "run", "exported"], "exported"),
     "predict": (["predict", "--ckpt_path=run", "--input=more.csv", "--output=out.jsonl"], "out.jsonl"),
     "test": (["test", "--ckpt_path=run", "--data.test_file=more.csv", "--output=out.json"], "out.json"),
-    "encode": (
-        ["encode", "--ckpt_path=run", "--input=more.csv", "--output=vectors"],
-        "vectors",
-    ),
+    "encode": (["encode", "--ckpt_path=run", "--input=more.csv", "--output=vectors"], "vectors"),
     "memory add": (["memory", "add", "run", "new.csv"], "run/model/memory"),
     "memory tune": (["memory", "tune", "ensemble", "more.csv"], "ensemble/model/state.json"),
 }

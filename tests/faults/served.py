@@ -1,12 +1,17 @@
-"""A server that is killed while clients add rows: every acknowledged row must be there after it starts again."""
+"""A server that is killed while clients add rows: every acknowledged row must be there after it starts again.
+
+It has few descriptors, and slow clients that need more; it answers others, and logs little.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -22,6 +27,7 @@ from tests.zoo.conftest import sentences, write_table
 #: Kills of the server in one case.
 KILLS = 5
 CLIENTS = 2
+SLOW_CLIENTS, FILES = 400, 300
 
 
 def serve(folder: Path, server: str | None) -> Campaign:
@@ -64,11 +70,16 @@ def _lost_rows(work: Path, waits: list[float], workers: int) -> str:
         for client in clients:
             client.join()
     process, port = _start(work, workers)
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(SLOW_CLIENTS)]
     try:
         served = json.loads(_request(port, "GET", "/version"))["rows"]
     finally:
         process.terminate()
         process.wait()
+        for connection in slow:
+            connection.close()
+    if (lines := (work / "log").read_text().count("system resource")) > workers:
+        return f"{lines} lines on {SLOW_CLIENTS} slow clients"
     memory = FolderMemory(work / "run" / "model" / "memory", EmbeddedRetriever())
     added = [text for text in memory.rows.texts if text.startswith("added ")]
     lost, twice = acknowledged - set(added), len(added) - len(set(added))
@@ -78,10 +89,14 @@ def _lost_rows(work: Path, waits: list[float], workers: int) -> str:
 
 
 def _start(work: Path, workers: int) -> tuple[subprocess.Popen[str], int]:
-    process = subprocess.Popen(
-        zoo_command("serve", "run", "--port=0", f"--workers={workers}"),
-        cwd=work, env=environment(work), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+
+    with (work / "log").open("w") as log:
+        process = subprocess.Popen(
+            zoo_command("serve", "run", "--port=0", f"--workers={workers}"), preexec_fn=limit,
+            cwd=work, env=environment(work), stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
     assert process.stdout is not None
     return process, int(process.stdout.readline().split()[1].rpartition(":")[2])
 

@@ -29,11 +29,7 @@ def options_of(folder: Path, *options: object, model: str = "LSTMRNN", hidden_si
     """Of `zoo fit` on a collection that is written into a folder, unless it is there."""
     if not (folder / "corpus.jsonl").exists():
         write_collection(folder, documents=40, queries=24, seed=5)
-    files = {
-        "corpus_file": "corpus.jsonl",
-        "train_queries": "queries.jsonl",
-        "train_judgements": "qrels.tsv",
-    }
+    files = {"corpus_file": "corpus.jsonl", "train_queries": "queries.jsonl", "train_judgements": "qrels.tsv"}
     named = [f"--data.{name}={folder / file}" for name, file in files.items()]
     sizes = [f"--model.hidden_size={hidden_size}"] if model == "LSTMRNN" else []
     sizes += [] if model == "RetrievalBM25" else LEARNING

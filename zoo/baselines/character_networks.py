@@ -133,12 +133,7 @@ class CharCRNNNetwork(TextNetwork):
     """Figure 1 (b): embedding, convolutions with max pooling by 2, the last state of an LSTM in each direction."""
 
     def __init__(
-        self,
-        spec: ClassificationSpec,
-        windows: Sequence[int],
-        filters: int,
-        hidden_size: int,
-        dropout: float,
+        self, spec: ClassificationSpec, windows: Sequence[int], filters: int, hidden_size: int, dropout: float
     ) -> None:
         super().__init__(2 * hidden_size, len(spec.labels), dropout)
         self.characters = nn.Embedding(spec.num_words, CRNN_SIZE, padding_idx=0)

@@ -28,9 +28,8 @@ from datamodules.matching.datamodule import MatchingDataModule
 from datamodules.state import DataState
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
-from zoo.layers.dual_encoder import Tower
+from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.interactions import PairCosine, unit
-from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
@@ -116,10 +115,7 @@ class TrigramMatcher(MatchingTask):
     ranking_loss = "softmax"
 
     def __init__(
-        self,
-        hidden_sizes: tuple[int, ...] = (300, 300, 128),
-        num_trigrams: int = 10000,
-        **shared: Any,
+        self, hidden_sizes: tuple[int, ...] = (300, 300, 128), num_trigrams: int = 10000, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 

@@ -227,12 +227,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
     network: ParagraphNetwork
 
     def __init__(
-        self,
-        vector_size: int = 100,
-        window: int = 5,
-        num_negatives: int = 5,
-        epochs: int = 30,
-        **shared: Any,
+        self, vector_size: int = 100, window: int = 5, num_negatives: int = 5, epochs: int = 30, **shared: Any
     ) -> None:
         """Configure the model; the defaults are those of the LSTM-RNN paper.
 

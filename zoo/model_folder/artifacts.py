@@ -1,4 +1,4 @@
-"""Weights & Biases: a model folder is an artifact of a run."""
+"""Models elsewhere: an artifact of a run of Weights & Biases, or a repository of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wandb import Artifact, Run
 
 _PREFIX = "wandb:"
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _NAME = re.compile(r"wandb:([^/:]+)/([^/:]+)/([\w.-]+)(:[^/:]+)?", re.ASCII)
 
 
@@ -114,3 +115,42 @@ def named_errors(name: str) -> Iterator[None]:
             f"{name}: W&B has no such artifact, refuses, or cannot be reached ({reason(error)[:200]}); check the name,"
             " and log in with `wandb login` or $WANDB_API_KEY"
         ) from error
+
+
+def is_hub_name(source: str) -> bool:
+    """Return True for a possible name of a repository, `user/name`."""
+    return _HUB_NAME.fullmatch(source) is not None and not source.endswith(".ckpt")
+
+
+@cache
+def download_from_hub(name: str) -> Path:
+    """Download the files of a repository, once per process, and return their folder."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(name))
+    except RepositoryNotFoundError as error:
+        raise InputError(
+            f"{name}: no such file or folder, and no such model on the Hugging Face Hub"
+        ) from error
+    except OSError as error:  # of the Hub, of HTTP, or of the cache
+        raise InputError(
+            f"{name}: no such file or folder, and the Hugging Face Hub cannot be reached ({reason(error)[:80]}); check"
+            " the connection or the name. HF_HUB_OFFLINE=1 uses only earlier downloads"
+        ) from error
+
+
+def push_to_hub(folder: Path, name: str, private: bool = False) -> str:
+    """Upload a model folder with the login of `huggingface-cli login` or $HF_TOKEN, and return its URL."""
+    from huggingface_hub import HfApi
+
+    try:
+        api = HfApi()
+        address = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
+    except Exception as error:  # errors of the Hub, of its client and of the HTTP library
+        raise InputError(
+            f"{name}: the Hugging Face Hub refuses or cannot be reached ({reason(error)})"
+        ) from error
+    return str(address)

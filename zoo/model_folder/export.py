@@ -14,7 +14,7 @@ from datamodules.core import storage
 from datamodules.core.errors import InputError, visible
 from datamodules.retrieval import FolderMemory
 from zoo.markdown import code_span
-from zoo.model_folder import artifacts, hub
+from zoo.model_folder import artifacts
 from zoo.model_folder.folder import FITTED, KIND, LEARNED, MEMORY, REPORT, STATE, ModelFolder
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
 from zoo.model_folder.writing import keep_encodings
@@ -131,7 +131,7 @@ def check_target(name: str, private: bool = False) -> None:
         artifacts.check_artifact_name(name, with_version=False)
         if private:
             raise InputError("--private: an artifact is as private as its project in W&B; omit the option")
-    elif not hub.is_hub_name(name):
+    elif not artifacts.is_hub_name(name):
         raise InputError(
             f"--push {name}: write user/name for the Hugging Face Hub, or wandb:entity/project/name for W&B"
         )
@@ -141,7 +141,7 @@ def upload(folder: Path, name: str, private: bool = False) -> str:
     """Upload an exported model, and return its new address."""
     if artifacts.is_artifact_name(name):
         return artifacts.push(folder, name, ModelFolder.open(folder).meta.data.files)
-    return hub.push(folder, name, private)
+    return artifacts.push_to_hub(folder, name, private)
 
 
 def log_run(run: Run, run_dir: Path, name: str) -> None:

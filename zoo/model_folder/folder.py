@@ -13,7 +13,7 @@ from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
 from datamodules.state import DataState
-from zoo.model_folder import artifacts, hub
+from zoo.model_folder import artifacts
 from zoo.model_folder.meta import Meta
 from zoo.model_folder.state import State, with_tensors
 
@@ -173,8 +173,8 @@ def local_path(source: str | Path) -> Path:
         raise InputError(f"{path}: no such model folder")
     if artifacts.is_artifact_name(source):
         return artifacts.download(source)
-    if hub.is_hub_name(source):
-        return hub.download(source)
+    if artifacts.is_hub_name(source):
+        return artifacts.download_from_hub(source)
     raise InputError(f"{path}: no such run folder or model folder")
 
 

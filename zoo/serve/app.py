@@ -1,65 +1,75 @@
-"""The routes of `zoo serve`; FastAPI writes their OpenAPI page, `/docs`."""
+"""The routes of `zoo serve`, which `/openapi.json` describes."""
 
 from __future__ import annotations
 
-import hmac
-from typing import Annotated, Any
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from datamodules.core.errors import DamagedError, InputError, visible
+from datamodules.core.errors import DamagedError, InputError, excerpt, visible
 from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import FolderMemory
+from datamodules.retrieval import FolderMemory, UnknownLabels
+from datamodules.retrieval.base import MOST_HITS
 from zoo import __version__
+from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
-from zoo.serve.limits import LimitedBodies
-from zoo.serve.live_model import LiveModel, add_rows
-from zoo.serve.rows import hits_of, report_row
+from zoo.serve.limits import HEALTH, LimitedRequests
+from zoo.serve.live_model import LiveModel, hits_of, report_row
 
 #: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
+#: Characters of all texts of a request: while it computes, which takes seconds, others wait.
+_MOST_CHARACTERS = 300_000
+#: Hits of all texts of a request.
+_MOST_HITS = 20_480
 
 
 def make_app(
-    live: LiveModel, key: str | None = None, max_texts: int = 1024, max_bytes: int = 8_000_000
+    live: LiveModel, key: str | None = None, max_texts: int = 1024, max_bytes: int = 4_000_000
 ) -> FastAPI:
     """Make the application; with a key, every route but `/health` requires it.
 
     A request has at most `max_texts` texts or rows, and `max_bytes` in its body.
     """
-    app = FastAPI(title="Memory Zoo", version=__version__, description=f"The model {live.source}.")
-    app.add_middleware(LimitedBodies, most=max_bytes)
+    about = f"The model {live.source}. If the server has a key: `Authorization: Bearer KEY`."
+    # FastAPI's pages (`docs_url`, `redoc_url`) run scripts of another site.
+    app = FastAPI(title="Memory Zoo", version=__version__, description=about, docs_url=None, redoc_url=None)
+    app.add_middleware(LimitedRequests, most=max_bytes, key=key)
     if key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     app.add_exception_handler(InputError, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse)
 
-    def check_key(
-        given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-    ) -> None:
-        # `surrogateescape`: any bytes of a header can be compared.
-        sent = b"" if given is None else given.credentials.encode("utf-8", "surrogateescape")
-        if key is not None and not hmac.compare_digest(sent, key.encode()):
-            raise HTTPException(
-                401, "send the key of the server: Authorization: Bearer KEY", {"WWW-Authenticate": "Bearer"}
-            )
+    def check_size(values: Sequence[str], what: str, hits: int = 0) -> None:
+        characters = sum(map(len, values))
+        for number, most, counted in (
+            (len(values), max_texts, what),
+            (characters, _MOST_CHARACTERS, f"characters in {what}"),
+            (len(values) * hits, _MOST_HITS, f"hits (k for each of {what})"),
+        ):
+            if number > most:
+                raise HTTPException(413, f"{number:,} {counted} in one request; send at most {most:,}")
 
-    needs_key = [Depends(check_key)]
+    def answer(values: PlainDict, headers: Mapping[str, str] | None = None) -> Response:
+        """Write an answer of any size in the thread of its request: FastAPI would make all others wait."""
+        return Response(json_line(values, live.source), media_type="application/json", headers=headers)
 
-    def check_number(number: int, what: str) -> None:
-        if number > max_texts:
-            raise HTTPException(413, f"{number} {what} in one request; send at most {max_texts}")
-
-    @app.get("/health")
-    def health() -> PlainDict:
+    @app.get(HEALTH)
+    async def health() -> PlainDict:
         """Return the model and the version of its memory; an error if they can no longer be read."""
-        return {"ready": True, "model": live.source, "memory_version": live.current().memory_version}
+        # Not by FastAPI's threads, which may all be at work.
+        served = await asyncio.to_thread(live.current)
+        return {"ready": True, "model": live.source, "memory_version": served.memory_version}
 
-    @app.get("/version", dependencies=needs_key)
+    @app.get("/version")
     def version() -> PlainDict:
         """Return the versions of the program and the memory, with the number of rows."""
         served = live.current()
@@ -73,84 +83,92 @@ def make_app(
             "rows": len(memory) if isinstance(memory, FolderMemory) else None,
         }
 
-    @app.post("/predict", dependencies=needs_key)
+    @app.post("/predict")
     def predict(body: Texts) -> Response:
         """Predict: for one `text`, the line that `zoo predict` writes; for `texts`, `predictions` with their lines."""
-        texts = body.all_texts()
-        check_number(len(texts), "texts")
+        check_size(body.all_texts(), "texts")
         served = live.current()
-        records = live.predict(served, texts, body.max_error, body.confidence, body.label_sets)
+        records = live.predict(served, body)
         if not body.memories:
-            records = [
-                {name: value for name, value in each.items() if name != "memories"} for each in records
-            ]
-        answer: Any = {"predictions": records} if body.text is None else records[0]
+            for record in records:
+                record.pop("memories", None)
         headers = {} if served.memory_version is None else {"X-Memory-Version": str(served.memory_version)}
-        return Response(json_line(answer, live.source), media_type="application/json", headers=headers)
+        return answer({"predictions": records} if body.text is None else records[0], headers)
 
-    @app.get("/drift", dependencies=needs_key)
+    @app.get("/drift")
     def drift() -> PlainDict:
         """Compare the last texts that this process predicted with the held-out rows: are they of another kind?"""
         return live.drift()
 
-    @app.post("/search", dependencies=needs_key)
-    def search(body: Search) -> PlainDict:
+    @app.post("/search")
+    def search(body: Search) -> Response:
         """Return the best memories for one `text`, or for each of `texts`."""
         texts = body.all_texts()
-        check_number(len(texts), "texts")
+        check_size(texts, "texts", body.k)
         served = live.current()
         hits = hits_of(served.memory.search(texts, body.k, body.exclude_duplicates))
         found: PlainDict = {"hits": hits[0]} if body.text is not None else {"results": hits}
-        return {**found, "memory_version": served.memory_version}
+        return answer({**found, "memory_version": served.memory_version})
 
-    @app.post("/memory/add", dependencies=needs_key)
+    @app.post("/memory/add")
     def add(body: Added) -> PlainDict:
         """Add rows; when the answer arrives, they are on the disk, and the next prediction uses them."""
-        check_number(len(body.rows), "rows")
-        rows = Rows.from_lists(
-            [row.text for row in body.rows],
-            [row.label for row in body.rows],
-            body.ids(),
-            source="rows to add",
-        )
-        counts, ids = add_rows(live, rows, body.ids() is not None, body.new_labels, body.skip_unknown_labels)
-        return {**counts, "ids": ids}
+        texts, labels, ids = [row.text for row in body.rows], [row.label for row in body.rows], body.ids()
+        check_size(texts, "rows")
+        rows = Rows.from_lists(texts, labels, ids, source="rows to add")
+        unknown: UnknownLabels = "skip" if body.skip_unknown_labels else "refuse"
 
-    @app.post("/memory/remove", dependencies=needs_key)
+        def change(opened: OpenedMemory) -> PlainDict:
+            memory, allowed = opened.folder, opened.addable_labels(body.new_labels)
+            done = memory.add(rows, allowed, unknown, keep_ids=ids is not None)
+            added = memory.rows.table.column("id").slice(done.rows - done.added)
+            return {**done._asdict(), "ids": added.to_pylist()}
+
+        return live.write(change)
+
+    @app.post("/memory/remove")
     def remove(body: Removed) -> PlainDict:
         """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
-        check_number(len(body.ids), "ids")
-        done = live.write(lambda opened: opened.folder.remove(body.ids, body.allow_empty_class))
-        return dict(done._asdict())
+        check_size(body.ids, "ids")
+        return live.write(lambda opened: opened.folder.remove(body.ids, body.allow_empty_class)._asdict())
 
-    @app.post("/memory/relabel", dependencies=needs_key)
+    @app.post("/memory/relabel")
     def relabel(body: Labels) -> PlainDict:
         """Give rows other labels: a new version."""
-        check_number(len(body.labels), "rows")
-        done = live.write(
-            lambda opened: opened.folder.relabel(
-                body.labels, opened.addable_labels(body.new_labels), body.allow_empty_class
-            )
-        )
-        return dict(done._asdict())
+        check_size(list(body.labels), "rows")
 
-    @app.get("/memory/rows/{row_id:path}", dependencies=needs_key)
-    def row(row_id: str, k: int = 10) -> PlainDict:
+        def change(opened: OpenedMemory) -> PlainDict:
+            allowed = opened.addable_labels(body.new_labels)
+            return opened.folder.relabel(body.labels, allowed, body.allow_empty_class)._asdict()
+
+        return live.write(change)
+
+    @app.get("/memory/rows/{row_id:path}")
+    def row(row_id: str, k: Annotated[int, Query(ge=1, le=MOST_HITS)] = 10) -> Response:
         """Audit one row: its neighbors without itself and its duplicates, and the label that they vote for."""
         served = live.current()
         report = report_row(served.memory, row_id, k)
         if report is None:
             raise HTTPException(404, f"the memory has no row with the id {row_id!r}")
-        return {**report, "memory_version": served.memory_version}
+        return answer({**report, "memory_version": served.memory_version})
 
     return app
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:
-    """Answer an `InputError`: of the request, of a full disk, or of damaged files."""
-    status = 400
+    """Answer an `InputError`, of the request, of a full disk, or of damaged files; or wrong fields, without values."""
+    if isinstance(error, RequestValidationError):
+        problems = []
+        for each in error.errors()[:5]:
+            field = ".".join(map(str, each["loc"][1:])) or "body"
+            problems.append(excerpt(f"{field}: {each['msg'].removeprefix('Value error, ')}"))
+        return JSONResponse({"detail": "; ".join(problems)}, 422)
+    status, detail = 400, visible(str(error))
     if isinstance(error, DamagedError):
         status = 500
     elif isinstance(error.__cause__, OSError):
         status = 507
-    return JSONResponse({"detail": visible(str(error))}, status)
+    # The same messages are those of commands, which have options.
+    detail = detail.replace("--unknown_labels skip", "skip_unknown_labels").replace("report:", "drift:")
+    detail = re.sub(r"--(\w+)( true)?", r"\1", detail).replace("name no id column", "give no ids")
+    return JSONResponse({"detail": detail}, status)

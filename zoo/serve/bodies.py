@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import MOST_HITS
+
+
+def _filled(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty; give a text, or omit it")
+    return value
+
+
+#: The longest text is far above short ones, about 15,000 words; one text takes less than a second.
+_Text = Annotated[str, Field(max_length=100_000), AfterValidator(_filled)]
+#: A label or an id.
+_Name = Annotated[str, Field(max_length=1_000), AfterValidator(_filled)]
 
 
 class Body(BaseModel):
@@ -16,8 +30,8 @@ class Body(BaseModel):
 
 
 class _OneOrMore(Body):
-    text: str | None = Field(None, description="one text; or give `texts`")
-    texts: list[str] | None = Field(None, description="several texts; or give `text`")
+    text: _Text | None = Field(None, description="one text; or give `texts`")
+    texts: list[_Text] | None = Field(None, description="several texts; or give `text`")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -34,9 +48,7 @@ class Texts(_OneOrMore):
     """Texts to predict."""
 
     memories: bool = Field(True, description="answer with the memories that the prediction read")
-    max_error: float | None = Field(
-        None, description="abstain (label null) to keep the error below this level"
-    )
+    max_error: float | None = Field(None, description="abstain (label null) for an error below this level")
     confidence: float = Field(0.95, description="of this promise, over the draw of the held-out rows")
     label_sets: float | None = Field(None, description="add the labels that a text may have, at this level")
 
@@ -51,9 +63,9 @@ class Search(_OneOrMore):
 class Row(Body):
     """A row for the memory."""
 
-    text: str
-    label: str | None = None
-    id: str | None = None
+    text: _Text
+    label: _Name | None = None
+    id: _Name | None = None
 
 
 class Added(Body):
@@ -68,7 +80,7 @@ class Added(Body):
         ids = [row.id for row in self.rows if row.id is not None]
         if len(ids) not in (0, len(self.rows)):
             raise InputError(
-                f"{len(ids)} of {len(self.rows)} rows have an id; give one to all rows, or to none"
+                f"{len(ids)} of {len(self.rows)} rows have an id; give it to all rows, or to none"
             )
         return ids or None
 
@@ -83,6 +95,6 @@ class Removed(Body):
 class Labels(Body):
     """Rows to relabel."""
 
-    labels: dict[str, str] = Field(min_length=1, description="id of a row: its new label")
+    labels: dict[str, _Name] = Field(min_length=1, description="id of a row: its new label")
     new_labels: bool = Field(False, description="also labels that the model does not know yet")
     allow_empty_class: bool = Field(False, description="also if no row of a label remains")

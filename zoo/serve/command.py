@@ -42,7 +42,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP: predictions with evidence, and a memory that can be searched and edited.
 
-    The routes are described on the page /docs. Rows that were added, removed or relabelled are on the disk when the
+    The routes are described in /openapi.json. Rows that were added, removed or relabelled are on the disk when the
     answer arrives, and the next request to any process uses them. A memory that other runs share is copied next to the
     model at the first change. If the environment has ZOO_SERVE_KEY, requests must send it:
     `Authorization: Bearer KEY`.
@@ -72,25 +72,21 @@ def serve(
 
     with _listen(host, port) as listening:
         kind = model_class(ModelFolder.open(model).meta.model)
-        options = {
-            "model": model,
-            "module": kind.__module__,
-            "modules_in": folder_of(kind),
-            "device": device,
-            "threads": threads,
-        }
-        os.environ[_OPTIONS] = json.dumps(options)  # uvicorn gives none to an application that it makes
+        # Uvicorn gives no options to an application that it makes.
+        os.environ[_OPTIONS] = json.dumps([model, device, threads, kind.__module__, folder_of(kind)])
         if workers > 1:
             # Uvicorn would start processes that cannot load the model again and again. This one keeps nothing of it.
             _load()
             gc.collect()
         address, opened = listening.getsockname(), f"[{host}]" if ":" in host else host
-        print(f"{visible(model)}: http://{opened}:{address[1]} (routes: /docs)", flush=True)
+        print(f"{visible(model)}: http://{opened}:{address[1]} (routes: /openapi.json)", flush=True)
         uvicorn.run(
             f"{__name__}:{make_application.__name__}",
             factory=True,
             fd=listening.fileno(),
             workers=workers,
+            http="zoo.serve.limits:_Connection",
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -100,8 +96,10 @@ def serve(
 def make_application() -> FastAPI:
     """Load the model in this process, and make its application: uvicorn's factory."""
     from zoo.serve.app import make_app
+    from zoo.serve.limits import log_once_a_minute
 
     _end_with_parent()
+    log_once_a_minute()
     live = _load()
     # What is loaded stays: the garbage collector need not search it.
     gc.collect()
@@ -111,18 +109,19 @@ def make_application() -> FastAPI:
 
 def _load() -> LiveModel:
     """Load the model in this process, which only predicts, with one prediction."""
-    options = json.loads(os.environ[_OPTIONS])
+    model, device, threads, module, modules_in = json.loads(os.environ[_OPTIONS])
     predict_only()
     import torch
 
     from zoo.serve.live_model import LiveModel
 
-    torch.set_num_threads(options["threads"])
+    torch.set_num_threads(threads)
     _share_heaps()
-    with searched(options["modules_in"]):
-        import_module(options["module"])  # of a model of the user's own
-    live = LiveModel(options["model"], options["device"])
-    live.current().records(["warm up"])  # compiled code is loaded by the first prediction
+    with searched(modules_in):
+        import_module(module)  # of a model of the user's own
+    live = LiveModel(model, device)
+    # Compiled code is loaded by the first prediction.
+    list(live.current().predictor.text_records(["warm up"]))
     return live
 
 
@@ -156,10 +155,8 @@ def _check_key(host: str) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -1,48 +1,154 @@
-"""Bodies that are too large, or no JSON, are refused before they are read."""
+"""Limits of requests and connections: a process refuses or closes what would hold up others, and logs little of it."""
 
 from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import resource
+import time
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: Route that needs no key and waits for no other request.
+HEALTH = "/health"
+#: Requests that a process works on at once; further ones would only wait for a thread.
+MOST_AT_ONCE = 128
+#: Bytes of a refused body that are read.
+_MOST_DROPPED = 100_000_000
+#: A connection is closed if it waits for its client at the beginning and the end of as many seconds.
+SECONDS = 20
+#: Connections of a process, where its limit of open files allows twice as many.
+_MOST_CONNECTIONS = 500
+#: Begin of a message of asyncio, which it would log many thousand times a second.
+_NO_FILES = "socket.accept() out of system resource"
 
 
-class LimitedBodies:
-    """Middleware: at most this many bytes, counted as they arrive, since a header may be missing or wrong.
+class LimitedRequests:
+    """Middleware that passes on whole bodies of at most `most` bytes, counted as they arrive: headers may be wrong.
 
     A body must name its type, application/json: browsers send no such request for the page of another site.
     """
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self.app, self.most = app, most
+    def __init__(self, app: ASGIApp, most: int, key: str | None) -> None:
+        self.app, self.most, self.key, self.at_work = app, most, key, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["type"] != "http" or scope["path"] == HEALTH:
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        too_large = f"the body has more than {self.most:,} bytes; send fewer texts in one request"
-        seen = 0
+        body, is_whole = bytearray(), False
+        try:
+            self._check(scope["method"], Headers(scope=scope))
+            while not is_whole:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return
+                body += message["body"]
+                is_whole = not message.get("more_body", False)
+                self._check_size(len(body))
+            if self.at_work >= MOST_AT_ONCE:
+                raise HTTPException(503, "the server is busy; send it again later", {"Retry-After": "2"})
+        except HTTPException as refusal:
+            await _refuse(refusal, receive, send, is_whole)
+            return
+        messages: list[Message] = [{"type": "http.request", "body": bytes(body)}]
 
-        async def counting() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self.most:
-                raise HTTPException(413, too_large)  # answered by FastAPI, which reads the body
-            return message
+        async def whole() -> Message:
+            return messages.pop() if messages else await receive()
 
-        answer: ASGIApp = self.app
-        length = headers.get("content-length", "")
+        self.at_work += 1
+        try:
+            await self.app(scope, whole, send)
+        finally:
+            self.at_work -= 1
+
+    def _check(self, method: str, headers: Headers) -> None:
+        scheme, _, sent = headers.get("authorization", "").partition(" ")
+        # As bytes: those of a header need not be UTF-8.
+        is_key = hmac.compare_digest(sent.encode("latin-1"), os.fsencode(self.key or ""))
+        if self.key is not None and not (is_key and scheme.lower() == "bearer"):
+            advice = "send the key of the server: Authorization: Bearer KEY"
+            raise HTTPException(401, advice, {"WWW-Authenticate": "Bearer"})
+        if method in ("GET", "HEAD", "OPTIONS"):
+            return
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            answer = _refusal(415, "send JSON, with the header Content-Type: application/json")
-        elif length.isdecimal() and int(length) > self.most:
-            answer = _refusal(413, too_large)
-        await answer(scope, counting, send)
+            raise HTTPException(415, "send JSON, with the header Content-Type: application/json")
+        length = headers.get("content-length", "")
+        self._check_size(int(length) if length.isdecimal() else 0)
+
+    def _check_size(self, size: int) -> None:
+        if size > self.most:
+            raise HTTPException(413, f"the body has more than {self.most:,} bytes; send fewer texts at once")
 
 
-def _refusal(status: int, detail: str) -> JSONResponse:
-    # The rest of the body is not read: the connection cannot be used again.
-    return JSONResponse({"detail": detail}, status, {"Connection": "close"})
+async def _refuse(refusal: HTTPException, receive: Receive, send: Send, is_whole: bool) -> None:
+    """Answer, then drop what else arrives: a client that is still sending would find the connection reset."""
+    headers = {"Connection": "close", **(refusal.headers or {})}
+    answer = JSONResponse({"detail": refusal.detail}, refusal.status_code, headers)
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    left = 0 if is_whole else _MOST_DROPPED
+    while left > 0:
+        message = await receive()
+        left = left - len(message["body"]) if message.get("more_body") else 0
+    await send({"type": "http.response.body"})
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if its client is slow, or if there are too many while it waits for its client."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(SECONDS, self._check, self)
+        if len(self.connections) > _most_connections():
+            waiting: list[Any] = [each for each in self.connections if _waits_for_client(each)]
+            min(waiting, key=lambda each: each._timer.when()).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._timer.cancel()
+
+    def _check(self, before: object) -> None:
+        """Close the connection if it waits for its client, and did so in the same request (`before`)."""
+        request = self.cycle if _waits_for_client(self) else self
+        if request is before is not self:
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_later(SECONDS, self._check, request)
+
+
+def _waits_for_client(connection: Any) -> bool:
+    """Return True unless the server has a whole request to answer."""
+    cycle, is_closing = connection.cycle, connection.transport.is_closing()
+    is_idle = cycle is None or cycle.more_body or cycle.response_complete
+    return not is_closing and (is_idle or connection.flow.write_paused)
+
+
+def _most_connections() -> int:
+    """Return the number of connections that leaves half of the process's open files to the model."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)
+
+
+def log_once_a_minute() -> None:
+    """Log each message of uvicorn and of asyncio's sockets at most once a minute; errors of this program always."""
+    last: dict[str, float] = {}
+
+    def is_due(record: logging.LogRecord) -> bool:
+        if (message := str(record.msg)).startswith(_NO_FILES):
+            record.msg, record.exc_info = f"{_NO_FILES}: too many open files (ulimit -n)", None
+        now = time.monotonic()
+        if is_first := now - last.get(message, -60.0) >= 60:
+            last[message] = now
+        return is_first or record.exc_info is not None
+
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(is_due)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from datamodules.core.errors import InputError
+import pyarrow.compute as pc
+
+from datamodules.core.errors import DamagedError, InputError, reason
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import Rows
-from datamodules.retrieval import FolderMemory, Memory, UnknownLabels
+from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.memories.memory import Neighbors
 from zoo.loading import load
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
-from zoo.tasks.classification.drift import drift
+from zoo.serve.bodies import Texts
+from zoo.tasks.classification.held_out import drift
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -24,8 +27,6 @@ from zoo.tasks.records import as_record
 _COMPARED_TEXTS = 1000
 
 ResultT = TypeVar("ResultT")
-
-
 #: Inode, time and size of the file of a model's state; another state has other values.
 Version: TypeAlias = tuple[int, int, int]
 
@@ -52,10 +53,6 @@ class Served(NamedTuple):
         memory = self.predictor.memory
         return memory.version if isinstance(memory, FolderMemory) else None
 
-    def records(self, texts: Sequence[str]) -> list[PlainDict]:
-        """The lines of `zoo predict` for texts."""
-        return list(self.predictor.text_records(texts))
-
 
 class LiveModel:
     """The current version of a model, for any number of threads.
@@ -67,9 +64,8 @@ class LiveModel:
     def __init__(self, source: str, device: str = "cpu") -> None:
         self.source, self.device = source, device
         self._opening, self._writing = threading.Lock(), threading.Lock()
-        # How like their memories the last texts were, and the held-out rows of a version.
+        # Of the last texts to their memories.
         self._likeness: deque[float] = deque(maxlen=_COMPARED_TEXTS)
-        self._held_out: tuple[Version, list[float]] | None = None
         self._served = self._open()
 
     def current(self) -> Served:
@@ -92,34 +88,23 @@ class LiveModel:
         # Another process has meanwhile deleted this version (`zoo memory compact`).
         return self.current()
 
-    def predict(
-        self,
-        served: Served,
-        texts: Sequence[str],
-        max_error: float | None = None,
-        confidence: float = 0.95,
-        label_sets: float | None = None,
-    ) -> list[PlainDict]:
-        """The lines of `zoo predict` for texts, with a classifier's options."""
-        predictor = served.predictor
+    def predict(self, served: Served, body: Texts) -> list[PlainDict]:
+        """The lines of `zoo predict` for the texts of a request."""
+        predictor, texts = served.predictor, body.all_texts()
         if not isinstance(predictor, ClassificationPredictor):
-            if max_error is not None or label_sets is not None:
+            if body.max_error is not None or body.label_sets is not None:
                 raise InputError("max_error, label_sets: only a classifier has them")
-            return served.records(texts)
-        predictions = predictor.predict(
-            texts, max_error=max_error, confidence=confidence, label_sets=label_sets
-        )
+            return list(predictor.text_records(texts))
+        predictions = predictor.predict(texts, 256, body.max_error, body.confidence, body.label_sets)
         self._likeness.extend(map(predictor.likeness, predictions))
         return list(map(as_record, predictions))
 
     def drift(self) -> PlainDict:
-        """Compare the last texts of this process with the held-out rows; see `zoo.tasks.classification.drift`."""
-        served = self.current()
-        if not isinstance(served.predictor, ClassificationPredictor):
+        """Compare the last texts of this process with the held-out rows; see `zoo.tasks.classification.held_out`."""
+        predictor = self.current().predictor
+        if not isinstance(predictor, ClassificationPredictor):
             raise InputError("drift: only a classifier is compared with its held-out rows")
-        if self._held_out is None or self._held_out[0] != served.version:
-            self._held_out = served.version, served.predictor.held_out_likeness()
-        found = drift(self._held_out[1], list(self._likeness))
+        found = drift(predictor.held_out_likeness(), list(self._likeness))
         return {**found._asdict(), "is_alarm": found.is_alarm, "summary": str(found)}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
@@ -151,19 +136,45 @@ class LiveModel:
         return served._replace(version=version, predictor=served.predictor.with_memory(_reopened(memory)))
 
 
-def add_rows(
-    live: LiveModel, rows: Rows, keep_ids: bool, new_labels: bool, skip_unknown: bool
-) -> tuple[PlainDict, list[str]]:
-    """Add rows to the memory as `zoo memory add` does; return the counts and the ids of the new rows."""
+def hits_of(neighbors: Neighbors) -> list[list[PlainDict]]:
+    """The memories of each text, best first."""
+    table = neighbors.memories.table.to_pylist()
+    return [
+        [{**table[i], "retrieval_score": score} for i, score in zip(rows, scores, strict=True) if i >= 0]
+        for rows, scores in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
+    ]
 
-    def change(opened: OpenedMemory) -> tuple[PlainDict, list[str]]:
-        memory, labels = opened.folder, opened.addable_labels(new_labels)
-        unknown: UnknownLabels = "skip" if skip_unknown else "refuse"
-        done = memory.add(rows, labels, unknown, keep_ids)
-        ids = memory.rows.table.column("id").slice(done.rows - done.added).to_pylist()
-        return done._asdict(), ids
 
-    return live.write(change)
+def report_row(memory: Memory, row_id: str, k: int) -> PlainDict | None:
+    """A row, its k best neighbors without itself and its duplicates, and their vote; None if there is no such row.
+
+    A neighbor votes for its label with the third power of its retrieval score; `votes` are shares, the largest first.
+    """
+    if not isinstance(memory, FolderMemory):
+        raise InputError(f"{memory.location()}: an index of yours; rows of memory folders are audited")
+    row = pc.index(memory.rows.table.column("id"), row_id).as_py()
+    if row < 0:
+        return None
+    (described,) = memory.rows.select([row]).table.to_pylist()
+    neighbors = memory.search([described["text"]], k, exclude_duplicates=True, own_ids=[row_id])
+    hits = hits_of(neighbors)[0]
+    report: PlainDict = {**described, "neighbors": hits}
+    if described["label"] is None:
+        return report
+    votes = _votes(hits)
+    best = next(iter(votes), None)
+    agrees = None if best is None else best == described["label"]
+    return {**report, "votes": votes, "vote": best, "agrees": agrees}
+
+
+def _votes(hits: list[PlainDict]) -> dict[str, float]:
+    """Label -> share of the vote of hits, best first; see `zoo.layers.vote`."""
+    shares: dict[str, float] = {}
+    for hit in hits:
+        relative = hit["retrieval_score"] / max(hits[0]["retrieval_score"], 1e-6)
+        shares[hit["label"]] = shares.get(hit["label"], 0.0) + max(relative, 1e-3) ** 3
+    total = sum(shares.values())
+    return {label: share / total for label, share in sorted(shares.items(), key=lambda each: -each[1])}
 
 
 def _reopened(memory: FolderMemory) -> FolderMemory:
@@ -172,5 +183,8 @@ def _reopened(memory: FolderMemory) -> FolderMemory:
 
 
 def _version_of(folder: ModelFolder) -> Version:
-    state = folder.state_file.stat()
+    try:
+        state = folder.state_file.stat()
+    except OSError as error:
+        raise DamagedError(f"{folder.source}: can't be read: {reason(error)}") from error
     return state.st_ino, state.st_mtime_ns, state.st_size

@@ -54,12 +54,7 @@ class HasWords(Protocol):
 class ReadsWordVectors(Task):
     """A model that reads word vectors."""
 
-    def __init__(
-        self,
-        word_size: int = 300,
-        train_word_vectors: bool = False,
-        **shared: Any,
-    ) -> None:
+    def __init__(self, word_size: int = 300, train_word_vectors: bool = False, **shared: Any) -> None:
         """Choose the vectors.
 
         Args:

@@ -59,12 +59,7 @@ class Embeddings:
 
     @classmethod
     def write(
-        cls,
-        folder: Path,
-        rows: Rows,
-        blocks: Iterable[NDArray[np.float32]],
-        size: int,
-        made_by: MadeBy,
+        cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
     ) -> None:
         """Write rows and their vectors, in blocks [.., size], unless that is done; other embeddings are replaced."""
         fingerprint = storage.fingerprint_of(

@@ -267,11 +267,7 @@ class ServerRetriever(Retriever):
         self._write_notes(name, replace(notes, complete=True))
 
     def _load(
-        self,
-        name: str,
-        collection: Collection,
-        new: NDArray[np.int64],
-        numbers: NDArray[np.int64],
+        self, name: str, collection: Collection, new: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> None:
         """Write the documents of some rows, except those of an interrupted load; all rows have the numbers [n]."""
         # Documents are written in order, so existing ones are the first ones, and perhaps a part of a chunk.

@@ -69,10 +69,7 @@ class EmbeddedRetriever(base.TermRetriever, FolderRetriever[InvertedIndex]):
         return {**asdict(self.ranking), "threads": self.threads}
 
     def _build(
-        self,
-        texts: Sequence[str],
-        folder: Path,
-        old: tuple[InvertedIndex, NDArray[np.int64]] | None,
+        self, texts: Sequence[str], folder: Path, old: tuple[InvertedIndex, NDArray[np.int64]] | None
     ) -> None:
         inverted_index.build(texts, self.ranking, folder, old)
 

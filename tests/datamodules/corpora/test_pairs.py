@@ -277,11 +277,7 @@ def test_trec(tmp_path: Path, collection: tuple[Rows, Rows], lines: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "part"),
-    [
-        ("q3 0 d1 1", "no text with the id 'q3'"),
-        ("q1 0 d9 1", "no text with the id 'd9'"),
-    ],
+    ("line", "part"), [("q3 0 d1 1", "no text with the id 'q3'"), ("q1 0 d9 1", "no text with the id 'd9'")]
 )
 def test_wrong_judgements(tmp_path: Path, collection: tuple[Rows, Rows], line: str, part: str) -> None:
     path = write(tmp_path / "qrels", f"q1 0 d2 2\n{line}\n")

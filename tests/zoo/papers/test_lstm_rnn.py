@@ -14,8 +14,7 @@ from datamodules.text.trigrams import distinct_trigrams
 from tests.zoo.plain import sigmoid
 from zoo.baselines.dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm
-from zoo.layers.dual_encoder import without_words
-from zoo.layers.trigrams import TrigramLayer
+from zoo.layers.dual_encoder import TrigramLayer, without_words
 from zoo.lstm_rnn import LSTMRNN, RecurrentTower
 
 TEXT = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 0, 0, 0], [0, 0, 0, 0, 0], [4, 0, 0, 0, 0]])

@@ -206,10 +206,7 @@ def test_a_real_memory_grows_without_training(data_dir: Path, test_csv: Path) ->
         "model.members": ["lexical", "lexical_vote"],
         "data.rows_per_class": 8,
     }
-    rows = {
-        "ensemble": {"overrides": ensemble},
-        "grown": {"grow_from": "ensemble"},
-    }
+    rows = {"ensemble": {"overrides": ensemble}, "grown": {"grow_from": "ensemble"}}
     figures = reproduce(write_yaml(rows, seeds=1), str(data_dir), str(test_csv), run_dir="out")
     predictor = zoo.load("out/grown/seed-1/model")
     assert isinstance(predictor.memory, FolderMemory)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -11,20 +13,25 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
+import uvicorn
 from fastapi.testclient import TestClient
 
 import zoo
 from datamodules.retrieval import FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
+from zoo.serve import limits
 from zoo.serve.app import make_app
 from zoo.serve.command import KEY
+from zoo.serve.limits import MOST_AT_ONCE
 from zoo.serve.live_model import LiveModel
 
 Run = Callable[..., Path]
@@ -177,26 +184,38 @@ def test_weights_that_are_fitted_meanwhile_are_used(
 
 
 def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None:
-    client = client_of(live, max_texts=3, max_bytes=500)
+    client = client_of(live, max_texts=4, max_bytes=1_300_000)
     json_type = {"Content-Type": "application/json"}
+    long, name = "a" * 100_001, "l" * 1_001
     for route, body, status, word in (
         ("/predict", {"text": "a", "texts": ["b"]}, 422, "either"),
         ("/predict", {"texts": ["a"], "memory": False}, 422, "memory"),
         ("/predict", {"texts": [1]}, 422, "string"),
-        ("/predict", {"texts": list("abcd")}, 413, "at most 3"),
-        ("/predict", {"text": "a" * 600}, 413, "500 bytes"),
-        ("/search", {"text": "a", "k": 0}, 422, "greater"),
+        ("/predict", {"texts": list("abcde")}, 413, "at most 4"),
+        ("/predict", {"text": "a" * 1_300_000}, 413, "1,300,000 bytes"),
+        ("/predict", {"texts": ["a", long]}, 422, "texts.1: String should have at most 100000"),
+        ("/predict", {"texts": [long[:100_000]] * 3 + ["a"]}, 413, "300,001 characters"),
+        ("/predict", {"text": " \n"}, 422, "text: is empty"),
+        ("/predict", {"text": "a", "max_error": 0.001}, 400, "max_error=0.001"),
+        ("/search", {"texts": ["a"] * 3, "k": 9_000}, 413, "27,000 hits"),
+        ("/search", {"text": "a", "k": 0}, 422, "k: Input should be greater"),
+        ("/search", {"text": ""}, 422, "text: is empty"),
         ("/memory/add", {"rows": []}, 422, "at least 1"),
-        ("/memory/add", {"rows": [{"text": "x", "label": "unheard"}]}, 400, "unheard"),
+        ("/memory/add", {"rows": [{"text": "x", "label": "unheard"}]}, 400, "rows with skip_unknown_labels"),
+        ("/memory/add", {"rows": [{"text": "x", "label": name}]}, 422, "rows.0.label: String should have at"),
+        ("/memory/add", {"rows": [{"text": "", "id": " "}]}, 422, "or omit it; rows.0.id: is empty"),
+        ("/memory/relabel", {"labels": {"0": ""}}, 422, "labels.0: is empty"),
         ("/memory/add", {"rows": [{"text": "x"}]}, 400, "label"),
         ("/memory/add", {"rows": [{**NEW, "id": "a"}, {**NEW, "text": "y"}]}, 400, "to all rows"),
         ("/memory/remove", {"ids": ["unheard"]}, 400, "unheard"),
     ):
         answer = client.post(route, json=body)
-        assert (answer.status_code, word in answer.text) == (status, True), answer.text
+        assert (answer.status_code, word in answer.json()["detail"]) == (status, True), answer.text
+        assert ("--" in answer.text, len(answer.text) < 500) == (False, True)
+    assert "k: Input" in client.get("/memory/rows/0", params={"k": 0}).json()["detail"]
     # A body without a length is counted as it arrives; a page of another site sends no JSON, and has another name.
-    chunks = client.post("/predict", content=iter([b" " * 300] * 9), headers=json_type)
-    assert chunks.status_code == 413
+    chunks = iter([b" " * 300_000] * 9)
+    assert client.post("/predict", content=chunks, headers=json_type).status_code == 413
     assert client.post("/predict", content='{"text": "a"}').status_code == 415
     assert client.post("/predict", json={"text": "a"}, headers={"Host": "example.org"}).status_code == 400
     assert client.post("/predict", content='{"text": "\\ud800"}', headers=json_type).status_code in (200, 422)
@@ -213,9 +232,73 @@ def test_a_key_opens_every_route_but_health(live: LiveModel) -> None:
         assert answer.status_code == 401, given
         assert SECRET not in answer.text
         assert client.post("/memory/remove", json={"ids": ["0"]}, headers=headers).status_code == 401
-    answer = client.get("/version", headers={"Authorization": f"Bearer {SECRET}", "Host": "example.org"})
-    assert answer.json()["memory_version"] == 1
+        assert client.get("/openapi.json", headers=headers).status_code == 401
+    client.headers["Authorization"] = f"Bearer {SECRET}"
+    assert client.get("/version", headers={"Host": "example.org"}).json()["memory_version"] == 1
     assert client.get("/openapi.json").json()["paths"].keys() >= {"/predict", "/memory/rows/{row_id}"}
+    assert client.get("/docs").status_code == 404  # a page with scripts of another site
+
+
+def test_health_waits_for_nothing(folder: Path, live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread of the server is in use by a prediction, and further requests wait for one."""
+    may_end = threading.Event()
+    monkeypatch.setattr(live, "predict", lambda *_: may_end.wait(60) and [{}])
+    with client_of(live) as client, ThreadPoolExecutor(MOST_AT_ONCE + 1) as pool:
+        clients = [pool.submit(client.post, "/predict", json={"text": "a"}) for _ in range(MOST_AT_ONCE + 1)]
+        refused = next(as_completed(clients)).result()
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+        assert client.get("/health").json()["ready"]
+        may_end.set()
+        assert [each.result().status_code for each in clients].count(200) == MOST_AT_ONCE
+        (folder / "model" / "state.json").unlink()
+        broken = client.get("/health")
+        assert (broken.status_code, "state.json" in broken.json()["detail"]) == (500, True)
+
+
+@pytest.fixture
+def port(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Port of a server in this process that closes slow connections after a second or two, and has at most 9."""
+    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 9)
+    config = uvicorn.Config(make_app(live), port=0, http=limits._Connection, ws="none")
+    served, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=served.run, args=([listening],))
+    thread.start()
+    yield listening.getsockname()[1]
+    served.should_exit = True
+    thread.join()
+
+
+def test_slow_connections_are_closed(port: int) -> None:
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    begun = [b"", b"GET /hea", head, head + b"Content-Length: 9\r\n\r\n{"]
+    slow = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(30)]
+    for number, connection in enumerate(slow):
+        with suppress(OSError):  # closed, since there are too many
+            connection.send(begun[number % len(begun)])
+    assert call(f"http://127.0.0.1:{port}/health")["ready"]
+    for connection in slow:
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    # A client that sends all of its body reads only then that it is too large.
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        connection.sendall(head + b"Content-Length: 30000000\r\n\r\n" + b" " * 30_000_000)
+        assert connection.recv(12) == b"HTTP/1.1 413"
+
+
+def test_messages_that_clients_cause_are_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("asyncio", "uvicorn.error"):
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
+    limits.log_once_a_minute()
+    for _ in range(3):
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("uvicorn.error").error("Exception", exc_info=ValueError("of this program"))
+        context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many")}
+        asyncio.new_event_loop().call_exception_handler(context)
+    assert [len(each.message.splitlines()) for each in caplog.records] == [1] * 5
+    assert sum("ulimit" in each.message and not each.exc_info for each in caplog.records) == 1
 
 
 def test_options_are_refused_in_one_line(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +327,7 @@ def test_a_retriever_without_index_leaves_the_index_of_the_other(live: LiveModel
 def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server of two processes, and its URL."""
     command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     yield process, process.stdout.readline().split()[1]
     process.kill()
@@ -257,8 +339,7 @@ def test_a_model_that_cannot_be_loaded_ends_all_processes(folder: Path) -> None:
     weights = folder / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (result.returncode, result.stderr.count("damaged")) == (2, 1), result.stderr
 
 

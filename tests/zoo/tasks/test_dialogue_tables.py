@@ -34,7 +34,7 @@ ROWS: dict[str, Any] = {
             "data.train_file": "b/train.txt",
             "data.validation_file": "b/dev.txt",
             "data.test_file": "b/test.txt",
-        },
+        }
     },
     "no data": {"overrides": {"data.train_file": ["a/train.txt", "c/train.txt"]}},
 }

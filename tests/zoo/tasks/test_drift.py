@@ -13,7 +13,7 @@ from datamodules.core.errors import InputError
 from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
-from zoo.tasks.classification.drift import drift, likeness
+from zoo.tasks.classification.held_out import drift, likeness
 
 
 def test_an_alarm_is_rare_where_nothing_changes() -> None:
@@ -51,6 +51,10 @@ def test_a_report(
         assert result.code == 0, result.err
         assert verdict in caplog.text + result.err
     predictor = zoo.load(folder)
+    assert predictor.held_out is not None
+    expected = [predictor.likeness(each) for each in predictor.predict(predictor.held_out.texts or [])]
+    predictor.model.network = None  # only the memory is searched
+    assert predictor.held_out_likeness() == expected
     predictor.held_out = None
     with pytest.raises(InputError, match="report: this MemoryEnsemble has no held-out rows"):
         list(predictor.records(str(same), report=True))

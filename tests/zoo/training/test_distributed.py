@@ -58,13 +58,7 @@ def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
         "--data.train_file", train, "--data.batch_size=3", "--trainer.max_epochs=2", "--run_dir=run", *DDP,
     )  # fmt: skip
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
-    options = [
-        "test",
-        "--ckpt_path=run",
-        "--data.test_file",
-        test,
-        "--data.eval_batch_size=2",
-    ]
+    options = ["test", "--ckpt_path=run", "--data.test_file", test, "--data.eval_batch_size=2"]
     assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
     zoo_process(*options, "--output=two.json", *DDP)
     one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))

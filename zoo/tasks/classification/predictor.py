@@ -32,8 +32,7 @@ from zoo.tasks.classification.abstention import (
     check_level,
     set_threshold,
 )
-from zoo.tasks.classification.drift import drift, likeness
-from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of
+from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of, drift, likeness
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.model import Model
 from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device
@@ -139,11 +138,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         Args:
             texts: one text or several.
             batch_size: texts that pass through the network together.
-            max_error: see `records`.
-            confidence: see `records`.
-            label_sets: see `records`.
-            memories: see `records`.
-            top: see `records`.
+            max_error, confidence, label_sets, memories, top: see `records`.
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
@@ -215,20 +210,23 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         return present
 
     def likeness(self, prediction: Prediction) -> float:
-        """The likeness of a text to its best memory; see `drift.likeness`."""
+        """The likeness of a text to its best memory; see `held_out.likeness`."""
         hits = ((memory.retrieval_score, memory.found_by) for memory in prediction.memories)
-        is_lexical = self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
-        return likeness(prediction.text, hits, is_lexical)
+        return likeness(prediction.text, hits, self._is_lexical())
+
+    def _is_lexical(self) -> bool:
+        return self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
 
     def held_out_likeness(self) -> list[float]:
         """The likeness of held-out rows to the present memory, at most 1,000 rows; see `drift`."""
         rows = self._held_out_rows()
         if self.memory is None or rows.texts is None:
-            raise InputError(
-                f"report: needs a memory, and texts that were held out of the training; {TUNE_ADVICE}"
-            )
-        predictions = self._predictions(iter(rows.texts[:_MOST_COMPARED]), 256)
-        return [self.likeness(prediction) for prediction in predictions]
+            raise InputError(f"report: needs a memory, and texts held out of the training; {TUNE_ADVICE}")
+        texts, is_lexical = rows.texts[:_MOST_COMPARED], self._is_lexical()
+        # Predictions would retrieve the same, and take seconds.
+        hits = self.memory.search(texts, self.data.num_retrieved(self.memory))
+        best = np.where(hits.rows >= 0, hits.scores, 0.0).max(axis=1).tolist()
+        return [likeness(text, [(score, None)], is_lexical) for text, score in zip(texts, best, strict=True)]
 
     def _held_out_rows(self) -> HeldOutRows:
         if self.held_out is None:

@@ -545,10 +545,7 @@ def test_tls_and_password(
 
 @pytest.mark.parametrize(
     ("environment", "header"),
-    [
-        ({"API_KEY": SECRET}, f"ApiKey {SECRET}"),
-        ({"USERNAME": "me", "PASSWORD": "you"}, "Basic bWU6eW91"),
-    ],
+    [({"API_KEY": SECRET}, f"ApiKey {SECRET}"), ({"USERNAME": "me", "PASSWORD": "you"}, "Basic bWU6eW91")],
 )
 def test_credentials_reach_the_server_and_nothing_else(
     environment: dict[str, str],

@@ -71,11 +71,7 @@ def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("options", [{}, {"pooling": "cls", "max_length": 5}, {"shards": 3}])
 @pytest.mark.parametrize("num_candidates", [None, 95])
 def test_scores_and_ranking_are_those_of_the_dense_retriever(
-    index_prefix: str,
-    tmp_path: Path,
-    tiny_encoder: str,
-    options: Any,
-    num_candidates: int | None,
+    index_prefix: str, tmp_path: Path, tiny_encoder: str, options: Any, num_candidates: int | None
 ) -> None:
     # The approximate search is exact if all texts are candidates.
     retriever = built(index_prefix, tiny_encoder, num_candidates=num_candidates, **options)
@@ -148,10 +144,7 @@ def test_quantized_hits_have_exact_scores(
 @pytest.mark.server
 @pytest.mark.parametrize("shards", [1, 3])
 def test_duplicates_have_equal_scores_and_are_in_row_order(
-    index_prefix: str,
-    tiny_encoder: str,
-    monkeypatch: pytest.MonkeyPatch,
-    shards: int,
+    index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)  # rounding depends on the batch
     monkeypatch.setattr(server_retriever, "_BULK_ROWS", 7)

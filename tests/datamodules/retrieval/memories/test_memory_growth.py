@@ -250,11 +250,7 @@ def test_a_killed_addition_leaves_the_old_memory_whole(
 @pytest.mark.server
 @pytest.mark.parametrize(("name", "after"), [("_clone", True), ("_load", False), ("_load", True)])
 def test_a_killed_addition_on_a_server(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    index_prefix: str,
-    name: str,
-    after: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_prefix: str, name: str, after: bool
 ) -> None:
     def retriever() -> ElasticsearchRetriever:
         return ElasticsearchRetriever(index_prefix=index_prefix)
