@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from tqdm import tqdm
 
-from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.errors import InputError, check_count, excerpt, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
 from datamodules.corpora.pair_readers import read_identified
@@ -21,8 +21,8 @@ from datamodules.corpora.trec_runs import is_run, run_lines
 from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
 
-#: Queries that are searched together.
-BLOCK = 1024
+#: Queries that are searched together, and characters of a memory on a terminal.
+BLOCK, EXCERPT = 1024, 100
 
 
 def search(
@@ -88,7 +88,9 @@ def _print_best(memory: Memory, query: str, k: int) -> None:
         if row >= 0:
             label = neighbors.memories.label(row)
             shown = "" if label is None else f"[{label}] "
-            print(visible(f"{score:8.3f}  {ids[row]}  {shown}{neighbors.memories.texts[row]}"))
+            text = neighbors.memories.texts[row]
+            text = excerpt(text, EXCERPT) if sys.stdout.isatty() else visible(text)
+            print(f"{visible(f'{score:8.3f}  {ids[row]}  {shown}')}{text}")
 
 
 def _read_queries(

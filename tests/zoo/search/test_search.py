@@ -69,6 +69,17 @@ def test_many_queries_have_the_hits_of_each(zoo_command: Zoo, monkeypatch: pytes
     assert [json.loads(line) for line in lines] == [{**each, "id": str(n)} for n, each in enumerate(records)]
 
 
+def test_a_terminal_shows_excerpts(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("long.csv").write_text(f"text\nplum {'and ' * 99}\n")
+    done(zoo_command("index", "--file=long.csv", "--label_column=null", "--memory=long"))
+    whole = done(zoo_command("search", "plum", "--memory=long")).out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    short = done(zoo_command("search", "plum", "--memory=long")).out
+    assert len(whole) > 400
+    assert whole.startswith(short.removesuffix("…\n"))
+    assert len(short) < 130
+
+
 @pytest.mark.server
 def test_many_queries_on_a_server(zoo_command: Zoo, elasticsearch_url: str, index_prefix: str) -> None:
     place = [f"--retriever.url={elasticsearch_url}", f"--retriever.index_prefix={index_prefix}"]
