@@ -40,8 +40,8 @@ class EpochLoss:
 
 
 def diverged(figure: str, epoch: int, step: int) -> InputError:
-    """Return the error of a training with a figure that is not finite."""
+    """Return the error of a training with a figure that is not finite; epochs from 0."""
     return InputError(
-        f"training diverged: {figure} is not finite in epoch {epoch}, step {step}; use a lower learning rate"
+        f"training diverged: {figure} is not finite in epoch {epoch + 1}, step {step}; use a lower learning rate"
         " (--model.optimizer.lr) or --trainer.gradient_clip_val; earlier checkpoints are kept"
     )

@@ -79,6 +79,7 @@ def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
     lines = done.stdout.splitlines()
     epochs = [line for line in lines if line.startswith("epoch ")]
     assert [line.partition(":")[0] for line in epochs] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert {row["epoch"] for row in read_metrics(Path("run")) if row["epoch"]} == {"1", "2", "3"}
     losses = [row["train/loss_epoch"] for row in read_metrics(Path("run")) if row["train/loss_epoch"]]
     accuracies = [row["val/accuracy"] for row in read_metrics(Path("run")) if row["val/accuracy"]]
     for line, loss, accuracy in zip(epochs, losses, accuracies, strict=True):

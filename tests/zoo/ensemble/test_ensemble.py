@@ -173,7 +173,7 @@ def test_the_best_epoch_of_the_encoder_is_kept(run: Run) -> None:
     )
     with (folder / "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["val/accuracy"]]
-    assert [int(row["epoch"]) for row in rows] == [0, 1, 2, 3, 4]
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3, 4, 5]
     assert json.loads((folder / "summary.json").read_text())["epochs"] == 4
     # The last row is the ensemble's.
     accuracies = [float(row["val/encoder_accuracy"] or -1) for row in rows]
