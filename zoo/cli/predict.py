@@ -16,11 +16,10 @@ from operator import itemgetter, length_hint
 from pathlib import Path
 from typing import TextIO
 
-from tqdm import tqdm
-
 from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.files import existing_file
 from datamodules.core.outputs import check_output, json_line, spreadsheet_cells
+from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
@@ -180,9 +179,8 @@ def predict(
         predictor = load(model, memory, retriever, device, memory_version)
         records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
         # Lines on the terminal would be mixed with the bar.
-        is_hidden = is_terminal or None
         total = length_hint(records) or None
-        bar = tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden)
+        bar = progress_bar(records, "predicting", total, " predictions", is_terminal, leave=False)
         rows_of = None if separator is None else predictor.table_rows
         count, abstained = _write(
             bar, file, ckpt_path, separator or ",", rows_of, part.number == 1, is_terminal and output is None

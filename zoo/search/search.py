@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from tqdm import tqdm
-
 from datamodules.core.errors import InputError, check_count, excerpt, visible
 from datamodules.core.outputs import check_output
+from datamodules.core.progress import progress_bar
 from datamodules.core.storage import new_file
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.readers import open_lines
@@ -20,6 +20,8 @@ from datamodules.corpora.table import read_table
 from datamodules.corpora.trec_runs import is_run, run_lines
 from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
+
+log = logging.getLogger("zoo")
 
 #: Queries that are searched together, and characters of a memory on a terminal.
 BLOCK, EXCERPT = 1024, 100
@@ -69,6 +71,7 @@ def search(
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         for line in lines:
             file.write(line + "\n")
+    log.info("%s queries%s", f"{len(rows):,}", "" if path is None else f": {path}")
 
 
 def _open(memory: str | None, retriever: Retriever | None) -> Memory:
@@ -110,7 +113,7 @@ def _read_queries(
 def _lines(memory: Memory, queries: Rows, k: int, run_name: str | None) -> Iterator[str]:
     """Yield the lines of a run with this name, or a JSON object for each query."""
     ids, texts = queries.ids, queries.texts
-    with tqdm(total=len(ids), desc="searching", unit=" queries", delay=2, disable=None) as bar:
+    with progress_bar(total=len(ids), desc="searching", unit=" queries") as bar:
         for start in range(0, len(ids), BLOCK):
             block = texts[start : start + BLOCK]
             neighbors = memory.search(block, k)

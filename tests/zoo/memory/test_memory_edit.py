@@ -17,7 +17,7 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
-from zoo.memory.tuning import fit_again
+from zoo.memory.commands import fit_again
 from zoo.model_folder.folder import ModelFolder
 
 Run = Callable[..., Path]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from elasticsearch import Elasticsearch
 
+from datamodules.core import progress
 from datamodules.corpora.trec_runs import Run, read_run
 from datamodules.retrieval import Retriever, open_memory
 from tests.zoo.conftest import Result, Zoo, refusal
@@ -51,10 +52,14 @@ def expected(retriever: Retriever | None, k: int) -> Run:
     return run
 
 
-def test_many_queries_have_the_hits_of_each(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_queries_have_the_hits_of_each(
+    zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(search, "BLOCK", 2)
+    monkeypatch.setattr(progress, "_SECONDS", 0)
     batch = ["search", "--queries=queries.csv", "--memory=memory", "--k=3"]
     done(zoo_command(*batch, "--output=out.run"))
+    assert caplog.messages[-2:] == ["searching: 4 of 5 queries in 0 s", "5 queries: out.run"]
     assert read_run("out.run") == expected(None, 3)
     assert Path("out.run").read_text().splitlines()[0].split()[:4] == ["q1", "Q0", "d4", "1"]
     done(zoo_command(*batch, "--output=out.jsonl", "--id_column=id"))
