@@ -25,7 +25,7 @@ from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
-from zoo.cli.options import import_retrievers, named_values
+from zoo.cli.commands import import_retrievers, named_values
 from zoo.loading import load
 from zoo.model_folder.folder import ModelFolder
 from zoo.registry import model_class

@@ -118,22 +118,13 @@ def _lines(memory: Memory, queries: Rows, k: int, run_name: str | None) -> Itera
             block = texts[start : start + BLOCK]
             neighbors = memory.search(block, k)
             memories = neighbors.memories.table.to_pylist()
-            results = zip(
-                ids[start : start + BLOCK],
-                block,
-                neighbors.rows.tolist(),
-                neighbors.scores.tolist(),
-                strict=True,
-            )
-            for id_, text, rows, scores in results:
-                best = [(memories[row], score) for row, score in zip(rows, scores, strict=True) if row >= 0]
+            for number, text in enumerate(block):
+                hits = zip(neighbors.rows[number].tolist(), neighbors.scores[number].tolist(), strict=True)
+                best = [{**memories[row], "score": score} for row, score in hits if row >= 0]
                 if run_name is not None:
-                    yield from run_lines(id_, ((hit["id"], score) for hit, score in best), run_name)
-                    continue
-                record = {
-                    "id": id_,
-                    "query": text,
-                    "memories": [{**hit, "score": score} for hit, score in best],
-                }
-                yield visible(json.dumps(record, ensure_ascii=False))
+                    scored = ((hit["id"], hit["score"]) for hit in best)
+                    yield from run_lines(ids[start + number], scored, run_name)
+                else:
+                    record = {"id": ids[start + number], "query": text, "memories": best}
+                    yield visible(json.dumps(record, ensure_ascii=False))
             bar.update(len(block))

@@ -19,7 +19,7 @@ from datamodules.dialogue.dataset import spelling_of
 from tests.dialogues import MadeUp, made_up, write_published
 from tests.zoo.conftest import Result
 from tests.zoo.plain import Vector, sigmoid, softmax
-from zoo.layers.open_words import normal_of
+from zoo.hmn import normal_of
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.task import turns_with_answer
 

@@ -59,7 +59,7 @@ def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float)
 def rows_that_do(scores: HeldOutScores, max_error: float, confidence: float) -> int | None:
     """Return the number of rows like these that can certify a level; None = not even those that a model keeps."""
     numbers = range(2, MOST_ROWS // max(len(scores.probability), 1) + 1)
-    copies = (HeldOutScores(*map(np.tile, scores, [number] * 3)) for number in numbers)
+    copies = (HeldOutScores._make(np.tile(each, number) for each in scores) for number in numbers)
     certified = (each for each in copies if certified_threshold(each, max_error, confidence) is not None)
     return next((len(each.probability) for each in certified), None)
 
