@@ -56,6 +56,8 @@ def run(command: str, options: Sequence[str]) -> None:
     shows_help = not {"-h", "--help"}.isdisjoint(options)
     if source is not None and not shows_help and ("--input" in given) == ("--text" in given):
         raise InputError("zoo predict: name a file with --input, or give a text with --text")
+    if not given.get("--text", "text").strip():
+        raise InputError("--text: is empty; give some words")
     if source is not None:
         _check_input(given.get("--input", "-"), given.get("--shard"))
     _check_output(given.get("--output"), [given.get("--input"), source])
@@ -204,7 +206,7 @@ def _write(
     Returns:
         The number of predictions, and of those that abstained.
     """
-    count = abstained = 0
+    count = abstained = empty = 0
     table, columns = csv.writer(file, delimiter=separator), list[str]()
     for record in records:
         count += 1
@@ -212,6 +214,7 @@ def _write(
             file.write(record + "\n")
             continue
         abstained += bool(record.get("abstained"))
+        empty += "text" in record and not record["text"].strip()
         line = json_line(record, source)
         if rows_of is None:
             file.write((_excerpts(record) if shows_excerpts else line) + "\n")
@@ -222,6 +225,8 @@ def _write(
                 if has_header:
                     table.writerow(columns)
             table.writerow(spreadsheet_cells(row.get(name) for name in columns))
+    if empty:
+        log.warning("%s texts are empty: their predictions are those without any word", f"{empty:,}")
     return count, abstained
 
 

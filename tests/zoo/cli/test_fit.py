@@ -69,6 +69,14 @@ def test_a_run_folder(fit: Fit) -> None:
     assert (contents["epoch"], contents["global_step"]) == (1, 10)
 
 
+def test_no_validation_rows(
+    fit: Fit, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    fit("run", "--data.validation_split=0")
+    assert "no validation rows chose an epoch" in caplog.text
+    assert not [each for each in recwarn if "could not find the monitored key" in str(each.message)]
+
+
 def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
     """In a new process: Lightning sets the levels of its log when it is imported."""
     options = [option for option in SMALL if "progress_bar" not in option and "summary" not in option]

@@ -137,6 +137,7 @@ def test_the_last_line_has_the_number_of_predictions(
 ) -> None:
     result = zoo_command("predict", "--ckpt_path", trained_run, "--input", table, "--output=out.jsonl")
     assert "%|" not in result.err  # the bar is for terminals
+    assert caplog.messages[-2] == "1 texts are empty: their predictions are those without any word"
     assert caplog.messages[-1].startswith("4 predictions in ")
     assert caplog.messages[-1].endswith(" s: out.jsonl")
     assert len(LABELS) == len(json.loads(Path("out.jsonl").read_text().splitlines()[0])["probabilities"])
@@ -158,6 +159,7 @@ def test_a_text_is_answered_in_short_on_a_terminal(
         assert line.startswith(f"    {memory['id']}  {memory['label']}  retrieval_score ")
         assert line.endswith(f"  weight {memory['weight']:.3f}  {memory['text']}")
     refusal(zoo_command(*command, "--input=-"), "--input", "--text")
+    refusal(zoo_command(*command[:3], "--text="), "--text: is empty")
     refusal(zoo_command(*command[:3]), "--input", "--text")
 
 

@@ -149,7 +149,7 @@ def test_a_finished_run_has_lost_its_best_checkpoint(
     assert result.code == 0, result.err
     # The only epoch is the last one.
     assert [prediction.probabilities for prediction in zoo.load(run).predict(texts)] == expected
-    assert ("missing, so the model is that of the last epoch" in caplog.text) == (small is SMALL)
+    assert ("is missing): the model is that of the last one" in caplog.text) == (small is SMALL)
 
 
 # --- errors of ours ---

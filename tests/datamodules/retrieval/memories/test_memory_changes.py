@@ -126,7 +126,7 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
         ),
         (
             lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])),
-            "the id '9'; .* drawn for validation",
+            "; removed rows, and those drawn for val",
         ),
         (lambda m: m.compact(0), "keep=0: keep at least 1 version"),
     ],
