@@ -25,7 +25,6 @@ from datamodules.core.errors import InputError, excerpt, reason, visible
 from datamodules.core.lightning import predict_only
 from zoo import __version__
 from zoo.cli import commands
-from zoo.cli.commands import refuse_secrets_of
 
 #: Maximum number of characters of an error message.
 _LONGEST = 1000
@@ -52,7 +51,7 @@ def main(args: Sequence[str] | None = None) -> int:
         with raising_sigterm():
             modules, args = _without_imports(args)
             # Before a run records its options: the run folder, W&B, error messages.
-            refuse_secrets_of(args)
+            commands.refuse_secrets_of(args)
             for module in modules:
                 _import(module)
             if args[0] == "--version":

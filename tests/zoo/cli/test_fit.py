@@ -180,8 +180,7 @@ def test_a_run_whose_memory_was_edited_is_not_resumed(copied_run: Path, zoo_comm
     result = zoo_command("fit", "--ckpt_path", last(run), "--trainer.max_epochs=2")
     message = refusal(result, "was edited since the training", f"--model.init_from {run}")
     assert files_of(run) == before
-    result = zoo_command(*command_in(message))
-    assert result.code == 0, result.err
+    result = done(zoo_command(*command_in(message)))
     assert files_of(run) == before
 
 
@@ -223,8 +222,7 @@ def test_compiled_networks_learn_the_same(fit: Fit) -> None:
 def test_fit_needs_no_retriever_after_prepare(
     zoo_command: Zoo, fit: Fit, train_csv: Path, tmp_path: Path
 ) -> None:
-    result = zoo_command("prepare", *SMALL, "--data.train_file", train_csv)
-    assert result.code == 0, result.err
+    done(zoo_command("prepare", *SMALL, "--data.train_file", train_csv))
     neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))
     times = {path: path.stat().st_mtime_ns for path in neighbors}
     assert len(times) == 2  # training and validation

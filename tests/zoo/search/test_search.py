@@ -12,7 +12,7 @@ from elasticsearch import Elasticsearch
 from datamodules.core import progress
 from datamodules.corpora.trec_runs import Run, read_run
 from datamodules.retrieval import Retriever, open_memory
-from tests.zoo.conftest import Result, Zoo, refusal
+from tests.zoo.conftest import Zoo, done, refusal
 from zoo.search import search
 
 QUERIES = {"q1": "old iron", "q2": "a plum", "q3": "umbrella", "q4": "rain near the sun", "q5": "plum rain"}
@@ -24,11 +24,6 @@ TEXTS = [
     "iron iron iron",
     "rain",
 ]
-
-
-def done(result: Result) -> Result:
-    assert result.code == 0, result.err
-    return result
 
 
 @pytest.fixture(autouse=True)

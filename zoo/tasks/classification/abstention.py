@@ -34,7 +34,6 @@ from zoo.tasks.classification.held_out import MOST_ROWS, HeldOutScores
 #: The sequence of tests starts where at least one of this number of held-out rows is answered.
 _LEAST_ANSWERED = 4
 
-
 #: The way to more held-out rows.
 TUNE_ADVICE = (
     "run `zoo memory tune MODEL FILE` with several hundred labelled rows (0.05 takes at least 59, all right)"
