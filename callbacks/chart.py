@@ -169,11 +169,14 @@ def _draw_map(chart: Chart, figure: Figure, axes: Axes) -> None:
     numbers = np.array([row[1:] for row in chart.rows], float)  # None becomes NaN
     # The largest 2 % set no scale: a text with a single memory gives it all of the weight.
     low, high = np.nanpercentile(numbers, (2, 98))
-    colors, ends = "Blues", "max"
+    # The scale starts at 0, unless all numbers are far from it.
+    start, colors, ends = 0.0, "Blues", "max"
+    if high / 4 < low < high:
+        start, ends = low, "both"
     if low < 0:
         high = max(-low, high)
-        low, colors, ends = -high, "RdBu", "both"
-    image = axes.imshow(numbers, colors, aspect="auto", interpolation="nearest", vmin=min(0, low), vmax=high)
+        start, colors, ends = -high, "RdBu", "both"
+    image = axes.imshow(numbers, colors, aspect="auto", interpolation="nearest", vmin=start, vmax=high)
     figure.colorbar(image, label=chart.value, extend=ends)
     down = _name(axes, "y", [row[0] for row in chart.rows])
     across = _name(axes, "x", chart.columns[1:])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from lightning_fabric.loggers.logger import rank_zero_experiment
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger
 from torch.nn.utils import get_total_norm
@@ -17,7 +18,7 @@ from typing_extensions import override
 
 
 class CSVMetrics(CSVLogger):
-    """Writes `metrics.csv` into the run folder. Lightning's logger deletes an older file; this one appends to it."""
+    """Writes `metrics.csv` into the run folder, with epochs from 1. An older file is continued, not deleted."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(save_dir=folder, name="", version="")
@@ -35,6 +36,13 @@ class CSVMetrics(CSVLogger):
                 writer.metrics_keys = next(csv.reader(before.decode().splitlines()))
             return writer
         return self._experiment
+
+    @override
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        # Learning rates come without an epoch.
+        number = {"epoch": metrics["epoch"] + 1} if "epoch" in metrics else {}
+        super().log_metrics({**metrics, **number}, step)
 
 
 class GradientNorms(Callback):

@@ -52,7 +52,7 @@ class Charts(ValidationReport):
     @override
     def report(self, trainer: pl.Trainer, model: Any, data: Any, folder: Path) -> None:
         for chart in model.charts(data, self.num_texts):
-            picture = chart.write(folder, trainer.current_epoch)
+            picture = chart.write(folder, trainer.current_epoch + 1)
             for logger in wandb_loggers(trainer) if picture is not None else ():
                 logger.log_image(f"charts/{chart.name}", [str(picture)], step=trainer.global_step)
 

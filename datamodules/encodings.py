@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from datamodules.core.arrays import ArrayWriter, map_array
+from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import offsets_of
 from datamodules.core.storage import build_folder, check_folder
 from datamodules.text.tokens import TokenStore
@@ -98,7 +98,7 @@ def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor
     order = np.argsort(-size, kind="stable")
     with (
         ArrayWriter(folder / "values.npy", np.float32) as writer,
-        tqdm(total=len(size), desc="encoding", unit=" texts", delay=2, disable=None) as bar,
+        progress_bar(total=len(size), desc="encoding") as bar,
     ):
         done, by_token = 0, False
         while done < len(order):

@@ -24,7 +24,7 @@ class DataOptions:
         split_seed: seed of that split; independent of the training's seed.
         tokenizer: `words` (Unicode words and punctuation; on the command line, the tokenizer of the model's
             `transformer`), `whitespace`, `characters`, or a `transformers` tokenizer by name or folder.
-        lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer.
+        lowercase: fold case before words are looked up; None = yes; as published for a `transformers` tokenizer.
         min_count: words that occur less often in the training texts are unknown words.
         batch_size: rows in a training batch of one device: texts, lists of pairs, dialogues, or examples of queries.
         eval_batch_size: rows in an evaluation batch; None = as in training, or a multiple where rows are small.

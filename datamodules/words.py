@@ -21,7 +21,6 @@ from datamodules.encodings import Encodings
 from datamodules.options import DataOptions, VectorOptions
 from datamodules.text.gather import TextGroup, WordTable, gather_texts
 from datamodules.text.tokenization import (
-    OWN_TOKENIZERS,
     WORD_TOKENIZERS,
     Tokenizer,
     TransformersTokenizer,
@@ -53,8 +52,7 @@ class Words:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Cuts texts into tokens."""
-        name, lowercase = self.options.tokenizer, self.options.lowercase
-        return make_tokenizer(name, name in OWN_TOKENIZERS if lowercase is None else lowercase)
+        return make_tokenizer(self.options.tokenizer, self.options.lowercase)
 
     @property
     def special_tokens(self) -> int:

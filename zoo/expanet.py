@@ -27,7 +27,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 from zoo.layers.bags import TextBag
-from zoo.layers.text_dropout import TextDropout
+from zoo.layers.encoders import TextDropout
 from zoo.layers.vote import relative_scores
 from zoo.tasks.base import check_choice, check_not_negative, check_positive, check_probability, check_sizes
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores

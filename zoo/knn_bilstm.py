@@ -22,8 +22,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
 from datamodules.text.pooling import POOLINGS, Pooling
-from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
-from zoo.layers.text_dropout import TextDropout
+from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.encoded_memory import ReadsEncodedMemory

@@ -106,7 +106,7 @@ def _read_metrics(file: Path) -> list[tuple[int, dict[str, float]]]:
                 epoch, step = row.pop("epoch"), row.pop("step")
                 waiting |= {name: float(text) for name, text in row.items() if text}
                 if epoch:
-                    rows.setdefault((int(float(epoch)) + 1, int(float(step))), {}).update(waiting)
+                    rows.setdefault((int(float(epoch)), int(float(step))), {}).update(waiting)
                     waiting = {}
         except (ValueError, TypeError, KeyError, OverflowError, csv.Error) as error:
             raise InputError(

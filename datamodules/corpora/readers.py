@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-from tqdm import tqdm
 
 from datamodules.core.errors import InputError, excerpt, reason
 from datamodules.core.files import binary_lines, check_expansion, existing_file
+from datamodules.core.progress import progress_bar
 from datamodules.corpora.records import Block, Columns
 from datamodules.corpora.rows import BLOCK
 
@@ -61,7 +61,7 @@ def read_blocks(
             records = _json_records(lines, path, columns)
         blocks = _blocks_of(records, f"{path}, line")
     num_rows = 0
-    with tqdm(desc=f"reading {path}", unit=" rows", unit_scale=True, delay=3, disable=None) as bar:
+    with progress_bar(desc=f"reading {path}", unit=" rows", unit_scale=True) as bar:
         for block in blocks:
             num_rows += len(block.numbers)
             bar.update(len(block.numbers))

@@ -17,18 +17,18 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, DialogueSpec
 from datamodules.core.errors import InputError
-from datamodules.core.storage import Part, fingerprint_of, prepared_folder
+from datamodules.core.ragged import Ragged, consecutive
+from datamodules.core.storage import Part, fingerprint_of, is_whole, lock, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
-from datamodules.dialogue.reading import latest_turns, retrieved_turns
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import FileOptions, check_least
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
-from datamodules.retrieval.base import Ranking
+from datamodules.retrieval.base import Collection, Ranking
 from datamodules.text.tokenization import WordTokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -251,3 +251,52 @@ def _dialogues_with(split: DialogueSplit) -> Counter[str]:
         pairs.append(np.unique(number[tokens.tokens] * len(table) + dialogue))
     words = np.unique(np.concatenate(pairs)) // len(table)
     return Counter(dict(zip(numbers, np.bincount(words, minlength=len(numbers)).tolist(), strict=True)))
+
+
+def latest_turns(table: Dialogues, k: int) -> Ragged:
+    """The k latest turns of the dialogue of each question [Q], as row numbers in ascending order."""
+    ends = np.repeat(table.turn_offsets[1:], np.diff(table.question_offsets))
+    starts = np.repeat(table.turn_offsets[:-1], np.diff(table.question_offsets))
+    counts = np.minimum(ends - starts, k)
+    return consecutive(ends - counts, counts)
+
+
+def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path, mark: str) -> Ragged:
+    """The k turns that rank highest for each question [Q], or else the latest, as row numbers in ascending order."""
+    latest = latest_turns(table, k)
+    dialogue = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
+    long = np.flatnonzero(np.diff(table.turn_offsets)[dialogue] > k)
+    if len(long) == 0:
+        return latest
+    index = folder / "index"
+    with lock(folder):
+        if is_whole(index, mark):
+            retriever.open(index, mark)
+        else:
+            retriever.index(Collection(table.turns.texts, mark), index)
+    starts, ends = table.turn_offsets[dialogue[long]], table.turn_offsets[dialogue[long] + 1]
+    results = search_within(retriever, table.questions.texts.take(long), k, starts, ends)
+    retriever.close()
+    turns = np.split(latest.values, latest.offsets[1:-1])
+    for row, hits, start, end in zip(long.tolist(), results, starts.tolist(), ends.tolist(), strict=True):
+        others = np.setdiff1d(np.arange(start, end), hits)[::-1]
+        turns[row] = np.sort(np.concatenate([hits, others[: k - len(hits)]]))
+    return Ragged(np.concatenate(turns), latest.offsets)
+
+
+def search_within(
+    retriever: Retriever, texts: Sequence[str], k: int, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """The at most k best rows of n queries among the rows `starts` [n] to `ends` [n] (excluded) of a collection."""
+    results: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(texts)
+    # Back ends rank whole collections, so the number of hits grows until k are inside or there are no more.
+    waiting, size = list(range(len(texts))), 4 * k
+    while waiting:
+        rows = retriever.search([texts[query] for query in waiting], size).rows.astype(np.int64)
+        unfinished = []
+        for query, hits in zip(waiting, rows, strict=True):
+            results[query] = hits[(hits >= starts[query]) & (hits < ends[query])][:k]
+            if len(results[query]) < k and hits[-1] >= 0:
+                unfinished.append(query)
+        waiting, size = unfinished, 4 * size
+    return results

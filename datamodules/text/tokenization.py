@@ -57,14 +57,14 @@ CHARACTERS = "characters"
 OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 
-def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
-    """Make the tokenizer that the user's option names, or raise an `InputError`."""
-    if name == "words":
-        return _WordTokenizer(name, lowercase)
+def make_tokenizer(name: str, lowercase: bool | None) -> Tokenizer:
+    """Make the tokenizer that the user's options name, or raise an `InputError`; see `DataOptions`."""
     if name in OWN_TOKENIZERS:
-        return _SplitTokenizer(name, lowercase)
+        return (_WordTokenizer if name == "words" else _SplitTokenizer)(name, lowercase is not False)
     _load(name)  # to refuse a wrong name now, before the corpus is read
-    return TransformersTokenizer(name, lowercase)
+    return TransformersTokenizer(
+        name, SentenceModules.read(name).lowercases if lowercase is None else lowercase
+    )
 
 
 class _SplitTokenizer(Tokenizer):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from datamodules.core.arrays import ArrayWriter, check_numbers, check_starts, map_array
 from datamodules.core.errors import InputError
+from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import offsets_of
 from datamodules.core.storage import Part, build_folder, check_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
@@ -125,7 +125,7 @@ def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens:
     lexicon = Lexicon()
     lengths: list[int] = []
     total = len(texts) if isinstance(texts, Sequence) else None
-    bar = tqdm(texts, "tokenising", total, delay=3, unit=" texts", disable=None)
+    bar = progress_bar(texts, "tokenizing", total)
     with ArrayWriter(folder / "tokens.npy", np.int32) as tokens:
         block: list[int] = []
         for row in _shortened(tokenizer.encode(bar, lexicon), max_tokens):

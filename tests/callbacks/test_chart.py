@@ -78,6 +78,9 @@ def test_one_row_sets_no_scale_and_missing_values_have_no_color(tmp_path: Path) 
     (image,) = axes.images
     assert image.get_clim() == (0, pytest.approx(0.05))
     assert int(image.get_array().mask.sum()) == 19
+    far = [["text", 0.4, 0.85, 0.6], ["other", 0.41, 0.84, 0.5]]
+    (image,) = chart._draw(drawn._replace(columns=columns[:4], rows=far, marked=()), 0).axes[0].images
+    assert image.get_clim() == pytest.approx((0.4, 0.85), abs=0.01)
     assert axes.get_xlabel().endswith("gray: none; dot: same label")
     drawn.write(tmp_path, epoch=0)
     head, first, *_, last = read(tmp_path / "map.csv")

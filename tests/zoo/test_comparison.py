@@ -43,8 +43,8 @@ def write_run(
     }
     parameters = {"config": config, "monitor": "val/accuracy", "mode": "max"}
     (folder / "hparams.yaml").write_text(yaml.safe_dump(parameters))
-    lines = [f"{epoch},{epoch},{value},{1 - value},0.5,,100" for epoch, value in enumerate(accuracy)]
-    lines.insert(1, "0,0,,,,12.5,")
+    lines = [f"{epoch},{epoch},{value},{1 - value},0.5,,100" for epoch, value in enumerate(accuracy, 1)]
+    lines.insert(1, "1,1,,,,12.5,")
     header = "epoch,step,val/accuracy,val/loss,val/f1/a,train/examples_per_second,val/rows"
     (folder / "metrics.csv").write_text("\n".join([header, *lines]) + "\n")
     (folder / "summary.json").write_text(json.dumps({"seconds": 3.5}))
@@ -100,7 +100,7 @@ def test_an_unfinished_run_has_its_best_epoch(tmp_path: Path, zoo_command: Zoo) 
 def test_learning_rates_belong_to_the_epoch_that_follows(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 0.1, [0.5, 0.6])
     (run / "metrics.csv").write_text(
-        "epoch,lr-Adam,step,val/accuracy\n,0.1,0,\n0,,9,0.5\n,0.01,10,\n1,,19,0.6\n,0.001,20,\n"
+        "epoch,lr-Adam,step,val/accuracy\n,0.1,0,\n1,,9,0.5\n,0.01,10,\n2,,19,0.6\n,0.001,20,\n"
     )
     read = read_run(run)
     assert read.curve("lr-Adam") == [(1, 0.1), (2, 0.01)]

@@ -21,7 +21,7 @@ from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Memory
 from datamodules.retrieval.memories.near_duplicates import are_near, signatures
-from tests.zoo.conftest import SMALL, Result, refusal, write_pairs, write_table
+from tests.zoo.conftest import SMALL, Result, done, refusal, write_pairs, write_table
 from tests.zoo.processes import DDP, zoo_process
 
 Zoo = Callable[..., Result]
@@ -58,8 +58,7 @@ CHANGES = {
 
 
 def fit(zoo_command: Zoo, *options: object, run: str = "run") -> dict[str, float]:
-    result = zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir", run)
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir", run))
     metrics: dict[str, float] = json.loads(Path(run, "summary.json").read_text())["metrics"]
     return metrics
 
@@ -263,8 +262,7 @@ def test_tuning_skips_duplicates(zoo_command: Zoo, tmp_path: Path) -> None:
     small = [option for option in SMALL if "KNNBiLSTM" not in option and "perspectives" not in option]
     fit(zoo_command, "--model=MemoryEnsemble", "--model.folds=2", *small, "--data.train_file", train)
     dev = write_table(tmp_path / "dev.csv", rows[60:100])
-    result = zoo_command("memory", "tune", "run", dev)
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "tune", "run", dev))
     # Rows of the training table that were split off for validation are new to the model.
     memory = set(zoo.load("run").memory.rows.texts)
     skipped = sum(text in memory for text, _ in rows[60:80])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from inspect import signature
+from itertools import pairwise
 from typing import NamedTuple
 
 from datamodules.core.errors import InputError
-from zoo.cli.options import import_retrievers
+from datamodules.core.files import parsed
+from datamodules.core.secrets import refuse_secrets
+from zoo.runs.configs import find, read
 
 
 class Command(NamedTuple):
@@ -46,7 +49,7 @@ GROUPS = {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
         "serve": Command("predictions and the memory over HTTP", "MODEL --port 8000 --workers 2", "zoo.serve.command:serve", is_positional=True),
         "memory": Command("add, remove, relabel, replace, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
-        "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv", "zoo.audit.command:audit_memory", first="--model"),
+        "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv", "zoo.audit.audit:audit_memory", first="--model"),
         "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
         "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:list_models", first="--name"),
     },
@@ -109,3 +112,41 @@ def _function(target: str) -> Callable[..., None]:
     module, _, name = target.partition(":")
     function: Callable[..., None] = getattr(import_module(module), name)
     return function
+
+
+def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options with a value, written as `--option value` or `--option=value`."""
+    for item, following in pairwise([*options, "--"]):
+        name, equals, value = item.partition("=")
+        if name.startswith("--") and equals:
+            yield name, value
+        elif name.startswith("--") and not following.startswith("--"):
+            yield name, following
+
+
+def with_files(options: Sequence[str]) -> list[str]:
+    """Return the options with files in place of the names of configurations."""
+    named = list(options)
+    for place, option in enumerate(options):
+        if option.startswith("--config="):
+            named[place] = f"--config={find(option.removeprefix('--config='))}"
+        elif option == "--config" and options[place + 1 :]:
+            named[place + 1] = str(find(options[place + 1]))
+    return named
+
+
+def import_retrievers(options: Sequence[str]) -> None:
+    """Import the retrievers if options, or a file, may name one: the parser finds only imported classes."""
+    if any(option.startswith(("--retriever", "--config", "--help", "-h")) for option in options):
+        from datamodules.retrieval import load_all_retrievers
+
+        load_all_retrievers()
+
+
+def refuse_secrets_of(options: Sequence[str]) -> None:
+    """Raise an `InputError` if an option, or a file of --config, may hold a secret."""
+    for name, value in named_values(options):
+        values = parsed(value, name)
+        refuse_secrets(values if isinstance(values, dict | list) else value, name)
+        if name == "--config":
+            refuse_secrets(parsed(read(value), value), "", source=f"{value}: ")

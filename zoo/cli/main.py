@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import errno
 import logging
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
+from types import FrameType
+from typing import NoReturn
 
 from typing_extensions import override
 
@@ -20,8 +25,6 @@ from datamodules.core.errors import InputError, excerpt, reason, visible
 from datamodules.core.lightning import predict_only
 from zoo import __version__
 from zoo.cli import commands
-from zoo.cli.options import refuse_secrets_of
-from zoo.cli.signals import end_children, ending_signal, raising_sigterm
 
 #: Maximum number of characters of an error message.
 _LONGEST = 1000
@@ -48,7 +51,7 @@ def main(args: Sequence[str] | None = None) -> int:
         with raising_sigterm():
             modules, args = _without_imports(args)
             # Before a run records its options: the run folder, W&B, error messages.
-            refuse_secrets_of(args)
+            commands.refuse_secrets_of(args)
             for module in modules:
                 _import(module)
             if args[0] == "--version":
@@ -173,3 +176,42 @@ def _configure_logging() -> None:
         logging.getLogger(name).setLevel(logging.INFO)
     # It logs each failed request, which our own log does with the time of the next attempt.
     logging.getLogger("elastic_transport").setLevel(logging.ERROR)
+
+
+class Terminated(SystemExit):
+    """End by SIGTERM, for which Lightning itself would exit with code 0."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated(128 + number)
+
+
+@contextmanager
+def raising_sigterm() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM, so that half-written files are deleted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def end_children() -> None:
+    """Kill the processes that were forked for devices or batches, for which Python would wait, perhaps for hours."""
+    for child in multiprocessing.active_children():
+        child.kill()
+
+
+def ending_signal(end: BaseException) -> signal.Signals | None:
+    """Return the signal that ended a command, if any; Lightning turns a KeyboardInterrupt into a SystemExit."""
+    cause: BaseException | None = end
+    while cause is not None:
+        if isinstance(cause, Terminated):
+            return signal.SIGTERM
+        if isinstance(cause, KeyboardInterrupt):
+            return signal.SIGINT
+        cause = cause.__context__
+    return None

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import csv
 import inspect
+import io
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
-from operator import length_hint
+from heapq import nlargest
+from operator import itemgetter, length_hint
 from pathlib import Path
 from typing import TextIO
 
-from tqdm import tqdm
-
-from datamodules.core.errors import InputError, check_count
+from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.files import existing_file
 from datamodules.core.outputs import check_output, json_line, spreadsheet_cells
+from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
-from zoo.cli.options import import_retrievers, named_values
+from zoo.cli.commands import import_retrievers, named_values
 from zoo.loading import load
 from zoo.model_folder.folder import ModelFolder
 from zoo.registry import model_class
@@ -36,6 +37,8 @@ log = logging.getLogger("zoo")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 #: Suffixes of formats that are not written.
 _OTHER_FORMATS = (".parquet", ".xlsx", ".xls", ".ods", ".gz", ".xz", ".bz2", ".zip")
+#: Number of memories of a prediction, and of characters of a text, on a terminal.
+_SHOWN, _EXCERPT = 3, 80
 
 
 def run(command: str, options: Sequence[str]) -> None:
@@ -50,8 +53,13 @@ def run(command: str, options: Sequence[str]) -> None:
     given = dict(named_values(options))
     source, kind_options = given.get("--ckpt_path"), list[str]()
     # Before the model is read, which takes seconds.
-    if "--input" in given:
-        _check_input(given["--input"], given.get("--shard"))
+    shows_help = not {"-h", "--help"}.isdisjoint(options)
+    if source is not None and not shows_help and ("--input" in given) == ("--text" in given):
+        raise InputError("zoo predict: name a file with --input, or give a text with --text")
+    if not given.get("--text", "text").strip():
+        raise InputError("--text: is empty; give some words")
+    if source is not None:
+        _check_input(given.get("--input", "-"), given.get("--shard"))
     _check_output(given.get("--output"), [given.get("--input"), source])
     model = None if source is None else ModelFolder.open(source)
     if model is not None:
@@ -84,7 +92,7 @@ def _check_input(input: str, shard: str | None) -> None:
     if shard is not None:
         Shard.parse(shard)
         if input == "-":
-            raise InputError("--shard: standard input can't be cut into shards; give a file")
+            raise InputError("--shard: standard input and a text can't be cut into shards; give a file")
     path = Path(input)
     if input == "-" or input.startswith("hub:") or path.exists():
         return
@@ -104,9 +112,10 @@ def _check_output(output: str | None, others: Sequence[str | None]) -> None:
 
 def predict(
     ckpt_path: str,
-    input: str,
     model: ModelFolder,
     options: PlainDict,
+    input: str = "-",
+    text: str | None = None,
     output: str | None = None,
     memory: str | None = None,
     batch_size: int = 256,
@@ -124,8 +133,10 @@ def predict(
     Args:
         ckpt_path: a run folder, a model folder or a name on the Hub or in W&B.
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
+        text: a text, in place of `input`.
         output: a file, whose name chooses the format: a table (.csv, .tsv), a TREC run of a model that ranks (.run,
-            .trec), else JSON lines; null writes these to standard output.
+            .trec), else JSON lines; - writes these to standard output, and so does null, except for a terminal, which
+            shows short excerpts.
         memory: a memory folder to use instead of the model's (see `zoo index`).
         batch_size: rows that pass through the network together.
         device: cpu, cuda, cuda:1, ...
@@ -162,16 +173,19 @@ def predict(
         if path is not None:
             partial = stack.enter_context(new_file(path, "--output"))
             file = stack.enter_context(partial.open("w", encoding="utf-8", newline=""))
+        if text is not None:
+            stack.callback(setattr, sys, "stdin", sys.stdin)
+            sys.stdin = io.StringIO(" ".join(text.splitlines()) + "\n")
+        is_terminal = path is None and sys.stdout.isatty()
         started = time.monotonic()
         predictor = load(model, memory, retriever, device, memory_version)
         records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
         # Lines on the terminal would be mixed with the bar.
-        is_hidden = True if path is None and sys.stdout.isatty() else None
         total = length_hint(records) or None
-        bar = tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden)
+        bar = progress_bar(records, "predicting", total, " predictions", is_terminal, leave=False)
         rows_of = None if separator is None else predictor.table_rows
         count, abstained = _write(
-            bar, file, ckpt_path, separator or ",", rows_of, has_header=part.number == 1
+            bar, file, ckpt_path, separator or ",", rows_of, part.number == 1, is_terminal and output is None
         )
     refused = "" if options.get("max_error") is None else f", {abstained:,} of them abstained"
     place = "" if path is None else f": {path}"
@@ -185,13 +199,14 @@ def _write(
     separator: str,
     rows_of: Callable[[PlainDict], Iterator[PlainDict]] | None,
     has_header: bool,
+    shows_excerpts: bool,
 ) -> tuple[int, int]:
     """Write predictions of the model `source` as lines or, by `rows_of`, as rows of a table.
 
     Returns:
         The number of predictions, and of those that abstained.
     """
-    count = abstained = 0
+    count = abstained = empty = 0
     table, columns = csv.writer(file, delimiter=separator), list[str]()
     for record in records:
         count += 1
@@ -199,9 +214,10 @@ def _write(
             file.write(record + "\n")
             continue
         abstained += bool(record.get("abstained"))
+        empty += "text" in record and not record["text"].strip()
         line = json_line(record, source)
         if rows_of is None:
-            file.write(line + "\n")
+            file.write((_excerpts(record) if shows_excerpts else line) + "\n")
             continue
         for row in rows_of(record):
             if not columns:
@@ -209,4 +225,24 @@ def _write(
                 if has_header:
                     table.writerow(columns)
             table.writerow(spreadsheet_cells(row.get(name) for name in columns))
+    if empty:
+        log.warning("%s texts are empty: their predictions are those without any word", f"{empty:,}")
     return count, abstained
+
+
+def _excerpts(record: PlainDict) -> str:
+    """Return a prediction for a terminal: its values, and its heaviest memories, or the texts that it ranks."""
+    cells, lines, texts = list[str](), list[str](), list[str]()
+    for name, value in record.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            is_memory = "weight" in value[0]
+            best = nlargest(_SHOWN, value, key=itemgetter("weight")) if is_memory else value
+            lines += [f"    {_excerpts(item)}" for item in best]
+        elif isinstance(value, float):
+            cells.append(f"{name} {value:.3f}")
+        elif isinstance(value, list):
+            cells.append(f"{name} {excerpt(', '.join(map(str, value)), _EXCERPT)}")
+        elif isinstance(value, str | int) and value is not False:
+            texts_or_cells = texts if name in ("text", "query") else cells
+            texts_or_cells.append(name if value is True else excerpt(value, _EXCERPT))
+    return "\n".join(["  ".join(cells + texts), *lines])

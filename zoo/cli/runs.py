@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from zoo.cli.options import named_values, with_files
+from zoo.cli.commands import named_values, with_files
 from zoo.runs import configs
 from zoo.runs.names import check_names
 

@@ -241,3 +241,17 @@ class TransformerTokens(TransformerEncoder):
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments as in `TransformerEncoder.forward`, result as of `token_states`."""
         return self.token_states(word, text)
+
+
+class TextDropout(nn.Module):
+    """Zeroes the vectors of some training examples: their class must be read off the memories."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Zero some rows of texts [B, d]; the others are not scaled."""
+        if not self.training or self.probability == 0:
+            return text
+        return text * (torch.rand(len(text), 1, device=text.device) >= self.probability)

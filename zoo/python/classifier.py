@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self, override
 
+from datamodules.core.errors import InputError
 from zoo.loading import load
 from zoo.python.fitting import fit, label_names
 from zoo.tasks.classification.predictor import Prediction
@@ -43,11 +45,14 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data_options: Mapping[str, object] | None = None,
         trainer: Mapping[str, object] | None = None,
         config: str | Path | Sequence[str | Path] = (),
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
-        """Store the parameters; see `zoo.fit` for their values, of which `random_state` is the `seed`."""
+        """Store the parameters; see `zoo.fit` for their values.
+
+        `random_state` is the `seed`, or draws it in each `fit`: a `RandomState`, or None for that of NumPy.
+        """
         self.model = model
         self.model_options = model_options
         self.data_options = data_options
@@ -66,7 +71,12 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Iterable[str], y: Iterable[object]) -> Self:
         """Train on n texts and their n labels: strings, numbers or booleans."""
-        texts, labels = as_texts(X, "texts: row"), y if hasattr(y, "ndim") or y is None else list(y)
+        texts, labels = _texts(X), y if hasattr(y, "ndim") or y is None else list(y)
+        if getattr(labels, "shape", ())[1:] == (1,):
+            labels = column_or_1d(labels, warn=True)
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
         data_options: Mapping[str, Any] = self.data_options or {}
         names = label_names(labels, len(texts))
         check_classification_targets(labels)
@@ -77,7 +87,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model_options=self.model_options,
             trainer=self.trainer,
             config=self.config,
-            seed=self.random_state,
+            seed=seed,
             device=self.device,
             verbose=self.verbose,
             **data_options,
@@ -91,7 +101,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def explain(self, X: Iterable[str]) -> list[Prediction]:
         """Return the prediction for each text with its evidence: contributions of the members, and memories."""
         check_is_fitted(self)
-        predictions: list[Prediction] = self.model_.predict(as_texts(X, "texts: row"))
+        predictions: list[Prediction] = self.model_.predict(_texts(X))
         return predictions
 
     def predict(self, X: Iterable[str]) -> NDArray[Any]:
@@ -134,3 +144,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 (folder / name).write_bytes(contents)
             self.model_ = load(folder, device=self.device)
             weakref.finalize(self.model_, resources.pop_all().close)
+
+
+def _texts(X: Iterable[str]) -> list[str]:
+    if isinstance(X, str):
+        raise InputError("texts: a str is one text; give a list of texts, such as [text]")
+    return as_texts(X, "texts: row")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +101,12 @@ def fit(
         for layer in [*layers, given]:
             refuse_secrets(layer, "")
         quiet = {
-            "trainer.enable_progress_bar": verbose,
+            # Otherwise the log has a line for each epoch.
+            "trainer.enable_progress_bar": verbose and sys.stdout.isatty(),
             "trainer.enable_model_summary": False,
             "trainer.devices": 1,
         }
-        with seeded(int(seed)):
+        with seeded(int(seed)), _printed_log() if verbose else nullcontext():
             move(torch.nn.Linear(1, 1), device)  # an error now, not after the training
             trained = RunOptions("fit", classes, [quiet, *layers, given]).fit(folder, files)
             if verbose and trained is not None:
@@ -113,6 +116,19 @@ def fit(
             predictor = load(folder, device=device)
         weakref.finalize(predictor, resources.pop_all().close)
         return predictor
+
+
+@contextmanager
+def _printed_log() -> Iterator[None]:
+    """Print our own progress on standard error, unless the process has handlers of its own."""
+    with ExitStack() as resources:
+        for logger in map(logging.getLogger, ("zoo", "datamodules")):
+            resources.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.INFO)
+            if not logger.hasHandlers():
+                logger.addHandler(handler := logging.StreamHandler())
+                resources.callback(logger.removeHandler, handler)
+        yield
 
 
 def _layers(model: str | None, files: Sequence[str | Path]) -> list[PlainDict]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import named_disk_errors
-from zoo.reproduce.report import Figures, describe_skipped
-from zoo.reproduce.run import Reproduction, RowFailed
+from zoo.reproduce.run import Figures, Reproduction, RowFailed, describe_skipped
 from zoo.reproduce.table import load_table, shipped_tables
 
 

@@ -9,24 +9,166 @@ import ctypes
 import json
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import yaml
 from pyarrow import parquet
 
+from datamodules.base import DataModule
 from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import contents_of, lock_file, write_json, write_text
 from datamodules.core.types import PlainDict
-from zoo.reproduce.data import RowData, read_test, without_absent_tests
-from zoo.reproduce.report import Figures, describe_skipped, figures_of, report_lines
-from zoo.reproduce.table import SPLITS, Row, Table
+from zoo.markdown import markdown_table
+from zoo.reproduce.table import SPLITS, Row, Table, title
 from zoo.run_folder import read_run
+
+#: Data options that only training needs.
+_TRAINING = ("retriever", "word_vectors", "memory")
+
+
+@dataclass(frozen=True)
+class RowData:
+    """The data of one row; relative file names are under `folder`."""
+
+    table: Table
+    row: Row
+    folder: Path
+
+    def files(self) -> dict[str, str | list[str]]:
+        """Return data option -> its absolute file name, or several."""
+        options, kind = self._options(), self.table.data_type.options_type
+        files: dict[str, str | list[str]] = {}
+        for name in kind.files:
+            value = options.get(name)
+            if isinstance(value, str):
+                files[name] = self._absolute(value)
+            elif isinstance(value, list) and name not in kind.name_lists:
+                files[name] = [self._absolute(file) for file in value]
+        return files
+
+    def paths(self) -> Iterator[tuple[str, Path]]:
+        """Yield option and path of each local file."""
+        for name, files in self.files().items():
+            for file in [files] if isinstance(files, str) else files:
+                if not file.startswith("hub:"):
+                    yield name, Path(file)
+
+    def module(self, **changes: object) -> DataModule:
+        """Make the data module, with changed options, but without vectors and memories; nothing is read yet."""
+        options = {**self._options(), **self.files()}
+        options = {key: value for key, value in options.items() if key.partition(".")[0] not in _TRAINING}
+        return self.table.data_type(**{**options, **changes})
+
+    @property
+    def has_test(self) -> bool:
+        """True if the data set comes with a test."""
+        data = self.module()
+        return data.options.tables["test"] is not None or data.options.is_split_off("test")
+
+    @property
+    def test_files(self) -> PlainDict:
+        """The options of a test of its own: its files, or the table that it is split from."""
+        names = self.table.data_type.options_type.test_files
+        return {name: files for name, files in self.files().items() if name in names}
+
+    def _options(self) -> PlainDict:
+        own = {key: value for key, value in self.row.overrides.items() if key.startswith("data.")}
+        changes = {key.removeprefix("data."): value for key, value in own.items()}
+        return {**self.table.base["data"]["init_args"], **changes}
+
+    def _absolute(self, file: str) -> str:
+        return file if file.startswith("hub:") else str((self.folder / file).resolve())
+
+
+def read_test(file: Path, data: RowData) -> PlainDict:
+    """Read the test of a row before hours of training; return the options with which `zoo test` reads it."""
+    with_header: PlainDict = {"test_file": str(file.resolve())}
+    without = {**with_header, **data.table.columns_without_header}
+    try:
+        data.module(**with_header).read_tables(["test"])
+    except InputError as error:
+        try:
+            data.module(**without).read_tables(["test"])
+        except InputError:
+            raise error from None
+        return without
+    return with_header
+
+
+def without_absent_tests(table: Table, folder: Path) -> Table:
+    """Remove the test from rows of which only the test's files are missing."""
+    rows = dict(table.rows)
+    for row in table.rows.values():
+        missing = [name for name, file in RowData(table, row, folder).paths() if not file.exists()]
+        if missing and all(name.startswith("test_") for name in missing):
+            kept = {key: value for key, value in row.overrides.items() if not key.startswith("data.test_")}
+            rows[row.name] = replace(row, overrides=kept)
+    return replace(table, rows=rows)
+
+
+#: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
+Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
+#: row -> the metrics of its finished runs.
+Results: TypeAlias = Mapping[str, Sequence[Mapping[str, float]]]
+
+
+def figures_of(rows: Sequence[Row], results: Results) -> Figures:
+    """Return means and standard deviations (of the sample) over finished runs."""
+    figures: Figures = {}
+    for row in rows:
+        runs = results[row.name]
+        figures[row.name] = {}
+        for name in dict.fromkeys([*(name for run in runs for name in run), *row.paper]):
+            values = [run[name] for run in runs if name in run]
+            figures[row.name][name] = {
+                "mean": statistics.fmean(values) if values else None,
+                "sd": statistics.stdev(values) if len(values) > 1 else None,
+                "n": len(values),
+                "paper": row.paper.get(name),
+            }
+    return figures
+
+
+def report_lines(table: Table, rows: Sequence[Row], figures: Figures, results: Results) -> Iterator[str]:
+    """Yield the lines of a report in Markdown, in percent."""
+    columns = {f"{key}/{name}": f"{SPLITS[key]} {title(name)}" for key in SPLITS for name in table.metrics}
+    metrics = [metric for metric in columns if any(metric in row for row in figures.values())]
+    papers = list(dict.fromkeys(metric for row in rows for metric in row.paper))
+    lines = [["row", *(columns[metric] for metric in metrics), *map(table.paper_title, papers), "runs"]]
+    for row in rows:
+        cells = [_cell(table, metric, figures[row.name].get(metric, {})) for metric in metrics]
+        cells += [_cell(table, metric, {"mean": row.paper.get(metric)}) for metric in papers]
+        lines.append([row.name, *cells, str(len(results[row.name]))])
+    yield f"# {table.name}\n\n{table.description}\n\n{markdown_table(lines)}"
+    counts = ", ".join(title(name) for name in table.metrics if name in table.counts)
+    unit = f"Percent, but {counts} are numbers" if counts else "Percent"
+    yield f"{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
+    if any(row.grow_from for row in rows):
+        yield "Where a memory grew, the model is another row's, tuned on the validation rows."
+
+
+def _cell(table: Table, metric: str, figure: Mapping[str, float | None]) -> str:
+    mean, sd = figure.get("mean"), figure.get("sd")
+    if mean is None:
+        return ""
+    spread = "" if sd is None else f" ± {table.percent(metric, sd):.1f}"
+    return f"{table.percent(metric, mean):.1f}{spread}"
+
+
+def describe_skipped(skipped: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each reason to skip rows: `skipped` has the reason of each row."""
+    for reason in dict.fromkeys(skipped.values()):
+        rows = [row for row, why in skipped.items() if why == reason]
+        yield f"Skipped: {', '.join(rows)}: {reason}."
+
 
 #: How a command is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")

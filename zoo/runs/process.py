@@ -35,7 +35,7 @@ _IRRELEVANT = (
     ".*does not have many workers",
     # There are no validation rows: the last epoch counts.
     "Total length of `DataLoader` across ranks is zero",
-    ".*monitor='val/encoder_accuracy'.* could not find",
+    ".*ModelCheckpoint.monitor=.* could not find",
     # A frozen encoder.
     "Found .* module.s. in eval mode",
 )

@@ -15,7 +15,8 @@ import pytorch_lightning as pl
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.loggers import Logger, WandbLogger
-from pytorch_lightning.plugins import CheckpointIO
+from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
+from typing_extensions import override
 
 from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.chart import write_picture
@@ -34,8 +35,7 @@ from zoo.runs.finishing import fit, restore
 from zoo.runs.process import running
 from zoo.runs.run_dir import locked_run_dir
 from zoo.tasks.base import Task
-from zoo.training.checkpoint_io import WholeCheckpoints
-from zoo.training.checkpoints import meta_of, meta_of_start, read_contents
+from zoo.training.checkpoints import meta_of, meta_of_start, read_contents, write_contents
 
 log = logging.getLogger("zoo")
 
@@ -237,7 +237,9 @@ def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
     if not best.is_file():
         if not last.is_file() or (run_dir / IN_RUN).exists():
             return
-        log.warning("%s: missing, so the model is that of the last epoch", best)
+        log.warning(
+            "no validation rows chose an epoch (%s is missing): the model is that of the last one", best
+        )
         best = last
     lacks_memory = data.memory is not None and data.has_memory and data.memory.location is None
     if lacks_memory or not data.is_set_up:
@@ -274,3 +276,16 @@ def _finish(
         Answer.read(answer) if answer.exists() else None,
         best is not None,
     )
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Leaves no half of a file in place of a good one where the system's temporary folder is on another disk."""
+
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object | None = None
+    ) -> None:
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+        else:
+            write_contents(checkpoint, Path(path))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from tqdm import tqdm
-
-from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.errors import InputError, check_count, excerpt, visible
 from datamodules.core.outputs import check_output
+from datamodules.core.progress import progress_bar
 from datamodules.core.storage import new_file
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.readers import open_lines
@@ -21,8 +21,10 @@ from datamodules.corpora.trec_runs import is_run, run_lines
 from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
 
-#: Queries that are searched together.
-BLOCK = 1024
+log = logging.getLogger("zoo")
+
+#: Queries that are searched together, and characters of a memory on a terminal.
+BLOCK, EXCERPT = 1024, 100
 
 
 def search(
@@ -69,6 +71,7 @@ def search(
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         for line in lines:
             file.write(line + "\n")
+    log.info("%s queries%s", f"{len(rows):,}", "" if path is None else f": {path}")
 
 
 def _open(memory: str | None, retriever: Retriever | None) -> Memory:
@@ -88,7 +91,9 @@ def _print_best(memory: Memory, query: str, k: int) -> None:
         if row >= 0:
             label = neighbors.memories.label(row)
             shown = "" if label is None else f"[{label}] "
-            print(visible(f"{score:8.3f}  {ids[row]}  {shown}{neighbors.memories.texts[row]}"))
+            text = neighbors.memories.texts[row]
+            text = excerpt(text, EXCERPT) if sys.stdout.isatty() else visible(text)
+            print(f"{visible(f'{score:8.3f}  {ids[row]}  {shown}')}{text}")
 
 
 def _read_queries(
@@ -108,27 +113,18 @@ def _read_queries(
 def _lines(memory: Memory, queries: Rows, k: int, run_name: str | None) -> Iterator[str]:
     """Yield the lines of a run with this name, or a JSON object for each query."""
     ids, texts = queries.ids, queries.texts
-    with tqdm(total=len(ids), desc="searching", unit=" queries", delay=2, disable=None) as bar:
+    with progress_bar(total=len(ids), desc="searching", unit=" queries") as bar:
         for start in range(0, len(ids), BLOCK):
             block = texts[start : start + BLOCK]
             neighbors = memory.search(block, k)
             memories = neighbors.memories.table.to_pylist()
-            results = zip(
-                ids[start : start + BLOCK],
-                block,
-                neighbors.rows.tolist(),
-                neighbors.scores.tolist(),
-                strict=True,
-            )
-            for id_, text, rows, scores in results:
-                best = [(memories[row], score) for row, score in zip(rows, scores, strict=True) if row >= 0]
+            for number, text in enumerate(block):
+                hits = zip(neighbors.rows[number].tolist(), neighbors.scores[number].tolist(), strict=True)
+                best = [{**memories[row], "score": score} for row, score in hits if row >= 0]
                 if run_name is not None:
-                    yield from run_lines(id_, ((hit["id"], score) for hit, score in best), run_name)
-                    continue
-                record = {
-                    "id": id_,
-                    "query": text,
-                    "memories": [{**hit, "score": score} for hit, score in best],
-                }
-                yield visible(json.dumps(record, ensure_ascii=False))
+                    scored = ((hit["id"], hit["score"]) for hit in best)
+                    yield from run_lines(ids[start + number], scored, run_name)
+                else:
+                    record = {"id": ids[start + number], "query": text, "memories": best}
+                    yield visible(json.dumps(record, ensure_ascii=False))
             bar.update(len(block))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from datamodules.core.errors import InputError
+from datamodules.core.progress import progress_bar
 from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import cache_folder
 from datamodules.retrieval.dense.embeddings import Embeddings
@@ -133,7 +133,7 @@ class TextVectors:
         is_table = FEWEST <= len(texts) <= MOST and not queries
         if is_table and self._embeddings is None:
             self._stored().refresh()
-        with tqdm(total=len(texts), desc="encode", unit="text", delay=3, disable=None) as bar:
+        with progress_bar(total=len(texts), desc="encoding") as bar:
             for first in range(0, len(texts), block):
                 with self._in_use, inference(self.threads):
                     some = list(texts[first : first + block])

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from datamodules.core import storage
 from datamodules.core.arrays import ArrayWriter
 from datamodules.core.errors import InputError
+from datamodules.core.progress import progress_bar
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import FOLDING
 from datamodules.retrieval.memories.memory import Memory, Neighbors
@@ -71,7 +71,7 @@ def build_neighbors(
 
 def _retrieve_blocks(search: Callable[[slice], Neighbors], total: int, blocks: Path) -> None:
     """Write the neighbors of blocks of rows, a file for each block that has none: a killed process resumes here."""
-    with tqdm(total=total, desc="retrieving memories", unit="text", delay=2, disable=None) as bar:
+    with progress_bar(total=total, desc="retrieving memories") as bar:
         for start in range(0, total, BLOCK):
             block, done = slice(start, min(start + BLOCK, total)), blocks / f"{start // BLOCK:06d}.npz"
             if not done.exists():

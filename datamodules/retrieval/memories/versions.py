@@ -113,7 +113,8 @@ class Version:
         matches = np.flatnonzero(pc.is_in(self.rows.table.column("id"), value_set=wanted).to_numpy())
         row_of = dict(zip(self.rows.select(matches).ids, matches.tolist(), strict=True))
         if unknown := [each for each in ids if each not in row_of]:
-            raise InputError(f"{self.folder.parent}: has no row with the id {name_some(unknown)}")
+            why = "removed rows, and those drawn for validation, are not in a memory"
+            raise InputError(f"{self.folder.parent}: has no row with the id {name_some(unknown)}; {why}")
         if len(row_of) < len(ids):
             twice = [each for each, count in Counter(ids).items() if count > 1]
             raise InputError(f"{self.folder.parent}: the id {name_some(twice)} is given more than once")

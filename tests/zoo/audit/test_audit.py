@@ -16,7 +16,16 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.text_rows import TextSplit
-from tests.zoo.conftest import COMMON_WORDS, LABELS, QUIET_TRAINER, TOPIC_WORDS, Result, write_table
+from tests.zoo.conftest import (
+    COMMON_WORDS,
+    LABELS,
+    QUIET_TRAINER,
+    TOPIC_WORDS,
+    Result,
+    done,
+    refusal,
+    write_table,
+)
 from tests.zoo.ensemble.conftest import run as run
 from zoo.audit import audit, judging
 from zoo.audit.audit import share_of_errors
@@ -60,17 +69,10 @@ def table(path: str | Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def refusal(result: Result) -> str:
-    assert result.code == 2, result.out
-    (line,) = str(result.err).splitlines()
-    return line
-
-
 def test_planted_errors_are_found_and_corrected(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
     train = write_table(tmp_path / "noisy.csv", ROWS)
     folder = run("run", "--data.validation_split=0", "--model.members=[lexical,lexical_vote]", table=train)
-    result = zoo_command("audit", folder, "--output=audit.csv")
-    assert result.code == 0, result.err
+    result = done(zoo_command("audit", folder, "--output=audit.csv"))
     assert "audit.csv: 90 rows; about" in result.out
     assert result.out.endswith("probably wrong; 0 rows have the text of a row with another label\n")
     rows = table("audit.csv")
@@ -214,8 +216,7 @@ def test_a_model_without_memory_is_refused(zoo_command: Zoo, train_csv: Path) ->
 
 def test_other_classifiers_are_audited_by_their_texts(fit: Callable[..., Path], zoo_command: Zoo) -> None:
     folder = fit("run")
-    result = zoo_command("audit", folder)
-    assert result.code == 0, result.err
+    done(zoo_command("audit", folder))
     memory = zoo.load(folder).memory
     assert audit(zoo.load(folder)) == audit(memory)
     assert len(table("audit.csv")) == len(memory)

@@ -43,8 +43,7 @@ def test_help_names_every_command(zoo_command: Zoo) -> None:
 
 
 def test_list(zoo_command: Zoo) -> None:
-    result = zoo_command("list")
-    assert result.code == 0, result.err
+    result = done(zoo_command("list"))
     task, tasks = "", {}
     for line in result.out.splitlines()[:-1]:
         if line.endswith(":") and not line.startswith(" "):
@@ -75,8 +74,7 @@ def test_the_registry_agrees_with_the_classes(name: str) -> None:
     ],
 )
 def test_list_of_one_model(name: str, parts: list[str], zoo_command: Zoo) -> None:
-    result = zoo_command("list", name)
-    assert result.code == 0, result.err
+    result = done(zoo_command("list", name))
     title, *lines = result.out.splitlines()
     assert title == name
     facts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
@@ -107,8 +105,7 @@ def test_help_of_classes(zoo_command: Zoo) -> None:
         "--data.help=ClassificationDataModule": "name or number of the label",
         "--model.help=KNNBiLSTM": "num_perspectives",
     }.items():
-        result = zoo_command("fit", option)
-        assert result.code == 0, result.err
+        result = done(zoo_command("fit", option))
         assert words in " ".join(result.out.split())
 
 
@@ -127,8 +124,7 @@ def test_index_search_and_another_memory(trained_run: Path, zoo_command: Zoo, tm
     ]
     assert "no memory shares a word" in zoo_command("search", "umbrella", "--memory", "memory").out
     # A trained model reads another memory, smaller than its own.
-    result = zoo_command("predict", "--ckpt_path", trained_run, "--input", table, "--memory", "memory")
-    assert result.code == 0, result.err
+    result = done(zoo_command("predict", "--ckpt_path", trained_run, "--input", table, "--memory", "memory"))
     first = json.loads(result.out.splitlines()[0])
     assert [memory["text"] for memory in first["memories"]] == ["copper kettle"]
 

@@ -69,6 +69,14 @@ def test_a_run_folder(fit: Fit) -> None:
     assert (contents["epoch"], contents["global_step"]) == (1, 10)
 
 
+def test_no_validation_rows(
+    fit: Fit, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    fit("run", "--data.validation_split=0")
+    assert "no validation rows chose an epoch" in caplog.text
+    assert not [each for each in recwarn if "could not find the monitored key" in str(each.message)]
+
+
 def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
     """In a new process: Lightning sets the levels of its log when it is imported."""
     options = [option for option in SMALL if "progress_bar" not in option and "summary" not in option]
@@ -79,6 +87,7 @@ def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
     lines = done.stdout.splitlines()
     epochs = [line for line in lines if line.startswith("epoch ")]
     assert [line.partition(":")[0] for line in epochs] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert {row["epoch"] for row in read_metrics(Path("run")) if row["epoch"]} == {"1", "2", "3"}
     losses = [row["train/loss_epoch"] for row in read_metrics(Path("run")) if row["train/loss_epoch"]]
     accuracies = [row["val/accuracy"] for row in read_metrics(Path("run")) if row["val/accuracy"]]
     for line, loss, accuracy in zip(epochs, losses, accuracies, strict=True):
@@ -171,8 +180,7 @@ def test_a_run_whose_memory_was_edited_is_not_resumed(copied_run: Path, zoo_comm
     result = zoo_command("fit", "--ckpt_path", last(run), "--trainer.max_epochs=2")
     message = refusal(result, "was edited since the training", f"--model.init_from {run}")
     assert files_of(run) == before
-    result = zoo_command(*command_in(message))
-    assert result.code == 0, result.err
+    result = done(zoo_command(*command_in(message)))
     assert files_of(run) == before
 
 
@@ -214,8 +222,7 @@ def test_compiled_networks_learn_the_same(fit: Fit) -> None:
 def test_fit_needs_no_retriever_after_prepare(
     zoo_command: Zoo, fit: Fit, train_csv: Path, tmp_path: Path
 ) -> None:
-    result = zoo_command("prepare", *SMALL, "--data.train_file", train_csv)
-    assert result.code == 0, result.err
+    done(zoo_command("prepare", *SMALL, "--data.train_file", train_csv))
     neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))
     times = {path: path.stat().st_mtime_ns for path in neighbors}
     assert len(times) == 2  # training and validation

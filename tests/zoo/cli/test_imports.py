@@ -69,6 +69,17 @@ def test_commands_that_train_nothing(arguments: str, zoo_command: Zoo) -> None:
     assert imported(COMMAND.format(arguments=arguments.split())) == set()
 
 
+@pytest.mark.parametrize(
+    "edit", ["add run more.csv", "remove run --ids=[1]", "relabel run --ids=1 --label=fruit", "compact run"]
+)
+def test_edits_of_the_memory_of_a_model(edit: str, copied_run: Path) -> None:
+    """An edit reads no network, whose packages cost ten times as much as the edit."""
+    write_table(Path("more.csv"), [("an apple", "fruit"), ("old iron", "metal")])
+    before = (copied_run / "model" / "state.json").read_text()
+    assert imported(COMMAND.format(arguments=["memory", *edit.split()])) == set()
+    assert ((copied_run / "model" / "state.json").read_text() == before) == edit.startswith("compact")
+
+
 @pytest.mark.parametrize("command", ["index", "search", "predict"])
 def test_help_on_retrievers_imports_all_of_them(command: str) -> None:
     """The parser lists the classes that it has imported."""

@@ -137,9 +137,30 @@ def test_the_last_line_has_the_number_of_predictions(
 ) -> None:
     result = zoo_command("predict", "--ckpt_path", trained_run, "--input", table, "--output=out.jsonl")
     assert "%|" not in result.err  # the bar is for terminals
+    assert caplog.messages[-2] == "1 texts are empty: their predictions are those without any word"
     assert caplog.messages[-1].startswith("4 predictions in ")
     assert caplog.messages[-1].endswith(" s: out.jsonl")
     assert len(LABELS) == len(json.loads(Path("out.jsonl").read_text().splitlines()[0])["probabilities"])
+
+
+def test_a_text_is_answered_in_short_on_a_terminal(
+    trained_run: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["predict", "--ckpt_path", trained_run, "--text", "some ripe apple"]
+    record = json.loads(zoo_command(*command).out)
+    assert record["text"] == "some ripe apple"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert json.loads(zoo_command(*command, "--output=-").out) == record
+    first, *lines = zoo_command(*command).out.splitlines()
+    assert first == f"{record['label']}  probability {record['probability']:.3f}  some ripe apple"
+    heaviest = sorted(record["memories"], key=lambda memory: -memory["weight"])[:3]
+    assert len(lines) == len(heaviest) > 0
+    for line, memory in zip(lines, heaviest, strict=True):
+        assert line.startswith(f"    {memory['id']}  {memory['label']}  retrieval_score ")
+        assert line.endswith(f"  weight {memory['weight']:.3f}  {memory['text']}")
+    refusal(zoo_command(*command, "--input=-"), "--input", "--text")
+    refusal(zoo_command(*command[:3], "--text="), "--text: is empty")
+    refusal(zoo_command(*command[:3]), "--input", "--text")
 
 
 def test_a_matching_model_writes_a_row_for_each_candidate(zoo_command: Zoo, tmp_path: Path) -> None:

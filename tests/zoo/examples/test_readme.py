@@ -62,17 +62,19 @@ def write_wikiqa(path: Path) -> Path:
 
 
 @pytest.fixture
-def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
-    """Write the files that the pages name, and a small model instead of one from the Hub."""
+def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
+    """Write the files that the pages name, and a small model instead of one from the Hub.
+
+    The tables are a user's, with texts and labels alone, but for AG News on the page of its model.
+    """
     (tmp_path / "sentence-transformers").mkdir()
     tiny_bert.rename(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5)):
         with (tmp_path / name).open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["text", "label", "title", "class"])
-            for text, label in sentences(60, seed):
-                table.writerow([text, label, "news", 1 + LABELS.index(label)])
+            rows = [(text, label, "news", 1 + LABELS.index(label)) for text, label in sentences(60, seed)]
+            columns = 4 if page.parent.name == "knn_bilstm" else 2
+            csv.writer(file).writerows(row[:columns] for row in [("text", "label", "title", "class"), *rows])
     (tmp_path / "corrections.csv").write_text(f"id,label\n18,{LABELS[0]}\n")
     (tmp_path / "corrected.csv").write_text(f"id,text,label\n20,some ripe plum,{LABELS[0]}\n")
     for name in ("WikiQA-train.tsv", "WikiQA-dev.tsv", "WikiQA-test.tsv"):
@@ -124,7 +126,7 @@ def test_the_pages_have_commands() -> None:
     }
 
 
-@pytest.mark.usefixtures("_named_files")
+@pytest.mark.usefixtures("_named_files", "_wandb_offline")
 @pytest.mark.parametrize(
     "page",
     # The pages of the examples train for minutes.
@@ -139,12 +141,11 @@ def test_commands_of(page: Path, zoo_command: Zoo) -> None:
         if command[0] == "serve":
             continue  # It runs until it is stopped; its own tests talk to it.
         trains = command[0] in ("fit", "prepare")
-        if trains and "data.train_" not in text and "lstm_rnn" not in text:
-            command += ["--data.train_file", "train.csv"]
-        if re.search("elasticsearch|wandb|gpu", text, re.IGNORECASE):
-            if trains:  # Other tests need the server, the account or the device.
+        if re.search("elasticsearch|gpu", text, re.IGNORECASE):
+            if trains:  # Other tests need the server or the device.
                 result = zoo_command(*command, "--print_config")
                 assert result.code == 0, (text, result.err)
+                assert "text_column: text\n" in result.out, text
             else:  # The options are valid; only the server is missing.
                 result = zoo_command(*command, "--retriever.url", "http://127.0.0.1:9")
                 assert result.code == 2, text

@@ -17,7 +17,7 @@ from datamodules.batch import ClassificationBatch
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.conftest import Result, done, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.network import EnsembleNetwork, EnsembleOutput
@@ -45,14 +45,12 @@ def test_added_rows_vote_at_once_and_weights_are_fitted_again(
     checkpoints = {path: path.read_bytes() for path in folder.rglob("*.ckpt")}
     trained = zoo.load(folder).model.describe_weights()
     more = write_table(tmp_path / "more.csv", [("quince quince jam", "fruit"), ("quince tart", "fruit")])
-    result = zoo_command("memory", "add", folder, more)
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "add", folder, more))
     (prediction,) = zoo.load(folder).predict("quince")
     assert "quince tart" in [memory.text for memory in prediction.memories]
     assert prediction.label == "fruit"
     dev = write_table(tmp_path / "dev.csv", sentences(40, seed=79))
-    result = zoo_command("memory", "tune", folder, dev)
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "tune", folder, dev))
     assert "weights lexical_vote" in result.out
     assert "and 2 of the memory, each classified without it" in result.out
     tuned = zoo.load(folder).model.describe_weights()
@@ -60,8 +58,7 @@ def test_added_rows_vote_at_once_and_weights_are_fitted_again(
     assert zoo.load(folder, memory_version=1).model.describe_weights() == trained
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
     # `test` uses them as well.
-    result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={dev}", "--output=s.json")
-    assert result.code == 0, result.err
+    result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={dev}", "--output=s.json"))
     assert json.loads(Path("s.json").read_text())["answer"]["weights"] == tuned["weights"]["all"]
     other = write_table(tmp_path / "other.csv", [("a", "sport")])
     assert "does not know the label 'sport'" in zoo_command("memory", "tune", folder, other).err
@@ -74,8 +71,7 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
     texts = [text for text, _ in sentences(60, seed=9)]
     before = zoo.load(folder).predict(texts)
     assert "--unknown_labels skip" in zoo_command("memory", "add", folder, music_csv).err
-    result = zoo_command("memory", "add", folder, music_csv, "--new_labels=true")
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "add", folder, music_csv, "--new_labels=true"))
     assert "labels that only the memory has: music" in result.out
     predictor = zoo.load(folder)
     for prediction in predictor.predict(["guitar and violin", "a drum"]):
@@ -90,8 +86,7 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
         assert other.probabilities == pytest.approx(one.probabilities, abs=1e-6)
     rows = [*sentences(30, seed=11), ("violin solo", "music"), ("x", "sport")]
     test = write_table(tmp_path / "test.csv", rows)
-    result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json")
-    assert result.code == 0, result.err
+    result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json"))
     scores = json.loads(Path("s.json").read_text())
     assert scores["unknown_labels"] == 1
     assert scores["recall/music"] == 1
@@ -130,12 +125,10 @@ def test_each_version_keeps_its_predictions(
     expected = [predict(1)]
     for label, table in new.items():
         more = write_table(tmp_path / f"{label}.csv", table)
-        result = zoo_command("memory", "add", folder, more, "--new_labels=true")
-        assert result.code == 0, result.err
+        done(zoo_command("memory", "add", folder, more, "--new_labels=true"))
         expected.append(predict(len(expected) + 1))
         dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), (f"flute {label}", label)])
-        result = zoo_command("memory", "tune", folder, dev)
-        assert result.code == 0, result.err
+        done(zoo_command("memory", "tune", folder, dev))
         # The version that the weights were fitted for has them, and no other.
         tuned = predict(len(expected))
         assert tuned != expected[-1]
@@ -168,8 +161,7 @@ def test_the_next_addition_knows_a_new_label(
     folder = run("run")
     assert zoo_command("memory", "add", folder, music_csv, "--new_labels=true").code == 0
     more = write_table(tmp_path / "more.csv", [("a cello", "music"), ("old bronze", "metal")])
-    result = zoo_command("memory", "add", folder, more)
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "add", folder, more))
     assert "version 3, 86 memories, 2 new" in result.out
     assert zoo.load(folder).predict("cello")[0].label == "music"
     # An exported model has the label, too, and its memory can grow.

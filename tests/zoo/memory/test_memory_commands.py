@@ -12,7 +12,7 @@ import pytest
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.conftest import Result, done, refusal, sentences, write_table
 from zoo.tasks.classification.predictor import RetrievedMemory
 
 Fit = Callable[..., Path]
@@ -31,13 +31,6 @@ def as_written(memory: RetrievedMemory) -> dict[str, Any]:
     """A memory as `zoo predict` writes it: without the fields that this model does not fill."""
     absent = ("found_by", "hop_weights")
     return {name: value for name, value in memory._asdict().items() if name not in absent}
-
-
-def refusal(result: Result) -> str:
-    """The one line of a refusal."""
-    assert result.code == 2
-    (line,) = result.err.splitlines()
-    return line
 
 
 @pytest.mark.parametrize("back_end", ["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
@@ -61,8 +54,7 @@ def test_a_models_memory_grows(
     assert before[0].memories != []  # "some" is known
     assert before[1].memories == []
 
-    result = zoo_command("memory", "add", checkpoint, more_csv)
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "add", checkpoint, more_csv))
     location, rest = result.out.strip().split(": ", 1)
     assert rest == "version 2, 75 memories, 3 new"
 
@@ -109,8 +101,7 @@ def test_scores_are_those_of_the_current_version(
     def loss() -> float:
         name = "validation" if command == "validate" else "test"
         given = ("--ckpt_path", checkpoint, f"--data.{name}_file={table}", "--output=scores.json")
-        result = zoo_command(command, *given)
-        assert result.code == 0, result.err
+        done(zoo_command(command, *given))
         return float(json.loads(Path("scores.json").read_text())["loss"])
 
     before = loss()

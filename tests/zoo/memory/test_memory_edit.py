@@ -14,10 +14,11 @@ import pytest
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.zoo.conftest import Result, write_table
+from tests.zoo import conftest
+from tests.zoo.conftest import Result, done, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
-from zoo.memory.tuning import fit_again
+from zoo.memory.commands import fit_again
 from zoo.model_folder.export import export
 from zoo.model_folder.folder import ModelFolder
 
@@ -44,16 +45,11 @@ def evidence(folder: Path, version: int | None = None) -> list[Any]:
 
 
 def run_lines(zoo_command: Zoo, *arguments: object) -> list[str]:
-    result = zoo_command("memory", *arguments)
-    assert result.code == 0, result.err
-    return str(result.out).splitlines()
+    return done(zoo_command("memory", *arguments)).out.splitlines()
 
 
 def refusal(zoo_command: Zoo, *arguments: object) -> str:
-    result = zoo_command("memory", *arguments)
-    assert result.code == 2, result.out
-    (line,) = str(result.err).splitlines()
-    return line
+    return conftest.refusal(zoo_command("memory", *arguments))
 
 
 def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:

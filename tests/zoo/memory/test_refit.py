@@ -15,7 +15,7 @@ import torch
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from tests.zoo.conftest import LABELS, Result, done, sentences, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.member import Readings
@@ -57,8 +57,7 @@ def grow(zoo_command: Zoo, dev: Path, tmp_path: Path) -> Callable[..., str]:
             ["add", folder, more, f"--new_labels={str(new_labels).lower()}"],
             ["tune", folder, dev, "--refit=true"],
         ):
-            result = zoo_command("memory", *command)
-            assert result.code == 0, result.err
+            result = done(zoo_command("memory", *command))
         return str(result.out)
 
     return grow
@@ -102,8 +101,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     assert probabilities(Path("shared"), 2) == after
     # `test` uses them.
     test = write_table(tmp_path / "test.csv", distinct_sentences(30, seed=3))
-    result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json")
-    assert result.code == 0, result.err
+    result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json"))
     rows = {row["name"]: row for row in json.loads(Path("s.json").read_text())["answer"]["rows"]}
     target = torch.tensor([sorted(LABELS).index(label) for _, label in distinct_sentences(30, seed=3)])
     right = refitted.members["lexical"](Readings(TEXTS)).scores.argmax(dim=1) == target
@@ -187,8 +185,7 @@ def test_rows_that_the_members_know_are_not_held_out(
     assert np.mean(sure) < 0.7
     # The next tuning keeps the members, and holds out no row that they know.
     members = zoo.load(folder).model.describe_members()
-    result = zoo_command("memory", "tune", folder, dev)
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "tune", folder, dev))
     assert "of the memory, each" not in result.out
     kept = zoo.load(folder).model.describe_members()
     assert kept["members"].keys() == members["members"].keys()

@@ -52,7 +52,7 @@ def test_the_card_has_the_scores_of_the_models_epoch(fit: Fit, tmp_path: Path) -
         epochs = [row for row in csv.DictReader(file) if row["val/accuracy"]]
     best = max(epochs, key=lambda row: float(row["val/accuracy"]))  # the first of equals
     card = (export(run, tmp_path / "best") / "README.md").read_text()
-    assert f"## Scores on the validation rows, epoch {int(best['epoch']) + 1}" in card
+    assert f"## Scores on the validation rows, epoch {best['epoch']}" in card
     for metric in ("accuracy", "loss"):
         assert f"| {metric} | {float(best[f'val/{metric}']):.4g} |" in card
     # The scores of an ensemble are its answer: weights of the other epochs' metrics are fitted on the same rows.

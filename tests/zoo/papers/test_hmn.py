@@ -17,9 +17,9 @@ from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spelling_of
 from tests.dialogues import MadeUp, made_up, write_published
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Result, done
 from tests.zoo.plain import Vector, sigmoid, softmax
-from zoo.layers.open_words import normal_of
+from zoo.hmn import normal_of
 from zoo.tasks.dialogue.task import DialogueScores, turns_with_answer
 
 Command = Callable[..., Result]
@@ -360,8 +360,7 @@ SMALL = [
 def fitted(folder: Path, zoo_command: Command, *options: object, dialogues: int = 30) -> Path:
     table = write_published(folder / "train.txt", made_up(dialogues, seed=1))
     run_dir = folder / "run"
-    result = zoo_command("fit", *SMALL, "--data.train_file", table, "--run_dir", run_dir, *options)
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *SMALL, "--data.train_file", table, "--run_dir", run_dir, *options))
     return run_dir
 
 
@@ -371,8 +370,7 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
     for command, file in (("validate", None), ("test", test)):
         output = tmp_path / f"{command}.json"
         more = [f"--config={checkpoint}/config.yaml"] if file is None else ["--data.test_file", file]
-        result = zoo_command(command, "--ckpt_path", checkpoint, "--output", output, *more)
-        assert result.code == 0, result.err
+        result = done(zoo_command(command, "--ckpt_path", checkpoint, "--output", output, *more))
         scores = json.loads(output.read_text())
         assert (
             scores["errors"]

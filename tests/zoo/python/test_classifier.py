@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone, is_classifier
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
 from sklearn.multioutput import MultiOutputClassifier
@@ -71,6 +71,20 @@ def test_labels_are_returned_as_they_were_given(labels: tuple[object, ...]) -> N
     assert classifier.predict([]).shape == (0,)
     assert classifier.predict_proba([]).shape == (0, len(labels))
     assert classifier.explain(NEW[:1])[0].memories
+
+
+def test_random_states_and_columns_of_labels() -> None:
+    probabilities = []
+    for state in (np.random.RandomState(3), np.random.RandomState(3), np.random.RandomState(4), None):
+        with pytest.warns(DataConversionWarning, match="column-vector y was passed"):
+            classifier = small().set_params(random_state=state).fit(TEXTS, pd.DataFrame({"y": TOPICS}))
+        probabilities.append(classifier.predict_proba(NEW).tolist())
+    assert classifier.classes_.tolist() == sorted(set(TOPICS))
+    assert probabilities[0] == probabilities[1]
+    assert all(each != probabilities[0] for each in probabilities[2:])
+    for refused in (classifier.predict, lambda text: classifier.fit(text, ["fruit"])):
+        with pytest.raises(InputError, match="a str is one text; give a list"):
+            refused("apple")
 
 
 def test_tools_of_scikit_learn() -> None:

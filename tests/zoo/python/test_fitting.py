@@ -14,7 +14,7 @@ import yaml
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
-from tests.zoo.conftest import LABELS, SMALL, Zoo, done, sentences
+from tests.zoo.conftest import LABELS, SMALL, Zoo, done, python, sentences
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from tests.zoo.runs.test_training import state_of_the_process
 
@@ -62,6 +62,15 @@ def test_texts_a_table_and_the_command_give_the_same_model(
     assert probabilities(zoo.load("of_table")) == expected
     assert of_table.answer.as_json() == of_texts.answer.as_json() == zoo.load("run").answer.as_json()
     assert of_table.answer.as_markdown() == Path("run/answer.md").read_text()
+
+
+def test_progress_in_a_pipe() -> None:
+    """In a new process, whose log has no handlers."""
+    call = f"import zoo; zoo.fit({TEXTS!r}, {TOPICS!r}, **{NETWORK!r}, verbose="
+    silent, verbose = (python("-c", f"{call}{value})") for value in (False, True))
+    assert (silent.stdout, "epoch" in silent.stderr) == ("", False)
+    assert verbose.stderr.startswith("epoch 1: train/loss_epoch "), verbose.stderr
+    assert "run folder: " in verbose.stdout
 
 
 def test_a_temporary_folder_goes_with_its_model_and_an_export_stays(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ if command == "fit":
     (run / "summary.json").write_text("{}")
     (run / "hparams.yaml").write_text("config: {}\\nmonitor: val/accuracy\\nmode: max\\n")
     (run / "metrics.csv").write_text(
-        "epoch,step,train/loss,val/accuracy,val/macro_f1\\n0,1,0.5,,\\n"
-        f"0,2,,0.05,0.01\\n1,3,,{seed / 10},0.02\\n2,4,,{seed / 10},0.03\\n"
+        "epoch,step,train/loss,val/accuracy,val/macro_f1\\n1,1,0.5,,\\n"
+        f"1,2,,0.05,0.01\\n2,3,,{seed / 10},0.02\\n3,4,,{seed / 10},0.03\\n"
     )
 elif command == "export":
     assert Path(arguments[0], "summary.json").exists()

@@ -20,7 +20,7 @@ import torch
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import SMALL, best, fit_options, last, write_table
+from tests.zoo.conftest import SMALL, best, done, fit_options, last, write_table
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from zoo.runs.evaluation import evaluate
 from zoo.runs.training import Trained, TrainerOptions, train
@@ -137,19 +137,17 @@ def test_a_finished_run_has_lost_its_best_checkpoint(
 ) -> None:
     """Resuming it writes the model again, as the message of a missing model advises."""
     options = ("--trainer.max_epochs=1", f"--data.train_file={train_csv}", "--run_dir=run")
-    result = zoo_command("fit", *small, *options)
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *small, *options))
     run, texts = Path("run"), ["old apple", "the rain"]
     expected = [prediction.probabilities for prediction in zoo.load(run).predict(texts)]
     best(run).unlink()
     shutil.rmtree(run / "model")
     with pytest.raises(InputError, match=f"zoo fit --ckpt_path {last(run)}"):
         zoo.load(run)
-    result = zoo_command("fit", "--ckpt_path", last(run))
-    assert result.code == 0, result.err
+    done(zoo_command("fit", "--ckpt_path", last(run)))
     # The only epoch is the last one.
     assert [prediction.probabilities for prediction in zoo.load(run).predict(texts)] == expected
-    assert ("missing, so the model is that of the last epoch" in caplog.text) == (small is SMALL)
+    assert ("is missing): the model is that of the last one" in caplog.text) == (small is SMALL)
 
 
 # --- errors of ours ---

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from elasticsearch import Elasticsearch
 
+from datamodules.core import progress
 from datamodules.corpora.trec_runs import Run, read_run
 from datamodules.retrieval import Retriever, open_memory
-from tests.zoo.conftest import Result, Zoo, refusal
+from tests.zoo.conftest import Zoo, done, refusal
 from zoo.search import search
 
 QUERIES = {"q1": "old iron", "q2": "a plum", "q3": "umbrella", "q4": "rain near the sun", "q5": "plum rain"}
@@ -23,11 +24,6 @@ TEXTS = [
     "iron iron iron",
     "rain",
 ]
-
-
-def done(result: Result) -> Result:
-    assert result.code == 0, result.err
-    return result
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +47,14 @@ def expected(retriever: Retriever | None, k: int) -> Run:
     return run
 
 
-def test_many_queries_have_the_hits_of_each(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_queries_have_the_hits_of_each(
+    zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(search, "BLOCK", 2)
+    monkeypatch.setattr(progress, "_SECONDS", 0)
     batch = ["search", "--queries=queries.csv", "--memory=memory", "--k=3"]
     done(zoo_command(*batch, "--output=out.run"))
+    assert caplog.messages[-2:] == ["searching: 4 of 5 queries in 0 s", "5 queries: out.run"]
     assert read_run("out.run") == expected(None, 3)
     assert Path("out.run").read_text().splitlines()[0].split()[:4] == ["q1", "Q0", "d4", "1"]
     done(zoo_command(*batch, "--output=out.jsonl", "--id_column=id"))
@@ -67,6 +67,17 @@ def test_many_queries_have_the_hits_of_each(zoo_command: Zoo, monkeypatch: pytes
     Path("queries.txt").write_text("\n".join(QUERIES.values()))
     lines = done(zoo_command("search", "--queries=queries.txt", "--memory=memory", "--k=3")).out.splitlines()
     assert [json.loads(line) for line in lines] == [{**each, "id": str(n)} for n, each in enumerate(records)]
+
+
+def test_a_terminal_shows_excerpts(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("long.csv").write_text(f"text\nplum {'and ' * 99}\n")
+    done(zoo_command("index", "--file=long.csv", "--label_column=null", "--memory=long"))
+    whole = done(zoo_command("search", "plum", "--memory=long")).out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    short = done(zoo_command("search", "plum", "--memory=long")).out
+    assert len(whole) > 400
+    assert whole.startswith(short.removesuffix("…\n"))
+    assert len(short) < 130
 
 
 @pytest.mark.server

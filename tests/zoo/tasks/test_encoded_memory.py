@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import SMALL, Result, sentences, write_table
+from tests.zoo.conftest import SMALL, Result, done, sentences, write_table
 from zoo.model_folder.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
@@ -40,8 +40,7 @@ def fit(zoo_command: Zoo, train_csv: Path, encoded: list[str]) -> Callable[..., 
 
     def train(name: str, *options: object) -> Path:
         arguments = [*SMALL, "--trainer.max_epochs=1", f"--data.train_file={train_csv}", f"--run_dir={name}"]
-        result = zoo_command("fit", *arguments, *options)
-        assert result.code == 0, result.err
+        done(zoo_command("fit", *arguments, *options))
         return Path(name).absolute()
 
     return train
@@ -53,8 +52,7 @@ def without_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scores(zoo_command: Zoo, command: str, checkpoint: Path, *options: object) -> dict[str, Any]:
-    result = zoo_command(command, f"--ckpt_path={checkpoint}", "--output=scores.json", *options)
-    assert result.code == 0, result.err
+    done(zoo_command(command, f"--ckpt_path={checkpoint}", "--output=scores.json", *options))
     read: dict[str, Any] = json.loads(Path("scores.json").read_text())
     read.pop("calibration", None)
     return read

@@ -13,7 +13,7 @@ import zoo
 from datamodules import MatchingDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.zoo.conftest import Result, pair_rows, write_pairs
+from tests.zoo.conftest import Result, done, pair_rows, write_pairs
 from tests.zoo.processes import DDP, zoo_process
 from zoo.tasks.matching.predictor import MatchingPredictor
 
@@ -163,8 +163,7 @@ def test_predict_scores_pairs_and_answers_questions(
     pairs = [{"first": "where is plum", "second": text} for text in ("iron", "a plum")]
     Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     options = ["predict", "--ckpt_path", run]
-    result = zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl")
-    assert result.code == 0, result.err
+    done(zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl"))
     expected = matcher(run).predict([("where is plum", "iron"), ("where is plum", "a plum")])
     for record, pair in zip(records("scores.jsonl"), expected, strict=True):
         assert (record["first"], record["second"]) == (pair.first, pair.second)
@@ -176,8 +175,7 @@ def test_predict_scores_pairs_and_answers_questions(
     Path("questions.txt").write_text("where is plum\nfog\n")
     for source in (["--input=questions.txt"], ["--input=pairs.jsonl", "--text_column=first"]):
         more = ["--memory", memory, "--candidates=2", "--output=answers.jsonl"]
-        result = zoo_command(*options, *source, *more)
-        assert result.code == 0, result.err
+        done(zoo_command(*options, *source, *more))
         plum, *_ = records("answers.jsonl")
         assert plum["text"] == "where is plum"
         candidates = plum["candidates"]
@@ -213,8 +211,7 @@ def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train
     assert one.probability is not None
     assert 0 < one.probability < 1
     # The test pairs are split off the training file again.
-    result = zoo_command("test", "--ckpt_path", run, f"--config={run}/config.yaml", "--output=split.json")
-    assert result.code == 0, result.err
+    done(zoo_command("test", "--ckpt_path", run, f"--config={run}/config.yaml", "--output=split.json"))
     split = json.loads(Path("split.json").read_text())
     assert {"accuracy", "auc", "loss", "pairs", "rows_in_training"} == split.keys()
     assert 0 < split["pairs"] < 80
@@ -229,8 +226,7 @@ def test_the_memory_of_candidates_grows(
     run = shutil.copytree(fit(), "run")
     Path("more.csv").write_text("text\nxylophone strings\n")
     for command in (["add", run, "more.csv"], ["show", run]):
-        result = zoo_command("memory", *command)
-        assert result.code == 0, result.err
+        result = done(zoo_command("memory", *command))
     assert "version   2" in result.out
     ((only,),) = matcher(run).answer("a xylophone", candidates=1)
     assert only.text == "xylophone strings"

@@ -21,10 +21,9 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching.options import MatchingOptions
 from datamodules.state import DataState
-from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import NAMES, PairScores, RankingScores, area_under_curve, measure_lists
 from zoo.tasks.matching.outputs import MatchingOutput
-from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.matching.task import MatchingTask, cross_entropy_terms, hinge_terms, softmax_terms
 
 #: Scores and grades of each question's candidates.
 Lists = list[tuple[list[float], list[float]]]

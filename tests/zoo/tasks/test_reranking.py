@@ -12,18 +12,13 @@ import pytest
 import zoo
 from datamodules.corpora.trec_runs import read_run
 from tests.clicks import write_collection
-from tests.zoo.conftest import Result, Zoo, pair_rows, refusal
+from tests.zoo.conftest import Zoo, done, pair_rows, refusal
 from tests.zoo.retrieval_runs import options_of, trained
 from tests.zoo.tasks.test_matching_runs import SMALL
 
 Fit = Callable[..., str]
 COLLECTION = Path("clicks")
 FILES = ["--input=clicks/queries.jsonl", "--rerank=given.run", "--output=out.run"]
-
-
-def done(result: Result) -> Result:
-    assert result.code == 0, result.err
-    return result
 
 
 @pytest.fixture

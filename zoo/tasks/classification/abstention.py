@@ -29,11 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from zoo.tasks.classification.held_out import HeldOutScores
+from zoo.tasks.classification.held_out import MOST_ROWS, HeldOutScores
 
 #: The sequence of tests starts where at least one of this number of held-out rows is answered.
 _LEAST_ANSWERED = 4
-
 
 #: The way to more held-out rows.
 TUNE_ADVICE = (
@@ -48,10 +47,20 @@ def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float)
         return threshold
     lowest = lowest_level(scores, confidence)
     instead = "no level at all" if lowest is None else f"{lowest:g} at the lowest"
+    enough = rows_that_do(scores, max_error, confidence)
+    more = "more rows like these would not do" if enough is None else f"about {enough} like these would do"
     raise InputError(
         f"max_error={max_error:g}: {len(scores.probability)} held-out rows can certify {instead}, with confidence"
-        f" {confidence:g}, for answers to a quarter of the texts; use a higher level, or more rows: {TUNE_ADVICE}"
+        f" {confidence:g}, for answers to a quarter of the texts; {more}; use a higher level, or {TUNE_ADVICE}"
     )
+
+
+def rows_that_do(scores: HeldOutScores, max_error: float, confidence: float) -> int | None:
+    """Return the number of rows like these that can certify a level; None = not even those that a model keeps."""
+    numbers = range(2, MOST_ROWS // max(len(scores.probability), 1) + 1)
+    copies = (HeldOutScores._make(np.tile(each, number) for each in scores) for number in numbers)
+    certified = (each for each in copies if certified_threshold(each, max_error, confidence) is not None)
+    return next((len(each.probability) for each in certified), None)
 
 
 def rows_needed(max_error: float, confidence: float) -> int:

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional
-from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError, check_count, excerpt
+from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
@@ -133,20 +133,12 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         memories: int | None = None,
         top: int | None = None,
     ) -> list[Prediction]:
-        """Classify texts, `batch_size` at a time; raises an `InputError` if one is not a string.
-
-        Args:
-            texts: one text or several.
-            batch_size: texts that pass through the network together.
-            max_error, confidence, label_sets, memories, top: see `records`.
-        """
+        """Classify one text or several, as `records` does; an `InputError` if one is not a string."""
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
         present = self._presenter(max_error, confidence, label_sets, memories, top)
         predictions = self._predictions(iter(texts), batch_size, len(texts), memories != 0)
-        return list(
-            tqdm(map(present, predictions), "predicting", len(texts), unit=" texts", delay=2, disable=None)
-        )
+        return list(progress_bar(map(present, predictions), "predicting", len(texts)))
 
     def _predictions(
         self, texts: Iterator[str], batch_size: int, total: int = 0, memories: bool = True

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch
 from datamodules.core.errors import InputError, check_count, excerpt
+from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.pair_readers import read_identified
@@ -112,7 +112,7 @@ class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
             if isinstance(pair, str) or len(as_texts(pair, f"pair {number}: text")) != 2:
                 raise InputError(f"pair {number}: {excerpt(repr(pair))} is not two texts")
         predictions = self._predictions(pairs, batch_size)
-        return list(tqdm(predictions, "predicting", len(pairs), unit=" pairs", delay=2, disable=None))
+        return list(progress_bar(predictions, "predicting", len(pairs), " pairs"))
 
     def rank(self, question: str, candidates: Sequence[str]) -> list[Candidate]:
         """Order the candidates for a question, best first; among equal scores the earlier one."""
@@ -128,7 +128,7 @@ class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
         check_count("candidates", candidates, MOST_HITS)
         check_count("batch_size", batch_size)
         ranked = self._ranked(self._retrieved(questions, candidates), batch_size)
-        bar = tqdm(ranked, "ranking", len(questions), unit=" questions", delay=2, disable=None)
+        bar = progress_bar(ranked, "ranking", len(questions), " questions")
         return [candidates for _, candidates in bar]
 
     def _retrieved(self, questions: Iterable[str], number: int) -> Iterator[_List]:

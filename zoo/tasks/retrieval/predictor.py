@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.batch import DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
+from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
@@ -83,8 +83,7 @@ class RetrievalModel(Model[ClickthroughDataModule]):
         """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
         blocks = dataset.document_blocks(block)[process::processes]
         # A run has the progress bar of the epoch.
-        hidden = None if self._trainer is None else True
-        bar = tqdm(blocks, "encoding documents", unit=" batches", delay=2, disable=hidden)
+        bar = progress_bar(blocks, "encoding documents", len(blocks), " batches", self._trainer is not None)
         return encode_blocks(self, dataset, bar, queries=False)
 
     def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:

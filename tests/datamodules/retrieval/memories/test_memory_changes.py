@@ -124,7 +124,10 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
             lambda m: m.replace(Rows.from_lists(["x"], None, ["0"], "new.csv")),
             "new.csv: row 1 ('x') has no label",
         ),
-        (lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])), "has no row with the id '9'"),
+        (
+            lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])),
+            "; removed rows, and those drawn for val",
+        ),
         (lambda m: m.compact(0), "keep=0: keep at least 1 version"),
     ],
 )
