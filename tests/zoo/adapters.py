@@ -67,9 +67,9 @@ class Classification(Adapter):
         "NeighborVote": {"": {}},
         "TfidfSVM": {"": {}},
         "MemoryEnsemble": {
-            "": {**POOL, "characters": False, "folds": 2},
-            "text": {**POOL, "members": ["lexical", "encoder"], "few_rows": 0},
-            "memory": {**POOL, "members": ["lexical_vote", "dense_vote"], "few_rows": 0},
+            "": {"folds": 2},
+            "text": {"members": ["lexical", "naive_bayes"], "folds": 2},
+            "memory": {"members": ["lexical_vote"], "folds": 2},
         },
     }
     #: options of the data.

@@ -87,15 +87,13 @@ CASES: cases.Cases = {
     },
     "FrozenEncoder": {"freeze_encoder": cases.Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
-        "few_rows": cases.Case(500),
         "members": cases.Case(["lexical"]),
         "transformer": cases.Case(BERT, data=TOKENS),
-        "train_transformer": cases.Case(True, TRANSFORMER, TOKENS),
         "pooling": cases.Case("max", TRANSFORMER, TOKENS),
         "metric_steps": cases.Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
         "metric_layers": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
-        "lora_rank": cases.Case(2, {**TRANSFORMER, "train_transformer": True}, TOKENS),
-        "folds": cases.Case(3, {"few_rows": 500}),
+        "lora_rank": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
+        "folds": cases.Case(3),
     },
     "KNNBiLSTM": {
         "pooling": cases.Case("max", TRANSFORMER, TOKENS),
@@ -130,13 +128,7 @@ CASES: cases.Cases = {
 
 #: The options with which others have an effect, where the first variant of the adapters lacks these.
 BASES: dict[str, dict[str, Any]] = {
-    "MemoryEnsemble": {
-        "hidden_size": 8,
-        "word_size": 10,
-        "characters": False,
-        "members": ["lexical", "encoder", "lexical_vote"],
-        "few_rows": 0,
-    },
+    "MemoryEnsemble": {"members": ["lexical", "encoder", "lexical_vote"], "folds": 2},
     "ExpaNet": {"word_size": 10},
     "KNNBiLSTM": {**SIZES, "features": "M7"},
     "TransformerMatcher": {"transformer": BERT},

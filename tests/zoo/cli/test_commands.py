@@ -66,7 +66,7 @@ def test_the_registry_agrees_with_the_classes(name: str) -> None:
     ("name", "parts"),
     [
         ("KNNBiLSTM", ["classification", "Wang", "num_perspectives", "freeze_encoder", "word_size"]),
-        ("MemoryEnsemble", ["classification", "members", "hidden_size"]),
+        ("MemoryEnsemble", ["classification", "members", "folds"]),
         ("HMN", ["dialogue", "readout"]),
         ("LSTMRNN", ["retrieval", "Palangi", "tied"]),
         ("TransformerMatcher", ["matching", "transformer", "mode"]),

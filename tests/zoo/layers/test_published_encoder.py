@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 import zoo
+from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.text.tokenization import TransformersTokenizer
 from tests import sentence_folders as folders

@@ -35,7 +35,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "FastText": {"num_buckets": 20, "word_size": 6},
     "MemNet": {"word_size": 6, "hops": 1, "label_vectors": True},
     "CharCRNN": {"filters": 4, "hidden_size": 4, "windows": (3,)},
-    "MemoryEnsemble": {"members": ["encoder"], "hidden_size": 4, "word_size": 6, "characters": False},
 }
 #: Data of models whose words are characters.
 CHARACTERS = {"tokenizer": "characters", "characters": False, "max_length": 30}
