@@ -30,9 +30,9 @@ from typing_extensions import override
 
 from datamodules.batch import ClickSpec, DocumentBatch, QueryBatch
 from datamodules.core.errors import InputError
-from datamodules.core.uncompiled import uncompiled
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.lstm import last_states
+from zoo.layers.uncompiled import uncompiled
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 

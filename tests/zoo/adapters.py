@@ -25,7 +25,6 @@ from zoo.tasks.matching.task import MatchingTask
 SIZES = {
     "hidden_size": 8, "word_size": 10, "char_hidden_size": 6, "num_perspectives": 3
 }  # fmt: skip
-POOL = {"hidden_size": 8, "word_size": 10}
 
 
 class Classification(Adapter):

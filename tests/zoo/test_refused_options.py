@@ -69,7 +69,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("MemoryEnsemble", {"metric_layers": 0}, "model.metric_layers=0"),
     ("MemoryEnsemble", {"metric_steps": -1}, "model.metric_steps=-1"),
     ("MemoryEnsemble", {"pooling": "mean"}, "model.pooling=mean"),
-    ("MemoryEnsemble", {"lora_rank": 2, "transformer": "a", "metric_steps": 0}, "omit --model.metric_steps 0"),
+    (
+        "MemoryEnsemble",
+        {"lora_rank": 2, "transformer": "a", "metric_steps": 0},
+        "omit --model.metric_steps 0",
+    ),
     ("NGrams", {"c": 0}, "model.c=0"),
     ("PTE", {"c": -1}, "model.c=-1"),
     ("SkipGram", {"window": 0}, "model.window=0"),

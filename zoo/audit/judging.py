@@ -36,7 +36,7 @@ NEIGHBORS = 50
 _COST, _RIDGE = 0.3, 1.0
 
 
-class AuditedTexts(NamedTuple):
+class _Rows(NamedTuple):
     """The rows of a memory as members read them."""
 
     #: int64 [n], classes.
@@ -46,7 +46,7 @@ class AuditedTexts(NamedTuple):
     readings: Readings
     sizes: Sizes
 
-    def with_vectors(self, memory: EncodedMemory) -> AuditedTexts:
+    def with_vectors(self, memory: EncodedMemory) -> _Rows:
         """Add the vectors of the memory's rows, which also vote by their similarity."""
         searched = SearchedMemory(memory, torch.from_numpy(self.target))
         vectors = torch.from_numpy(memory.vectors.copy())
@@ -93,7 +93,7 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
         return cross_judge(rows, metric.fold_of_row, metric.read_without)
 
 
-def read_texts(memory: FolderMemory, labels: list[str]) -> AuditedTexts:
+def read_texts(memory: FolderMemory, labels: list[str]) -> _Rows:
     """Read the texts of a memory whose rows have these labels, and search each text among the others."""
     texts, target = memory.rows.texts[:], label_numbers(memory.rows, labels)
     neighbors = memory.search(texts, NEIGHBORS, exclude_duplicates=True)
@@ -103,11 +103,11 @@ def read_texts(memory: FolderMemory, labels: list[str]) -> AuditedTexts:
     votes = Votes(torch.from_numpy(neighbors.scores), numbers >= 0, classes, len(labels), numbers)
     sizes = Sizes(len(labels), NEIGHBORS, 0, 0, max_ngram=2, max_letters=5, c=_COST, ridge=_RIDGE)
     ngrams = NGrams(sizes.max_ngram, sizes.max_letters).fit(texts)
-    return AuditedTexts(target, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
+    return _Rows(target, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
 
 
 def cross_judge(
-    rows: AuditedTexts, folds: NDArray[np.int64] | None = None, read_without: ReadWithout | None = None
+    rows: _Rows, folds: NDArray[np.int64] | None = None, read_without: ReadWithout | None = None
 ) -> Judgement:
     """Judge each row by members that were fitted without its fold; see `cross_fit`."""
     readings, target, groups = rows.readings, rows.target, rows.groups

@@ -22,7 +22,7 @@ from datamodules.batch import BatchContents, ClassificationBatch, Classification
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from zoo.layers.tfidf import LinearClassifier, TextVectorizer, planes_of
+from zoo.layers.tfidf import TextVectorizer, planes_of
 from zoo.tasks.base import check_positive, check_sizes
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
@@ -30,6 +30,7 @@ from zoo.tasks.fitted import Fitted, FittedNetwork
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+    from sklearn.linear_model._base import LinearClassifierMixin
 
 #: Weights of the memories that are compared on the validation rows.
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -55,7 +56,7 @@ class LinearNetwork(FittedNetwork):
         products = vectors @ self.fitted["weight"].numpy().T
         return torch.from_numpy(products + self.fitted["bias"].numpy()).float()
 
-    def use_classifier(self, classifier: LinearClassifier, halve: bool) -> None:
+    def use_classifier(self, classifier: LinearClassifierMixin, halve: bool) -> None:
         """Keep a fitted classifier; see `planes_of`."""
         weight, bias = planes_of(classifier, halve)
         planes = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from datamodules.corpora.rows import Rows
 from zoo.ensemble.answer import Answer
+from zoo.ensemble.known_texts import IN_MEMORY
 from zoo.ensemble.member import SearchedMemory
 from zoo.ensemble.network import RetrievedRows
 from zoo.tasks.classification.predictor import (
@@ -39,7 +40,9 @@ class EnsemblePredictor(ClassificationPredictor):
         for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
             column = columns[str(prediction.label)]
             contributions = {
-                name: float(scores[row, column]) for name, scores in output.contributions.items()
+                name: float(scores[row, column])
+                for name, scores in output.contributions.items()
+                if name != IN_MEMORY or scores[row].any()
             }
             is_new = prediction.label in model.new_labels
             explained.append(prediction._replace(contributions=contributions, known_by_memory_alone=is_new))

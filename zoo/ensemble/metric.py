@@ -31,7 +31,7 @@ FOLDS = 3
 _STANDARD_ERRORS = 2.0
 
 
-class TunedFold(NamedTuple):
+class _TunedFold(NamedTuple):
     """An encoder that has not seen some of the training rows."""
 
     #: the rows that it has not seen.
@@ -63,7 +63,7 @@ class EncoderMetric:
         #: the fold of each row, int64 [n].
         self.fold_of_row = folds_of(target, FOLDS, data.duplicate_keys(split.rows))
         #: encoders for cross-fitting; empty where there is none.
-        self.folds: list[TunedFold] = []
+        self.folds: list[_TunedFold] = []
 
     def learn(self) -> bool:
         """Tune the encoder on the training rows, unless held-out rows are clearly less likely then.
@@ -98,7 +98,7 @@ class EncoderMetric:
         for fold in np.unique(self.fold_of_row):
             rows = np.flatnonzero(self.fold_of_row == fold)
             weights = self._tune(np.flatnonzero(self.fold_of_row != fold))
-            self.folds.append(TunedFold(rows, weights, self._encode(self.texts)))
+            self.folds.append(_TunedFold(rows, weights, self._encode(self.texts)))
 
     def _use(self, weights: Weights) -> None:
         """Give the encoder these weights."""
@@ -125,7 +125,7 @@ class EncoderMetric:
             memory = memory.encoded_by(partial(self._encode_by, tuned))
         return readings._replace(vectors=torch.from_numpy(tuned.vectors), memory=memory)
 
-    def _encode_by(self, fold: TunedFold, texts: list[str]) -> NDArray[np.float32]:
+    def _encode_by(self, fold: _TunedFold, texts: list[str]) -> NDArray[np.float32]:
         """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""
         rows = RowLookup.of(text_hashes(self.texts)).first_rows(text_hashes(texts)).astype(np.int64)
         with self.using(fold.weights):
@@ -136,7 +136,7 @@ class EncoderMetric:
 
     # --- the choice ---
 
-    def _gains_of_fold(self, fold: TunedFold, before: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _gains_of_fold(self, fold: _TunedFold, before: NDArray[np.float32]) -> NDArray[np.float32]:
         """Log-likelihoods that the held-out rows of a fold gain over the vectors [n, l] before."""
         rows, others = fold.rows, np.setdiff1d(np.arange(len(self.target)), fold.rows)
         after, as_it_was = (

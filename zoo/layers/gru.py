@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from datamodules.core.uncompiled import uncompiled
+from zoo.layers.uncompiled import uncompiled
 
 
 class AllStatesGRU(nn.GRU):

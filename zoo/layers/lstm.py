@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from datamodules.core.uncompiled import uncompiled
+from zoo.layers.uncompiled import uncompiled
 
 
 class _RowLSTM(nn.LSTM):

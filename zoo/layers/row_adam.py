@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from datamodules.core.compiled import njit
-from datamodules.core.uncompiled import uncompiled
+from zoo.layers.uncompiled import uncompiled
 
 #: A delayed update is skipped if it is this much smaller than the first of its row, which float32 cannot resolve.
 NEGLIGIBLE = 1e-12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from datamodules.core.types import PlainDict
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
     from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model._base import LinearClassifierMixin
 
 #: With fewer training texts, n-grams of letters that occur in one text only are kept.
 _FEW_ROWS = 100
@@ -32,14 +33,7 @@ _MISSING = -1.0
 Planes: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64]]"
 
 
-class LinearClassifier(Protocol):
-    """A fitted linear classifier of scikit-learn."""
-
-    coef_: NDArray[np.float64]
-    intercept_: NDArray[np.float64]
-
-
-def planes_of(classifier: LinearClassifier, halve: bool = True) -> Planes:
+def planes_of(classifier: LinearClassifierMixin, halve: bool = True) -> Planes:
     """Weight [C, V] and bias [C] of a classifier of scikit-learn, which has one plane for two classes.
 
     With `halve`, the softmax of the scores of two classes is the probability of logistic regression.

@@ -26,9 +26,9 @@ from datamodules.core.lightning import (
 )
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
-from datamodules.core.uncompiled import exclude_uncompiled
 from datamodules.state import DataState, check_resumed, check_split
 from zoo.layers.lora import is_adapter
+from zoo.layers.uncompiled import exclude_uncompiled
 from zoo.tasks.model import DataT, Model
 from zoo.tasks.predictor import Predictor
 from zoo.training.checkpoints import Start, meta_of

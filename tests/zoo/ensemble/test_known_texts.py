@@ -1,0 +1,48 @@
+"""Texts that stand in the memory are answered by their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.zoo.conftest import LABELS, Result, done, write_table
+from tests.zoo.ensemble.conftest import distinct_sentences
+from zoo.ensemble.known_texts import IN_MEMORY
+
+Run = Callable[..., Path]
+
+
+def test_a_taught_text_is_answered(run: Run, zoo_command: Callable[..., Result], tmp_path: Path) -> None:
+    folder = run("run", table=write_table(tmp_path / "table.csv", distinct_sentences(90, seed=1)))
+    others = [text for text, _ in distinct_sentences(30, seed=2)]
+    before = zoo.load(folder).predict(["apple pear", *others])
+    wrong = write_table(tmp_path / "more.csv", [("Apple  pear", "metal")])
+    done(zoo_command("memory", "add", folder, wrong))
+    predictor = zoo.load(folder)
+    taught, *rest = predictor.predict(["apple pear!", *others])
+    assert before[0].label == "fruit"
+    assert (taught.label, taught.probability) == ("metal", pytest.approx(0.98, abs=0.02))
+    assert taught.contributions[IN_MEMORY] > 0
+    assert not any(IN_MEMORY in each.contributions for each in rest)
+    assert np.mean([new.label == old.label for new, old in zip(rest, before[1:], strict=True)]) > 0.9
+    # The newest row answers, whatever older ones have.
+    done(
+        zoo_command("memory", "add", folder, write_table(tmp_path / "again.csv", [("apple pear", "weather")]))
+    )
+    assert zoo.load(folder).predict("apple pear")[0].label == "weather"
+
+
+@pytest.mark.parametrize(("noise", "least", "most"), [(False, 0.95, 1.0), (True, 0.3, 0.5)])
+def test_duplicates_measure_how_far_labels_are_followed(
+    run: Run, tmp_path: Path, noise: bool, least: float, most: float
+) -> None:
+    texts, clean = zip(*distinct_sentences(90, seed=1), strict=True)
+    drawn = np.random.default_rng(0).choice(LABELS, 90).tolist() if noise else clean
+    rows = [*zip(texts, clean, strict=True), *zip(texts, drawn, strict=True)]
+    predictor = zoo.load(run("run", table=write_table(tmp_path / "table.csv", rows)))
+    predictor.predict("apple")
+    assert least <= predictor.model.network.known.reliability <= most
