@@ -170,7 +170,7 @@ def prepare(kind: Kind[Any], cache: str) -> None:
         (TokenStore, "build"),
         (EmbeddedRetriever, "search"),
         (Vocabulary, "from_stores"),
-        (preparation, "write_json"),
+        (preparation, "asdict"),
         (Path, "rename"),
     ],
     ids=["tokens", "search", "vocabulary", "plan", "rename"],

@@ -39,9 +39,10 @@ def music_csv(tmp_path: Path) -> Path:
 
 
 def test_added_rows_vote_at_once_and_weights_are_fitted_again(
-    run: Run, zoo_command: Zoo, tmp_path: Path
+    run: Run, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    folder = run("run", "--model.members=[lexical_vote,dense_vote]")
+    options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
+    folder = run("run", "--model.members=[lexical_vote,dense_vote]", *options)
     checkpoints = {path: path.read_bytes() for path in folder.rglob("*.ckpt")}
     trained = zoo.load(folder).model.describe_weights()
     more = write_table(tmp_path / "more.csv", [("quince quince jam", "fruit"), ("quince tart", "fruit")])
@@ -180,9 +181,15 @@ def test_other_models_refuse_new_labels(fit: Run, zoo_command: Zoo, music_csv: P
 
 
 def test_a_memory_is_encoded_once_for_all_and_grows_with_the_memory(
-    run: Run, zoo_command: Zoo, tmp_path: Path, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    zoo_command: Zoo,
+    tiny_bert: Path,
+    tmp_path: Path,
+    test_csv: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = run("run", "--model.members=[dense_vote]")
+    options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
+    folder = run("run", "--model.members=[dense_vote]", *options)
     encoded: list[str] = []
     encode = MemoryEnsemble.encode
 

@@ -20,6 +20,7 @@ from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Encoder
+from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.refit import refit_members
 
 Run = Callable[..., Path]
@@ -63,6 +64,11 @@ def grow(zoo_command: Zoo, dev: Path, tmp_path: Path) -> Callable[..., str]:
     return grow
 
 
+def scores_of(network: EnsembleNetwork, name: str) -> torch.Tensor:
+    scores: torch.Tensor = network.members[name](Readings(TEXTS, network.ngrams(TEXTS))).scores
+    return scores
+
+
 def probabilities(folder: Path, version: int | None = None) -> list[dict[str, float]]:
     return [each.probabilities for each in zoo.load(folder, memory_version=version).predict(TEXTS)]
 
@@ -82,7 +88,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     again = zoo.load(train("again", [*FIRST, *MORE], LEXICAL)).model.network
     refitted = zoo.load(folder).model.network
     for name in ("lexical", "svm", "majority"):
-        actual, expected = (each.members[name](Readings(TEXTS)).scores for each in (refitted, again))
+        actual, expected = (scores_of(each, name) for each in (refitted, again))
         assert torch.equal(actual, expected)
     # An earlier version keeps its own members.
     after = probabilities(folder)
@@ -104,7 +110,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json"))
     rows = {row["name"]: row for row in json.loads(Path("s.json").read_text())["answer"]["rows"]}
     target = torch.tensor([sorted(LABELS).index(label) for _, label in distinct_sentences(30, seed=3)])
-    right = refitted.members["lexical"](Readings(TEXTS)).scores.argmax(dim=1) == target
+    right = scores_of(refitted, "lexical").argmax(dim=1) == target
     assert rows["lexical"]["right"] == int(right.sum())
 
 
@@ -150,20 +156,6 @@ def test_a_bag_counts_words_in_the_memory(
         expected = [1 + math.log((1 + len(pairs)) / (1 + count)) for count in counts]
         idf = zoo.load(folder, memory_version=version).model.network.bag.idf
         assert sorted(idf[idf > 0].tolist()) == pytest.approx(sorted(expected))
-
-
-def test_what_was_learned_by_gradients_is_named(train: Callable[..., Path], grow: Callable[..., str]) -> None:
-    folder = train("run", FIRST)
-    encoder = zoo.load(folder).model.network.encoder.state_dict()
-    report = grow(folder)
-    assert "lexical fitted to 100 rows" in report
-    assert (
-        "the encoder has learned from the rows of the training only; to train it on all rows: zoo fit"
-        in report
-    )
-    assert f"--config {folder}/config.yaml" in report
-    for name, value in zoo.load(folder).model.network.encoder.state_dict().items():
-        assert torch.equal(value, encoder[name])
 
 
 def test_a_learned_metric_is_named(

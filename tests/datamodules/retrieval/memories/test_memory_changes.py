@@ -18,7 +18,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever, open_memory
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.vector_store import VectorStore
-from datamodules.retrieval.memories import folder_memory, versions
+from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from tests.datamodules.checks import check_message, kill
@@ -221,7 +221,7 @@ def _half_deleted(folder: Path, ignore_errors: bool = False) -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (folder_memory, "write_pointer"),
+        (versions, "write_pointer"),
         (EmbeddedRetriever, "delete"),
         (VectorStore, "_write"),
         (storage, "delete"),

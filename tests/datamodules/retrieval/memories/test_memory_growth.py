@@ -18,7 +18,7 @@ from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.memories import folder_memory, versions
+from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
@@ -216,8 +216,8 @@ def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
 PLACES = [
     (versions, "_write", True),
     (inverted_index, "_write_postings", True),
-    (folder_memory, "write_pointer", False),
-    (folder_memory, "write_pointer", True),
+    (versions, "write_pointer", False),
+    (versions, "write_pointer", True),
 ]
 
 
