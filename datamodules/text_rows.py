@@ -26,7 +26,7 @@ from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
+from datamodules.retrieval.memories.near_duplicates import are_near_neighbors
 from datamodules.sampling import LengthBucketSampler
 from datamodules.text.gather import TextGroup, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
@@ -132,7 +132,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         """Mark the rows with duplicates among `seen` or in the memory; `memory` None = no duplicates were retrieved."""
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
-            near = have_near_duplicates(rows.texts, neighbors)
+            near = np.logical_or.reduce(are_near_neighbors(rows.texts, neighbors), axis=1)
             if memory is not None:
                 in_memory = memory.contains_duplicates_of(rows, same_table, neighbors)
         return DuplicateMarks.of(self.duplicate_keys(rows), seen, in_memory, near)

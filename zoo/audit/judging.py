@@ -87,7 +87,8 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
     plan = model.metric_plan(len(rows.target))
     if network.encoder_before is None or plan is None:
         return cross_judge(rows)
-    metric = EncoderMetric(model, data, split, rows.target, plan, rows.sizes, network.encoder_before)
+    before = network.encoder_before
+    metric = EncoderMetric(model, data, split, rows.target, rows.groups, plan, rows.sizes, before)
     with model.in_use, metric.using(metric.original):
         metric.tune_folds()
         return cross_judge(rows, metric.fold_of_row, metric.read_without)

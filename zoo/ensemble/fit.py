@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from torch import Tensor
 
 from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, label_numbers
-from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
+from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.memories.near_duplicates import NearGroups
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.base import EnsembleModel, read_table
@@ -65,8 +67,9 @@ class EnsembleFit:
         self.network: EnsembleNetwork = model.network
         self.training = data.split("train")
         self.target = label_numbers(self.training.rows, data.spec.labels)
-        #: rows [n] of one group are duplicates, which cross-fitting keeps together.
-        self.groups = data.duplicate_keys(self.training.rows)
+        self.near = NearGroups.of(self.training.rows.texts[:], self.training.neighbors)
+        #: rows [n] of one group are near-duplicates, which cross-fitting keeps together.
+        self.groups = self.near.of_keys(data.duplicate_keys(self.training.rows))
         split = data.split("validation")
         rows = split.independent_rows  # the others measure memorization
         target = label_numbers(split.rows, data.spec.labels)[rows]
@@ -110,7 +113,7 @@ class EnsembleFit:
             return
         self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
         sizes = self.network.sizes
-        metric = EncoderMetric(self.model, self.data, self.training, self.target, plan, sizes)
+        metric = EncoderMetric(self.model, self.data, self.training, self.target, self.groups, plan, sizes)
         is_better = metric.learn()
         self.metric = metric if is_better else None
         # Half precision is enough to tune it again on parts of a memory, for an audit.
@@ -124,23 +127,12 @@ class EnsembleFit:
         """Outputs for training rows by members, and references, fitted without their fold."""
         network = self.network
         readings = readings.without_duplicates(self.data.own_ids("train", self.training.rows))
+        readings = without_near_duplicates(readings, self.groups, self.near, self.training)
         folds, read_without = folds_of(self.target, self.model.folds, self.groups), None
         if self.metric is not None:
             folds, read_without = self.metric.fold_of_row, self.metric.read_without
         names = network.names if len(self.validation.rows) else list(network.members)
-        crossed = cross_fit(readings, names, network.sizes, self.target, self.groups, folds, read_without)
-        return crossed.select(self._usable_training_rows())
-
-    def _usable_training_rows(self) -> NDArray[np.int64]:
-        """The rows without near-duplicates, unless all have some."""
-        near = np.zeros(len(self.target), bool)
-        if self.training.neighbors is not None:
-            near = have_near_duplicates(self.training.rows.texts, self.training.neighbors)
-        if near.all():
-            return np.arange(len(near))
-        if len(self.validation.rows) == 0:
-            self.validation = self.validation._replace(left_out=LeftOut(near=int(near.sum())))
-        return np.flatnonzero(~near)
+        return cross_fit(readings, names, network.sizes, self.target, self.groups, folds, read_without)
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
@@ -221,6 +213,26 @@ def classify_rows(
         readings = readings.without_duplicates()
     outputs = classify(members, readings, model.device)
     return HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows)[rows])
+
+
+def without_near_duplicates(
+    readings: Readings, groups: NDArray[np.int64], near: NearGroups, split: TextSplit
+) -> Readings:
+    """The inputs for all rows of a split, of which none retrieves a text of its own group [n]."""
+    if readings.neighbors is not None and split.neighbors is not None:
+        found = split.neighbors
+        of_memory = np.append(near.of_keys(fold_hashes(found.memories.texts)), -1)
+        others = torch.from_numpy(of_memory[found.rows] != groups[:, None])
+        votes = readings.neighbors
+        readings = readings._replace(neighbors=replace(votes, mask=votes.mask & others))
+    if readings.memory is not None and readings.excluded is not None:
+        of_row = near.of_keys(readings.memory.encoded.memory.opened.lookup.keys_by_row())
+        order = np.argsort(of_row, kind="stable").astype(np.int32)
+        first, last = (np.searchsorted(of_row[order], groups, side) for side in ("left", "right"))
+        own = [order[start:end] for start, end in zip(first, last, strict=True)]
+        excluded = [np.union1d(*parts) for parts in zip(readings.excluded, own, strict=True)]
+        readings = readings._replace(excluded=excluded)
+    return readings
 
 
 def fit_members(

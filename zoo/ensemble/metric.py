@@ -50,18 +50,19 @@ class EncoderMetric:
         data: TextRowsDataModule[Any],
         split: TextSplit,
         target: NDArray[np.int64],
+        groups: NDArray[np.integer],
         plan: MetricPlan,
         sizes: Sizes,
         before: Weights | None = None,
     ) -> None:
-        """Take n rows, their classes [n], and the encoder's weights before any tuning; None = the present ones."""
+        """Take n rows, their classes and groups [n], and the weights before any tuning; None = the present ones."""
         self.encoder, self.target, self.layers, self.sizes = model.network.encoder, target, plan.layers, sizes
         self.texts = split.rows.texts[:]
         self._tune_on = partial(model.tune_encoder, data, split, target, plan)
         self._encode = partial(model.encode, data)
         self.original: Weights = self._weights() if before is None else before
         #: the fold of each row, int64 [n].
-        self.fold_of_row = folds_of(target, FOLDS, data.duplicate_keys(split.rows))
+        self.fold_of_row = folds_of(target, FOLDS, groups)
         #: encoders for cross-fitting; empty where there is none.
         self.folds: list[_TunedFold] = []
 

@@ -16,11 +16,12 @@ from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.memories.near_duplicates import NearGroups
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import cross_fit, pools_by_fold
-from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members
+from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_near_duplicates
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
@@ -187,11 +188,13 @@ def refit_members(
     fitted = f"{', '.join(names)} fitted to {len(rows):,} rows of the memory{less}; "
     # An encoder that has learned from rows knows them; what is cross-fitted does not.
     has_learned = model.learned_by_gradients() is not None
-    marks = data.marks_of(rows, split.neighbors, None, seen if has_learned else None)
-    usable = np.flatnonzero(marks.is_independent)
-    if not crosses or len(usable) == 0 or len(np.unique(keys)) == 1:
+    near = NearGroups.of(rows.texts[:], split.neighbors)
+    groups = near.of_keys(keys)
+    is_known = np.isin(keys, seen) if has_learned and seen is not None else np.zeros(len(keys), bool)
+    usable = np.flatnonzero(~np.isin(groups, groups[is_known]))
+    if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:
         return [], fitted
-    folds = folds_of(target, model.folds, keys)
-    readings = readings.without_duplicates()
-    crossed = cross_fit(readings, network.names, network.sizes, target, keys, folds)
+    folds = folds_of(target, model.folds, groups)
+    readings = without_near_duplicates(readings.without_duplicates(), groups, near, split)
+    crossed = cross_fit(readings, network.names, network.sizes, target, groups, folds)
     return [crossed.select(usable)], fitted

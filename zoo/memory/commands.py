@@ -20,6 +20,7 @@ from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, write_values
 
 _SHOWN_CONFLICTS = 10
+_SHOWN_ANSWERS = 3
 
 
 def add(
@@ -55,7 +56,7 @@ def add(
     memory, labels = opened.folder, opened.memory.labels()
     rows = opened.read(file, text_column, label_column, id_column)
     known = opened.addable_labels(new_labels)
-    corrected = 0
+    corrected, before = 0, memory.version
     if relabel and (changes := corrections(opened.folder.rows, opened.folder.opened.lookup, rows)):
         corrected = memory.relabel(changes, known).changed
     done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
@@ -78,6 +79,7 @@ def add(
             "a text with two labels has two votes; to give the old memories the new label: the same command with"
             " --relabel true"
         )
+    _show_answers(opened, before)
     if tune and opened.model is not None:
         fit_again(opened.model, None, refit=False)
 
@@ -322,12 +324,29 @@ def _ids_where(memory: FolderMemory, condition: str) -> list[str]:
     return ids
 
 
+def _show_answers(opened: OpenedMemory, since: int) -> None:
+    """Print what a model now answers to texts that were added or corrected after a version."""
+    memory, model = opened.folder, opened.model
+    if model is None or not model.meta.answers_known_texts:
+        return
+    rows = memory.rows.select(memory.opened.rows_since(since))
+    answers: dict[str, set[str]] = {}
+    for text, label in zip(rows.texts, rows.table.column("label").to_pylist(), strict=True):
+        answers.setdefault(text, set()).add(visible(label))
+    for text, labels in list(answers.items())[:_SHOWN_ANSWERS]:
+        print(f"the model now answers {excerpt(text, 60)} with {' or '.join(sorted(labels))}")
+    if len(answers) > _SHOWN_ANSWERS:
+        print(f"and {len(answers) - _SHOWN_ANSWERS} more texts with their labels")
+
+
 def _report(opened: OpenedMemory, done: Change, what: str, refit: bool) -> None:
     """Print what a change has done, and end it: fit again what can be, or name what still knows the old rows."""
     print(f"{opened.memory.location()}: version {done.version}, {done.rows} memories, {done.changed} {what}")
     model = opened.model
     if model is None or not (done.changed or refit):
         return
+    if what != "removed":
+        _show_answers(opened, done.version - 1)
     if refit:
         fit_again(model, None, refit)
     elif model.meta.fits_weights:

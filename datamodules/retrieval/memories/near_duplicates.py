@@ -6,19 +6,22 @@ The share of equal hashes in two signatures estimates the share of character n-g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.compiled import njit
-from datamodules.retrieval.folding import fold
+from datamodules.retrieval.folding import fold, fold_hashes
 from datamodules.retrieval.memories.memory import Neighbors
 
 _GRAM = 4
 _HASHES = 32
 #: The least share of equal hashes of near-duplicates: about two changes in forty characters, ten in two hundred.
 _NEAR = 0.55
+#: The largest share of the texts that may be in one group.
+_LARGEST = 0.5
 # Odd factors, so that each permutes the numbers of 32 bits.
 _FACTORS = np.random.PCG64(0).random_raw(_HASHES).astype(np.uint32) | np.uint32(1)
 
@@ -36,15 +39,49 @@ def are_near(first: NDArray[np.uint32], second: NDArray[np.uint32]) -> NDArray[n
     return near
 
 
-def have_near_duplicates(texts: Iterable[str], neighbors: Neighbors) -> NDArray[np.bool_]:
-    """Return whether a near-duplicate of each of n texts is among its neighbors, bool [n]."""
+def are_near_neighbors(texts: Iterable[str], neighbors: Neighbors) -> NDArray[np.bool_]:
+    """Return whether each neighbor of n texts is a near-duplicate of its text: bool [n, k]."""
     own = signatures(texts)
     # Row -1 (no memory) reads the appended signature, which is near to nothing.
     memories = np.concatenate([signatures(neighbors.memories.texts), np.zeros((1, _HASHES), np.uint32)])
-    near = np.zeros(len(own), bool)
-    for rows in neighbors.rows.T:
-        near |= are_near(own, memories[rows])
+    near = np.zeros(neighbors.rows.shape, bool)
+    for column, rows in enumerate(neighbors.rows.T):  # all signatures at once would take k times the space
+        near[:, column] = are_near(own, memories[rows])
     return near
+
+
+class NearGroups(NamedTuple):
+    """Groups of texts: near-duplicates that retrieved each other, near-duplicates of these, and so on."""
+
+    #: uint64 [texts], `fold_hashes`, ascending.
+    keys: NDArray[np.uint64]
+    #: int64 [texts], the group 0, 1, ... of each.
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], neighbors: Neighbors | None) -> NearGroups:
+        """The groups of n texts and of what they retrieved; None = of duplicates only."""
+        own = fold_hashes(texts)
+        memories = np.zeros(0, np.uint64) if neighbors is None else fold_hashes(neighbors.memories.texts)
+        keys, place = np.unique(np.concatenate([own, memories]), return_inverse=True)
+        groups = cls(keys, np.arange(len(keys)))
+        if neighbors is None or not len(memories):
+            return groups
+        from scipy.sparse import coo_matrix
+        from scipy.sparse.csgraph import connected_components
+
+        row, column = np.nonzero(are_near_neighbors(texts, neighbors))
+        edges = place[row], place[len(own) + neighbors.rows[row, column]]
+        graph = coo_matrix((np.ones(len(row), bool), edges), shape=(len(keys), len(keys)))
+        numbers = connected_components(graph, directed=False)[1].astype(np.int64)
+        # Where a chain of small differences leads to most texts, as in a table of one template, it groups nothing.
+        largest = np.bincount(numbers[place[: len(own)]]).max()
+        return groups if largest > _LARGEST * len(own) else cls(keys, numbers)
+
+    def of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The group of each text with these keys; -1 for a text that is in none."""
+        place = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
+        return np.where(self.keys[place] == keys, self.numbers[place], -1)
 
 
 @njit()

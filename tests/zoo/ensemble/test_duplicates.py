@@ -35,8 +35,8 @@ def exact(rows: Pairs) -> Pairs:
     return [(f"{text.upper()}!", label) for text, label in rows]
 
 
-def near(rows: Pairs) -> Pairs:
-    return [(f"{text}s", label) for text, label in rows]
+def near(rows: Pairs, end: str = "s") -> Pairs:
+    return [(f"{text}{end}", label) for text, label in rows]
 
 
 @pytest.mark.parametrize(("copy", "name"), [(exact, "a duplicate"), (near, "a near-duplicate")])
@@ -80,12 +80,17 @@ def test_a_table_of_copies_alone_counts_training_rows(
     assert "No test row can be counted: 20 with a duplicate" in command.out
 
 
-def test_near_duplicates_of_training_rows_are_not_cross_fitted(run: Run, tmp_path: Path) -> None:
-    training = distinct_sentences(90, seed=1)
-    table = write_table(tmp_path / "train.csv", [*training, *near(training[:20])])
+def test_near_duplicates_are_one_row_and_stay_in_one_fold(run: Run, tmp_path: Path) -> None:
+    """Labels at random, each text three times: nothing can be learned, and nothing else is claimed."""
+    random = np.random.default_rng(0)
+    texts, labels = distinct_sentences(60, seed=1), [str(label) for label in random.integers(0, 4, 60)]
+    rows = [(text, label) for (text, _), label in zip(texts, labels, strict=True)]
+    table = write_table(tmp_path / "train.csv", [*rows, *near(rows), *near(rows, "er")])
     answer = answer_of(run("run", FAST, "--data.validation_split=0", table=table))
-    assert answer["rows"][0]["texts"] == 70
-    assert "Not counted: 40 with a near-duplicate among the training rows" in answer["sentence"]
+    accuracy = {row["name"]: row["accuracy"] for row in answer["rows"]}
+    assert answer["rows"][0]["texts"] == 180
+    assert answer["notes"][0].startswith("Weights are fitted on 60 training rows")
+    assert max(accuracy["lexical"], accuracy["lexical_vote"], accuracy["all"]) < 0.45
 
 
 def test_equal_row_numbers_of_another_table_exclude_no_memory(
