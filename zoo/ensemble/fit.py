@@ -19,8 +19,9 @@ from torch import Tensor
 
 from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, label_numbers
+from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.near_duplicates import NearGroups
+from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.base import EnsembleModel, read_table
@@ -67,9 +68,9 @@ class EnsembleFit:
         self.network: EnsembleNetwork = model.network
         self.training = data.split("train")
         self.target = label_numbers(self.training.rows, data.spec.labels)
-        self.near = NearGroups.of(self.training.rows.texts[:], self.training.neighbors)
+        self.near = group_near_duplicates(self.training.rows.texts[:], self.training.neighbors)
         #: rows [n] of one group are near-duplicates, which cross-fitting keeps together.
-        self.groups = self.near.of_keys(data.duplicate_keys(self.training.rows))
+        self.groups = self.near.first_rows(data.duplicate_keys(self.training.rows))
         split = data.split("validation")
         rows = split.independent_rows  # the others measure memorization
         target = label_numbers(split.rows, data.spec.labels)[rows]
@@ -216,17 +217,17 @@ def classify_rows(
 
 
 def without_near_duplicates(
-    readings: Readings, groups: NDArray[np.int64], near: NearGroups, split: TextSplit
+    readings: Readings, groups: NDArray[np.int32], near: RowLookup, split: TextSplit
 ) -> Readings:
-    """The inputs for all rows of a split, of which none retrieves a text of its own group [n]."""
+    """The inputs for all rows of a split, of which none retrieves a text of its own group [n]; `near` has all."""
     if readings.neighbors is not None and split.neighbors is not None:
         found = split.neighbors
-        of_memory = np.append(near.of_keys(fold_hashes(found.memories.texts)), -1)
+        of_memory = np.append(near.first_rows(fold_hashes(found.memories.texts)), -1)
         others = torch.from_numpy(of_memory[found.rows] != groups[:, None])
         votes = readings.neighbors
         readings = readings._replace(neighbors=replace(votes, mask=votes.mask & others))
     if readings.memory is not None and readings.excluded is not None:
-        of_row = near.of_keys(readings.memory.encoded.memory.opened.lookup.keys_by_row())
+        of_row = near.first_rows(readings.memory.encoded.memory.opened.lookup.keys_by_row())
         order = np.argsort(of_row, kind="stable").astype(np.int32)
         first, last = (np.searchsorted(of_row[order], groups, side) for side in ("left", "right"))
         own = [order[start:end] for start, end in zip(first, last, strict=True)]

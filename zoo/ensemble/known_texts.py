@@ -12,6 +12,7 @@ from torch import Tensor
 from datamodules.classification import label_numbers
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
+from zoo.ensemble.new_labels import NEVER, centered
 
 #: Name of the contribution of a text's own rows.
 IN_MEMORY = "text is in the memory"
@@ -49,7 +50,8 @@ class KnownTexts:
     def answer(self, texts: Sequence[str], logits: Tensor) -> Tensor | None:
         """The change [n, C] of logits [n, C] by the texts' own rows; None if the memory has none of the texts.
 
-        p(class) becomes r s + (1 - r) p, with the share s of the rows that have the class, and their reliability r.
+        p(class) becomes r s + (1 - r) p, with the share s of the rows that have the class, and their reliability r. The
+        change has the mean 0 over the possible classes.
         """
         opened, num_classes = self.memory.opened, logits.shape[1]
         found = opened.lookup.all_rows(fold_hashes(texts))
@@ -65,7 +67,8 @@ class KnownTexts:
                 trust[text] = _TAUGHT if is_taught else self.reliability
         if not trust.any():
             return None
-        trust, before = trust.to(logits), logits.log_softmax(dim=1)
-        after = trust * shares.to(logits) + (1 - trust) * before.exp()
-        change = after.clamp(min=torch.finfo(after.dtype).tiny).log() - before
-        return torch.where(trust > 0, change, 0.0)
+        trust, shares, before = trust.to(logits), shares.to(logits), logits.log_softmax(dim=1)
+        after = trust * shares + (1 - trust) * before.exp()
+        is_possible = (before > NEVER / 2) | (shares > 0)
+        change = (after.clamp(min=torch.finfo(after.dtype).tiny).log() - before) * is_possible
+        return torch.where(trust > 0, centered(change, is_possible.to(logits)), 0.0) * is_possible

@@ -103,10 +103,10 @@ def with_new_classes(
         parts[name] = torch.cat([old_part, vote[:, new]], dim=1)
     parts[BY_MEMORY_ALONE] = torch.cat([rest.expand(-1, num_classes), (share - together)[:, new]], dim=1)
     is_possible = torch.cat([torch.ones_like(logits), (retrieved[:, new] > 0).to(logits)], dim=1)
-    parts = {name: _centered(part, is_possible) for name, part in parts.items()}
+    parts = {name: centered(part, is_possible) for name, part in parts.items()}
     return torch.stack(list(parts.values())).sum(dim=0), parts
 
 
-def _centered(part: Tensor, is_possible: Tensor) -> Tensor:
+def centered(part: Tensor, is_possible: Tensor) -> Tensor:
     """A contribution [B, C + N] minus its mean over the classes that are possible, 1 in a tensor of the same shape."""
     return part - (part * is_possible).sum(dim=1, keepdim=True) / is_possible.sum(dim=1, keepdim=True)

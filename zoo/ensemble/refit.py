@@ -16,7 +16,7 @@ from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.memories.near_duplicates import NearGroups
+from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
@@ -188,8 +188,8 @@ def refit_members(
     fitted = f"{', '.join(names)} fitted to {len(rows):,} rows of the memory{less}; "
     # An encoder that has learned from rows knows them; what is cross-fitted does not.
     has_learned = model.learned_by_gradients() is not None
-    near = NearGroups.of(rows.texts[:], split.neighbors)
-    groups = near.of_keys(keys)
+    near = group_near_duplicates(rows.texts[:], split.neighbors)
+    groups = near.first_rows(keys)
     is_known = np.isin(keys, seen) if has_learned and seen is not None else np.zeros(len(keys), bool)
     usable = np.flatnonzero(~np.isin(groups, groups[is_known]))
     if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:

@@ -13,6 +13,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
+from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.changes import conflicting_rows, corrections
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.opened import OpenedMemory
@@ -330,10 +331,10 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
     if model is None or not model.meta.answers_known_texts:
         return
     rows = memory.rows.select(memory.opened.rows_since(since))
-    answers: dict[str, set[str]] = {}
+    answers: dict[str, tuple[str, set[str]]] = {}
     for text, label in zip(rows.texts, rows.table.column("label").to_pylist(), strict=True):
-        answers.setdefault(text, set()).add(visible(label))
-    for text, labels in list(answers.items())[:_SHOWN_ANSWERS]:
+        answers.setdefault(fold(text), (text, set()))[1].add(visible(label))
+    for text, labels in list(answers.values())[:_SHOWN_ANSWERS]:
         print(f"the model now answers {excerpt(text, 60)} with {' or '.join(sorted(labels))}")
     if len(answers) > _SHOWN_ANSWERS:
         print(f"and {len(answers) - _SHOWN_ANSWERS} more texts with their labels")

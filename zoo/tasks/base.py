@@ -220,7 +220,7 @@ class Task(Model[DataT]):
             has_word_vectors = self.data is not None and self.data.words.vectors() is not None
             check_frozen(self, taken, self.init_from, has_word_vectors)
         adapters = [weight for name, weight in self.named_parameters() if is_adapter(name)]
-        if adapters and not any(weight.requires_grad for weight in adapters):
+        if self.freeze_patterns and adapters and not any(weight.requires_grad for weight in adapters):
             raise InputError(
                 f"model.lora_rank trains parts that model.freeze={self.freeze_patterns} excludes; omit one of the two"
             )

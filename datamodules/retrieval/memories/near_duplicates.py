@@ -7,11 +7,11 @@ The share of equal hashes in two signatures estimates the share of character n-g
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.arrays import RowLookup
 from datamodules.core.compiled import njit
 from datamodules.retrieval.folding import fold, fold_hashes
 from datamodules.retrieval.memories.memory import Neighbors
@@ -50,38 +50,32 @@ def are_near_neighbors(texts: Iterable[str], neighbors: Neighbors) -> NDArray[np
     return near
 
 
-class NearGroups(NamedTuple):
-    """Groups of texts: near-duplicates that retrieved each other, near-duplicates of these, and so on."""
+def group_near_duplicates(texts: Sequence[str], neighbors: Neighbors | None) -> RowLookup:
+    """Group n texts and what they retrieved: near-duplicates, near-duplicates of these, and so on.
 
-    #: uint64 [texts], `fold_hashes`, ascending.
-    keys: NDArray[np.uint64]
-    #: int64 [texts], the group 0, 1, ... of each.
-    numbers: NDArray[np.int64]
+    Args:
+        texts: n texts.
+        neighbors: of each; None = only duplicates are grouped.
 
-    @classmethod
-    def of(cls, texts: Sequence[str], neighbors: Neighbors | None) -> NearGroups:
-        """The groups of n texts and of what they retrieved; None = of duplicates only."""
-        own = fold_hashes(texts)
-        memories = np.zeros(0, np.uint64) if neighbors is None else fold_hashes(neighbors.memories.texts)
-        keys, place = np.unique(np.concatenate([own, memories]), return_inverse=True)
-        groups = cls(keys, np.arange(len(keys)))
-        if neighbors is None or not len(memories):
-            return groups
+    Returns:
+        The group 0, 1, ... of each text, in place of a row, by its `fold_hashes`.
+    """
+    own = fold_hashes(texts)
+    memories = np.zeros(0, np.uint64) if neighbors is None else fold_hashes(neighbors.memories.texts)
+    keys, place = np.unique(np.concatenate([own, memories]), return_inverse=True)
+    groups = np.arange(len(keys), dtype=np.int32)
+    if neighbors is not None and len(memories):
         from scipy.sparse import coo_matrix
         from scipy.sparse.csgraph import connected_components
 
         row, column = np.nonzero(are_near_neighbors(texts, neighbors))
         edges = place[row], place[len(own) + neighbors.rows[row, column]]
         graph = coo_matrix((np.ones(len(row), bool), edges), shape=(len(keys), len(keys)))
-        numbers = connected_components(graph, directed=False)[1].astype(np.int64)
-        # Where a chain of small differences leads to most texts, as in a table of one template, it groups nothing.
-        largest = np.bincount(numbers[place[: len(own)]]).max()
-        return groups if largest > _LARGEST * len(own) else cls(keys, numbers)
-
-    def of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The group of each text with these keys; -1 for a text that is in none."""
-        place = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, self.numbers[place], -1)
+        numbers = connected_components(graph, directed=False)[1]
+        # Where small differences lead from a text to most others, as in a table of one template, they group nothing.
+        if np.bincount(numbers[place[: len(own)]]).max() <= _LARGEST * len(own):
+            groups = numbers
+    return RowLookup(keys, groups)
 
 
 @njit()

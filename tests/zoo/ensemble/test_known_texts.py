@@ -21,7 +21,8 @@ def test_a_taught_text_is_answered(run: Run, zoo_command: Callable[..., Result],
     others = [text for text, _ in distinct_sentences(30, seed=2)]
     before = zoo.load(folder).predict(["apple pear", *others])
     wrong = write_table(tmp_path / "more.csv", [("Apple  pear", "metal")])
-    done(zoo_command("memory", "add", folder, wrong))
+    result = done(zoo_command("memory", "add", folder, wrong))
+    assert "the model now answers Apple pear with metal\n" in result.out
     predictor = zoo.load(folder)
     taught, *rest = predictor.predict(["apple pear!", *others])
     assert before[0].label == "fruit"
@@ -30,9 +31,11 @@ def test_a_taught_text_is_answered(run: Run, zoo_command: Callable[..., Result],
     assert not any(IN_MEMORY in each.contributions for each in rest)
     assert np.mean([new.label == old.label for new, old in zip(rest, before[1:], strict=True)]) > 0.9
     # The newest row answers, whatever older ones have.
-    done(
-        zoo_command("memory", "add", folder, write_table(tmp_path / "again.csv", [("apple pear", "weather")]))
-    )
+    again = write_table(tmp_path / "again.csv", [("apple pear", "weather"), ("apple pear!", "fruit")])
+    result = done(zoo_command("memory", "add", folder, again))
+    assert "answers apple pear with fruit or weather" in result.out
+    result = done(zoo_command("memory", "relabel", folder, "--ids=[3:0,3:1]", "--label=weather"))
+    assert "answers apple pear! with weather" in result.out
     assert zoo.load(folder).predict("apple pear")[0].label == "weather"
 
 

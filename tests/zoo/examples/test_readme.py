@@ -18,26 +18,21 @@ from tests.zoo.conftest import LABELS, Zoo, sentences
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("README.md"))]
 
-#: Added to commands that train, so that they take a second.
-SMALL = [
-    "--trainer.max_epochs=1",
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--model.hidden_size=4",
-    "--data.batch_size=16",
-]
-SMALL_OF = {
-    "amv_lstm": SMALL,
-    "baselines": [
-        *(option for option in SMALL if "hidden_size" not in option),
-        "--data.validation_split=0.2",
-    ],
-    "lstm_rnn": [option for option in SMALL if "hidden_size" not in option],
-    "hmn": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
-    "expanet": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
+#: Added to commands that fit the default.
+FITTED = [f"--trainer.{each}" for each in ("accelerator=cpu", "enable_progress_bar=false")]
+#: Added to commands that train by gradients, so that they take a second.
+TRAINED = [*FITTED, "--trainer.enable_model_summary=false", "--trainer.max_epochs=1", "--data.batch_size=16"]
+#: By folder of the configuration, in place of those of a KNNBiLSTM.
+TRAINED_OF = {
+    "amv_lstm": [*TRAINED, "--model.hidden_size=4"],
+    "baselines": [*TRAINED, "--data.validation_split=0.2"],
+    "lstm_rnn": TRAINED,
+    "hmn": [*TRAINED, "--model.word_size=6"],
+    "expanet": [*TRAINED, "--model.word_size=6"],
 }
-SMALL_CLASSIFIER = [*SMALL, "--model.char_hidden_size=4", "--data.validation_split=0.2"]
+KNN_BILSTM = [
+    *TRAINED, "--model.hidden_size=4", "--model.char_hidden_size=4", "--data.validation_split=0.2"
+]  # fmt: skip
 
 
 def commands_of(page: Path) -> list[list[str]]:
@@ -46,6 +41,16 @@ def commands_of(page: Path) -> list[list[str]]:
     lines = "".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("zoo ")]
     return [[word for word in command if word != "..."] for command in commands]
+
+
+def small_options(command: str) -> list[str]:
+    """Options that a command which trains gets for the test."""
+    folder = re.search(r"--config (\w+)/", command)
+    if "train_judgements" in command:
+        return TRAINED_OF["lstm_rnn"]
+    if "--model " not in command and (folder is None or folder[1] == "your_own_data"):
+        return FITTED
+    return TRAINED_OF.get(folder[1] if folder else "", KNN_BILSTM)
 
 
 def write_wikiqa(path: Path) -> Path:
@@ -153,11 +158,7 @@ def test_commands_of(page: Path, zoo_command: Zoo) -> None:
             continue
         if page.parent.name == "elasticsearch":
             continue  # It reads a memory that needs a server.
-        folder = re.search(r"--config (\w+)/", text)
-        small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
-        if "train_judgements" in text:
-            small = SMALL_OF["lstm_rnn"]
-        result = zoo_command(*command, *(small if trains else []))
+        result = zoo_command(*command, *(small_options(text) if trains else []))
         if "max_error" in text:  # The table is too small to certify a level.
             assert "held-out rows can certify" in result.err, (text, result.err)
             continue

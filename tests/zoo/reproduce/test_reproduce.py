@@ -105,7 +105,7 @@ def test_the_rows_of_a_models_own_table_are_metrics(
     name = write_yaml({"M1": ROWS["M1"]}, metrics=["accuracy", "svm"])
     figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
     assert figures["M1"]["test/svm"]["mean"] == 0.5
-    assert "| test accuracy | test TF-IDF (1, 2) + linear SVM |" in table_text()
+    assert "| test accuracy | test linear SVM of words |" in table_text()
 
 
 # --- memories that grow ---
