@@ -1,4 +1,4 @@
-"""Few labels: the default with a pre-trained encoder beside SetFit and others, on the same rows.
+"""The default beside SetFit, six pipelines of scikit-learn and others, on the same rows of few or many labels.
 
 Each contender runs in a process of its own on one core; training and test together are its CPU seconds.
 
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from datamodules.corpora.table import read_table
 
 CONFIG = "your_own_data/classification"
-OWN, PEERS = "default", ("svm", "regression", "setfit", "adaptive")
+OWN, PEERS = "default", ("six", "regression", "setfit", "adaptive")
 #: Peers that run in the interpreter of --peer_python.
 FOREIGN = ("regression", "setfit", "adaptive")
 
@@ -95,8 +95,7 @@ def fit_options(run_dir: Path, train: Path, encoder: str, options: Sequence[str]
         "fit",
         f"--config={CONFIG}",
         f"--data.train_file={train}",
-        "--data.validation_split=0",
-        f"--model.transformer={encoder}",
+        *([f"--model.transformer={encoder}"] if encoder else []),
         f"--run_dir={run_dir}",
         *options,
     ]
@@ -131,7 +130,7 @@ def main() -> None:
     """Race on all tables, and print a line for each, and the means."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", nargs="+", type=Path, help="folders with train.csv and test.csv")
-    parser.add_argument("--encoder", required=True, help="folder of a sentence encoder")
+    parser.add_argument("--encoder", default="", help="folder of a sentence encoder; none without it")
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 16, 50], help="rows per class")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test_rows", type=int, default=1000)

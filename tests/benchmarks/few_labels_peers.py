@@ -24,14 +24,24 @@ def read(path: str) -> tuple[list[str], list[str]]:
     return [row["text"] for row in rows], [row["label"] for row in rows]
 
 
-def svm(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
-    """TF-IDF of words and pairs of words, and a linear support vector machine."""
+def six(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
+    """The best of six pipelines of scikit-learn on a fifth of the rows, fitted again to all rows."""
     from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import make_pipeline
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import train_test_split
+    from sklearn.pipeline import make_pipeline, make_union
     from sklearn.svm import LinearSVC
 
-    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LinearSVC())
-    predicted: list[str] = model.fit(texts, labels).predict(test).tolist()
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
+    models = [
+        make_pipeline(vectors, classifier)
+        for vectors in (words, letters, make_union(words, letters))
+        for classifier in (LinearSVC(C=0.5), LogisticRegression(C=10, max_iter=300))
+    ]
+    some, held_out, own, other = train_test_split(texts, labels, test_size=0.2, random_state=0)
+    best = max(models, key=lambda model: model.fit(some, own).score(held_out, other))
+    predicted: list[str] = best.fit(texts, labels).predict(test).tolist()
     return predicted
 
 
@@ -82,7 +92,7 @@ def adaptive(texts: list[str], labels: list[str], test: list[str], encoder: str)
 
 
 PEERS: dict[str, Callable[[list[str], list[str], list[str], str], list[str]]] = {
-    peer.__name__: peer for peer in (svm, regression, setfit, adaptive)
+    peer.__name__: peer for peer in (six, regression, setfit, adaptive)
 }
 
 
