@@ -46,7 +46,8 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
             graph (HNSW) and compares about that many texts of each shard, which may miss some near ones.
         quantization: coarse vectors that the server compares with a query, of a quarter (`int8`) or a thirtieth (`bbq`,
             one bit a number; at least 64 numbers) of the bytes. It computes the exact scores of the best texts, and may
-            miss a hit. It needs Elasticsearch 8.18 or newer.
+            miss a hit, above all among near-duplicates, whose vectors differ by less than the codes. It needs
+            Elasticsearch 8.18 or newer.
         others: options of `EncodingRetriever` and `ServerRetriever`.
     """
 
