@@ -6,9 +6,9 @@ Each contender runs in a process of its own on one core; training and test toget
     python -m tests.benchmarks.package_descriptions DATA/packages
     python -m tests.benchmarks.few_labels DATA/docstrings DATA/packages --encoder FOLDER
 
-Each folder has train.csv and test.csv with the columns text and label. The peers SetFit and adaptive-classifier need
-packages that do not fit ours: install them in another virtual environment and name its interpreter with --peer_python
-(`pip install setfit "transformers<5" adaptive-classifier`).
+Each folder has train.csv and test.csv with the columns text and label. SetFit needs packages that do not
+fit ours: install it in another virtual environment and name its interpreter with --peer_python (`pip install setfit
+"transformers<5"`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import NamedTuple
 from datamodules.corpora.table import read_table
 
 CONFIG = "your_own_data/classification"
-OWN, PEERS = "default", ("six", "regression", "setfit", "adaptive")
+OWN, PEERS = "default", ("six", "regression", "setfit")
 #: Peers that run in the interpreter of --peer_python.
-FOREIGN = ("regression", "setfit", "adaptive")
+FOREIGN = ("regression", "setfit")
 
 
 class Result(NamedTuple):

@@ -82,17 +82,8 @@ def setfit(texts: list[str], labels: list[str], test: list[str], encoder: str) -
     return [str(label) for label in trainer.model.predict(test)]
 
 
-def adaptive(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
-    """The package adaptive-classifier with its defaults."""
-    from adaptive_classifier import AdaptiveClassifier
-
-    model = AdaptiveClassifier(encoder, device="cpu")
-    model.add_examples(texts, labels)
-    return [predictions[0][0] for predictions in model.predict_batch(test)]
-
-
 PEERS: dict[str, Callable[[list[str], list[str], list[str], str], list[str]]] = {
-    peer.__name__: peer for peer in (six, regression, setfit, adaptive)
+    peer.__name__: peer for peer in (six, regression, setfit)
 }
 
 
