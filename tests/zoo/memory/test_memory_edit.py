@@ -219,9 +219,8 @@ def test_a_correction_by_add_is_a_relabel(run: Run, zoo_command: Zoo, tmp_path: 
     assert "conflicts 1 texts with several labels; `zoo memory relabel` corrects them" in shown
     assert shown[-1].split() == [*f"{text}: 4 {old}, 2:0 {new}".split()]
     lines = run_lines(zoo_command, "add", folder, more, "--relabel=true")
-    assert lines == [
-        f"{folder / 'model' / 'memory'}: version 3, 41 memories, 0 new (1 duplicates skipped, 1 old ones relabelled)"
-    ]
+    place, done = folder / "model" / "memory", "0 new (1 duplicates skipped, 1 old ones relabelled)"
+    assert lines == [f"{place}: version 3, 41 memories, {done}", f"the model now answers {text} with {new}"]
     assert not any(line.startswith("conflicts") for line in run_lines(zoo_command, "show", folder))
     more = write_table(tmp_path / "more.csv", [(text, new), (text, old)])
     assert "has another label in another row" in refusal(zoo_command, "add", folder, more, "--relabel=true")
@@ -232,9 +231,8 @@ def test_weights_follow_an_addition_in_one_command(run: Run, zoo_command: Zoo, t
     before = zoo.load(folder).model.describe_weights()
     more = write_table(tmp_path / "more.csv", distinct_sentences(60, seed=2))
     lines = run_lines(zoo_command, "add", folder, more, "--tune=true")
-    assert (
-        "on the 40 rows that they were fitted on and 60 of the memory, each classified without it" in lines[1]
-    )
+    assert lines[4] == "and 57 more texts with their labels"
+    assert "on the 40 rows that they were fitted on and 60 of the memory, each classified without" in lines[5]
     assert zoo.load(folder).model.describe_weights() != before
     assert zoo.load(folder, memory_version=1).model.describe_weights() == before
     plain = FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).copy_to(tmp_path / "plain").folder
