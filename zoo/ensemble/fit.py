@@ -2,7 +2,7 @@
 
 Members are fitted to all training rows. Weights are fitted on rows that no member has learned from: cross-fitted
 training rows and, where the user keeps validation rows apart, those without duplicates or near-duplicates elsewhere. A
-vote needs no folds: a training row retrieves neither itself nor its duplicates.
+vote needs no folds: a training row retrieves neither itself nor its near-duplicates.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class EnsembleFit:
         self.network: EnsembleNetwork = model.network
         self.training = data.split("train")
         self.target = label_numbers(self.training.rows, data.spec.labels)
-        self.near = group_near_duplicates(self.training.rows.texts[:], self.training.neighbors)
+        keys = data.duplicate_keys(self.training.rows)
+        self.near = group_near_duplicates(self.training.rows.texts[:], keys, self.training.neighbors)
         #: rows [n] of one group are near-duplicates, which cross-fitting keeps together.
-        self.groups = self.near.first_rows(data.duplicate_keys(self.training.rows))
+        self.groups = self.near.first_rows(keys)
         split = data.split("validation")
         rows = split.independent_rows  # the others measure memorization
         target = label_numbers(split.rows, data.spec.labels)[rows]
@@ -221,16 +222,13 @@ def without_near_duplicates(
 ) -> Readings:
     """The inputs for all rows of a split, of which none retrieves a text of its own group [n]; `near` has all."""
     if readings.neighbors is not None and split.neighbors is not None:
-        found = split.neighbors
-        of_memory = np.append(near.first_rows(fold_hashes(found.memories.texts)), -1)
-        others = torch.from_numpy(of_memory[found.rows] != groups[:, None])
-        votes = readings.neighbors
-        readings = readings._replace(neighbors=replace(votes, mask=votes.mask & others))
+        of_memory = np.append(near.first_rows(fold_hashes(split.neighbors.memories.texts)), -1)
+        others = torch.from_numpy(of_memory[split.neighbors.rows] != groups[:, None])
+        votes = replace(readings.neighbors, mask=readings.neighbors.mask & others)
+        readings = readings._replace(neighbors=votes)
     if readings.memory is not None and readings.excluded is not None:
         of_row = near.first_rows(readings.memory.encoded.memory.opened.lookup.keys_by_row())
-        order = np.argsort(of_row, kind="stable").astype(np.int32)
-        first, last = (np.searchsorted(of_row[order], groups, side) for side in ("left", "right"))
-        own = [order[start:end] for start, end in zip(first, last, strict=True)]
+        own = RowLookup.of(of_row.astype(np.uint64)).all_rows(groups.astype(np.uint64))
         excluded = [np.union1d(*parts) for parts in zip(readings.excluded, own, strict=True)]
         readings = readings._replace(excluded=excluded)
     return readings

@@ -70,5 +70,5 @@ class KnownTexts:
         trust, shares, before = trust.to(logits), shares.to(logits), logits.log_softmax(dim=1)
         after = trust * shares + (1 - trust) * before.exp()
         is_possible = (before > NEVER / 2) | (shares > 0)
-        change = (after.clamp(min=torch.finfo(after.dtype).tiny).log() - before) * is_possible
-        return torch.where(trust > 0, centered(change, is_possible.to(logits)), 0.0) * is_possible
+        change = after.clamp(min=torch.finfo(after.dtype).tiny).log() - before
+        return centered(change, is_possible.to(logits)) * (is_possible & (trust > 0))

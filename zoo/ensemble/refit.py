@@ -187,11 +187,10 @@ def refit_members(
     less = f" (without {lost:,} training texts, which the memory lacks)" if lost else ""
     fitted = f"{', '.join(names)} fitted to {len(rows):,} rows of the memory{less}; "
     # An encoder that has learned from rows knows them; what is cross-fitted does not.
-    has_learned = model.learned_by_gradients() is not None
-    near = group_near_duplicates(rows.texts[:], split.neighbors)
+    marks = data.marks_of(rows, None, None, seen if model.learned_by_gradients() else None)
+    near = group_near_duplicates(rows.texts[:], keys, split.neighbors)
     groups = near.first_rows(keys)
-    is_known = np.isin(keys, seen) if has_learned and seen is not None else np.zeros(len(keys), bool)
-    usable = np.flatnonzero(~np.isin(groups, groups[is_known]))
+    usable = np.flatnonzero(~np.isin(groups, groups[marks.in_training]))
     if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:
         return [], fitted
     folds = folds_of(target, model.folds, groups)

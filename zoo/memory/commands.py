@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, excerpt, visible
@@ -13,7 +14,6 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
-from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.changes import conflicting_rows, corrections
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.opened import OpenedMemory
@@ -330,14 +330,15 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
     memory, model = opened.folder, opened.model
     if model is None or not model.meta.answers_known_texts:
         return
-    rows = memory.rows.select(memory.opened.rows_since(since))
-    answers: dict[str, tuple[str, set[str]]] = {}
-    for text, label in zip(rows.texts, rows.table.column("label").to_pylist(), strict=True):
-        answers.setdefault(fold(text), (text, set()))[1].add(visible(label))
-    for text, labels in list(answers.values())[:_SHOWN_ANSWERS]:
-        print(f"the model now answers {excerpt(text, 60)} with {' or '.join(sorted(labels))}")
-    if len(answers) > _SHOWN_ANSWERS:
-        print(f"and {len(answers) - _SHOWN_ANSWERS} more texts with their labels")
+    fresh = memory.opened.rows_since(since)
+    keys = memory.opened.lookup.keys_by_row()[fresh]
+    firsts = np.sort(np.unique(keys, return_index=True)[1])
+    for first in firsts[:_SHOWN_ANSWERS]:
+        rows = memory.rows.select(fresh[keys == keys[first]])
+        labels = sorted(set(map(visible, rows.table.column("label").to_pylist())))
+        print(f"the model now answers {excerpt(rows.texts[0], 60)} with {' or '.join(labels)}")
+    if len(firsts) > _SHOWN_ANSWERS:
+        print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")
 
 
 def _report(opened: OpenedMemory, done: Change, what: str, refit: bool) -> None:

@@ -50,32 +50,34 @@ def are_near_neighbors(texts: Iterable[str], neighbors: Neighbors) -> NDArray[np
     return near
 
 
-def group_near_duplicates(texts: Sequence[str], neighbors: Neighbors | None) -> RowLookup:
+def group_near_duplicates(
+    texts: Sequence[str], keys: NDArray[np.uint64], neighbors: Neighbors | None
+) -> RowLookup:
     """Group n texts and what they retrieved: near-duplicates, near-duplicates of these, and so on.
 
     Args:
         texts: n texts.
+        keys: their `fold_hashes` [n].
         neighbors: of each; None = only duplicates are grouped.
 
     Returns:
-        The group 0, 1, ... of each text, in place of a row, by its `fold_hashes`.
+        The group 0, 1, ... of each text, in place of a row, by its key.
     """
-    own = fold_hashes(texts)
     memories = np.zeros(0, np.uint64) if neighbors is None else fold_hashes(neighbors.memories.texts)
-    keys, place = np.unique(np.concatenate([own, memories]), return_inverse=True)
-    groups = np.arange(len(keys), dtype=np.int32)
+    distinct, place = np.unique(np.concatenate([keys, memories]), return_inverse=True)
+    groups = np.arange(len(distinct), dtype=np.int32)
     if neighbors is not None and len(memories):
         from scipy.sparse import coo_matrix
         from scipy.sparse.csgraph import connected_components
 
         row, column = np.nonzero(are_near_neighbors(texts, neighbors))
-        edges = place[row], place[len(own) + neighbors.rows[row, column]]
-        graph = coo_matrix((np.ones(len(row), bool), edges), shape=(len(keys), len(keys)))
+        edges = place[row], place[len(keys) + neighbors.rows[row, column]]
+        graph = coo_matrix((np.ones(len(row), bool), edges), shape=(len(distinct), len(distinct)))
         numbers = connected_components(graph, directed=False)[1]
         # Where small differences lead from a text to most others, as in a table of one template, they group nothing.
-        if np.bincount(numbers[place[: len(own)]]).max() <= _LARGEST * len(own):
+        if np.bincount(numbers[place[: len(keys)]]).max() <= _LARGEST * len(keys):
             groups = numbers
-    return RowLookup(keys, groups)
+    return RowLookup(distinct, groups)
 
 
 @njit()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from datamodules.core.types import PlainDict
 from tests.zoo.conftest import Zoo, done, sentences, write_table
 from tests.zoo.examples.test_readme import commands_of
 from zoo.runs.configs import RECIPES, find, names
@@ -19,10 +20,9 @@ from zoo.runs.configs import RECIPES, find, names
 ROOT = Path(__file__).parents[3]
 
 
-def printed(zoo_command: Zoo, *options: object) -> dict[str, dict[str, object]]:
+def printed(zoo_command: Zoo, *options: object) -> PlainDict:
     """The configuration that a run would have."""
-    result = done(zoo_command("fit", *options, "--print_config"))
-    configuration: dict[str, dict[str, object]] = yaml.safe_load(result.out)
+    configuration: PlainDict = yaml.safe_load(done(zoo_command("fit", *options, "--print_config")).out)
     return configuration
 
 
@@ -62,9 +62,9 @@ def test_an_unknown_name(zoo_command: Zoo, name: str, advice: str) -> None:
 def test_a_table_alone_trains_the_default(zoo_command: Zoo) -> None:
     configuration = printed(zoo_command, "--data.train_file=mine.csv", "--model.max_letters=7")
     assert str(configuration["model"]["class_path"]).endswith("MemoryEnsemble")
-    assert configuration["model"]["init_args"]["max_letters"] == 7  # type: ignore[index]
-    assert configuration["data"]["init_args"]["num_memories"] == 20  # type: ignore[index]
-    assert configuration["data"]["init_args"]["validation_split"] == 0  # type: ignore[index]
+    assert configuration["model"]["init_args"]["max_letters"] == 7
+    assert configuration["data"]["init_args"]["num_memories"] == 20
+    assert configuration["data"]["init_args"]["validation_split"] == 0
     # With fragments that name no model, too.
     configuration = printed(zoo_command, "--data.train_file=mine.csv", "--config=trainer/bf16")
     assert str(configuration["model"]["class_path"]).endswith("MemoryEnsemble")
