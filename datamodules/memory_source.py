@@ -93,7 +93,7 @@ class MemorySource:
         description = {
             "rows": own.fingerprint,
             "back end": type(self.retriever).__name__,
-            **self.retriever.ranking.describe(),
+            **self.retriever.describe_ranking(),
         }
         folder = self.cache / f"memory-{fingerprint_of(description)[:16]}"
         return FolderMemory.build(own, self.retriever, folder)

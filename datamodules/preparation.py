@@ -206,7 +206,7 @@ def plan_file(kind: _Kind[TableT, SplitT], stage: Stage) -> Path:
 
 def _describe_memory(kind: _Kind[TableT, SplitT], training: bool) -> PlainDict | None:
     if (source := kind.memory) is None:
-        return {"ranking": kind.retriever.ranking.describe()} if kind.uses_retriever else None
+        return {"ranking": kind.retriever.describe_ranking()} if kind.uses_retriever else None
     path = source.options.memory
     if source.location is not None and (source.pointer is not None or not (path or training)):
         path = source.location
@@ -214,7 +214,7 @@ def _describe_memory(kind: _Kind[TableT, SplitT], training: bool) -> PlainDict |
     return {
         "retriever": source.retriever.describe(),
         # An encoder is named by its folder, whose contents only the ranking knows.
-        "ranking": source.retriever.ranking.describe() if kind.retrieves else None,
+        "ranking": source.retriever.describe_ranking() if kind.retrieves else None,
         "path": path,
         "contents": storage.contents_of(pointer),
     }

@@ -284,13 +284,9 @@ class TextDataset(BatchDataset[BatchT_co]):
         groups = [self.texts.group(rows)]
         if self.memories is not None:
             groups.append(TextGroup(self.memories, memories, self.memory_max_length))
-        gathered = gather(groups)
-        arrays = {
-            "word": gathered.word,
-            "char": gathered.char,
-            "text": gathered.texts[0],
-            "memory_text": gathered.texts[1] if len(groups) > 1 else np.zeros((len(memories), 1), np.int64),
-        }
+        word, char, (text, *more) = gather(*groups)
+        memory_text = more[0] if more else np.zeros((len(memories), 1), np.int64)
+        arrays = {"word": word, "char": char, "text": text, "memory_text": memory_text}
         return {**as_tensors(arrays), "memory_vector": vectors}
 
     def _memory_vectors(self, memories: NDArray[np.int64]) -> Tensor | None:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClickSpec
-from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, DocumentHits, RankingDataset, sides_of
+from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, RankingDataset, document_hits, sides_of
 from datamodules.clickthrough.negatives import Negatives, Relevant, hard_pool
 from datamodules.clickthrough.options import ClickthroughOptions
 from datamodules.core.errors import InputError, excerpt
@@ -159,7 +159,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         query_tokens = self.words.tokenize_now(queries, query_length)
         hits = None
         if memory is not None:
-            hits = DocumentHits.of(memory.search(queries.texts[:], self.options.num_hits), documents)
+            hits = document_hits(memory.search(queries.texts[:], self.options.num_hits), documents)
         return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, hits)
 
     @override
@@ -182,7 +182,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             yield from self._describe_negatives(split)
         yield from self.describe_cut_texts(split)
         if name != "train" and split.hits is not None:
-            without = int((split.hits.document < 0).all(axis=1).sum())
+            without = int((split.hits.rows < 0).all(axis=1).sum())
             if without:
                 yield logging.INFO, f"the retriever finds no document for {without} of {number} queries"
 
@@ -210,7 +210,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         options, relevant = self.options, Relevant.of(split.judgements)
         pool = None
         if "retrieved" in options.sources and split.hits is not None:
-            pool = hard_pool(*split.hits, relevant, options.skip_hits, options.highest_hit_score)
+            pool = hard_pool(split.hits, relevant, options.skip_hits, options.highest_hit_score)
         return Negatives(relevant, options.sources, options.num_negatives, self.seed, pool)
 
     @override

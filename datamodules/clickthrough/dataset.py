@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,24 +19,16 @@ from datamodules.dataset import BatchDataset, Side, rows_and_weights
 from datamodules.drawing import key_of, uniform
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import Neighbors, open_neighbors
+from datamodules.retrieval.base import Hits
 from datamodules.text.gather import WordTable, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
 
-class DocumentHits(NamedTuple):
-    """Hits of a retriever for Q queries: at most H documents each, best first."""
-
-    #: int64 [Q, H]: rows of documents, -1 where there are fewer.
-    document: NDArray[np.int64]
-    #: float32 [Q, H].
-    score: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, neighbors: Neighbors, documents: Rows) -> DocumentHits:
-        """Hits as rows of the documents; memories outside the collection are skipped."""
-        row_of = documents.row_of_id()
-        rows = np.array([*(row_of.get(id_, -1) for id_ in neighbors.memories.ids), -1], np.int64)
-        return cls(rows[neighbors.rows], np.asarray(neighbors.scores))
+def document_hits(neighbors: Neighbors, documents: Rows) -> Hits:
+    """Hits as rows of the documents; memories outside the collection are skipped."""
+    row_of = documents.row_of_id()
+    rows = np.array([*(row_of.get(id_, -1) for id_ in neighbors.memories.ids), -1], np.int32)
+    return Hits(rows[neighbors.rows], np.asarray(neighbors.scores))
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ class ClickSplit(PreparedSplit):
     query_tokens: TokenStore
     document_tokens: TokenStore
     #: None where nothing was retrieved.
-    hits: DocumentHits | None = None
+    hits: Hits | None = None
 
     @classmethod
     @override
@@ -58,7 +49,7 @@ class ClickSplit(PreparedSplit):
             Judgements.load(origin.folder("judgements"), origin.source, documents=documents),
             origin.open("query_tokens", TokenStore.open),
             origin.open("document_tokens", TokenStore.open),
-            None if hits is None else DocumentHits.of(hits, documents),
+            None if hits is None else document_hits(hits, documents),
         )
 
     @property
@@ -135,12 +126,12 @@ class ClickDataset(BatchDataset[ClickBatch]):
         negative = self.negatives.draw(int(epoch[0]), numbers, query_rows)
         documents, position = distinct_rows(np.concatenate([positive[:, None], negative], axis=1))
         queries, query = distinct_rows(query_rows)
-        gathered = gather([self.queries.group(queries), self.documents.group(documents)])
+        word, char, texts = gather(self.queries.group(queries), self.documents.group(documents))
         arrays = {
-            "word": gathered.word,
-            "char": gathered.char,
-            "query_text": gathered.texts[0],
-            "document_text": gathered.texts[1],
+            "word": word,
+            "char": char,
+            "query_text": texts[0],
+            "document_text": texts[1],
             "query": query,
             "positive": position[:, 0],
             "candidate": self._candidates(query_rows, documents, position, negative >= 0),
@@ -210,7 +201,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
         if self.split.duplicates is not None:
             arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
         if (hits := self.split.hits) is not None:
-            arrays |= {"hit": self.column[hits.document[row]], "hit_score": hits.score[row]}
+            arrays |= {"hit": self.column[hits.rows[row]], "hit_score": hits.scores[row]}
         texts = gather_texts(self.queries.group(row))
         fields = {**texts._asdict(), "candidate": None, **as_tensors(arrays)}
         return QueryBatch(**fields, string=self.queries.strings(row))

@@ -15,6 +15,7 @@ from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.judgements import Judgements
 from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.duplicates import duplicate_codes
+from datamodules.retrieval.base import Hits
 
 #: Purposes of random numbers: positives, random negatives, retrieved negatives.
 POSITIVES, RANDOM, RETRIEVED = range(3)
@@ -51,27 +52,22 @@ class Relevant(NamedTuple):
         return has_all
 
 
-def hard_pool(
-    hits: NDArray[np.int64],
-    scores: NDArray[np.float32] | None,
-    relevant: Relevant,
-    skip: int,
-    highest: float | None,
-) -> Ragged:
-    """Hits [Q, K] that do not answer their query, for each query as rows of documents, best first; -1 = no hit.
+def hard_pool(hits: Hits, relevant: Relevant, skip: int, highest: float | None) -> Ragged:
+    """Hits that do not answer their query, for each query as rows of documents, best first.
 
     A document without a judgement may be relevant, and the first hits are the most likely ones. So the first `skip` are
     excluded, and hits whose score is above `highest` times the score of the query's best relevant hit, if any.
     """
-    queries = np.arange(len(hits))[:, None]
-    is_hit = hits >= 0
-    answers = is_hit & relevant.holds(queries, hits.clip(min=0))
+    rows, scores = hits
+    queries = np.arange(len(rows))[:, None]
+    is_hit = rows >= 0
+    answers = is_hit & relevant.holds(queries, rows.clip(min=0).astype(np.int64))
     kept = is_hit & ~answers
     kept &= kept.cumsum(axis=1) > skip
-    if highest is not None and scores is not None:
+    if highest is not None:
         best = np.where(answers, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
         kept &= np.isneginf(best) | (scores <= highest * best)
-    return Ragged(hits[kept].astype(np.int64), offsets_of(kept.sum(axis=1)))
+    return Ragged(rows[kept].astype(np.int64), offsets_of(kept.sum(axis=1)))
 
 
 @dataclass

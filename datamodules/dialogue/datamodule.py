@@ -28,7 +28,7 @@ from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import FileOptions, check_least
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
-from datamodules.retrieval.base import Collection, Ranking
+from datamodules.retrieval.base import Collection, TermRetriever
 from datamodules.text.tokenization import WordTokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -143,9 +143,10 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
     def split_of(self, table: Dialogues) -> DialogueSplit:
         """A split in memory, for prediction."""
-        ranking = self.retriever.ranking
-        # Both back ends rank alike, and a server need not keep an index that is searched once.
-        retriever = EmbeddedRetriever(**asdict(ranking)) if isinstance(ranking, Ranking) else self.retriever
+        retriever = self.retriever
+        if isinstance(retriever, TermRetriever):
+            # Both back ends rank alike, and a server need not keep an index that is searched once.
+            retriever = EmbeddedRetriever(**asdict(retriever.ranking))
         with TemporaryDirectory() as folder:
             return self._make_split(table, self.words.tokenize_now, retriever, Path(folder) / "turns")
 
@@ -171,7 +172,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     def _reading_fingerprint(self, table: Dialogues) -> str:
         """Fingerprint of the turns that are read for each question."""
         options = self.options
-        ranking = self.retriever.ranking.describe() if options.turns_kept == "retrieved" else None
+        ranking = self.retriever.describe_ranking() if options.turns_kept == "retrieved" else None
         description = {
             "dialogues": table.fingerprint,
             "ranking": ranking,

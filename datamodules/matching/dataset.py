@@ -14,7 +14,7 @@ from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_ten
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.pairs import Pairs
 from datamodules.dataset import BatchDataset, Side, rows_and_weights
-from datamodules.matching.negatives import Negatives, foreign_negatives, own_negatives
+from datamodules.matching.negatives import Draw, foreign_negatives, own_negatives
 from datamodules.matching.options import MatchingOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.text.gather import WordTable, distinct_rows, gather
@@ -65,18 +65,16 @@ class Lists:
     #: rows of the table of pairs, at least one per list.
     rows: Ragged
     #: draws further members of each list: rows of the table, or of the second texts.
-    negatives: Negatives | None = None
+    draw: Draw | None = None
     draws_rows: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @classmethod
-    def single(
-        cls, rows: NDArray[np.int64], negatives: Negatives | None = None, draws_rows: bool = False
-    ) -> Self:
+    def single(cls, rows: NDArray[np.int64], draw: Draw | None = None, draws_rows: bool = False) -> Self:
         """A list for each row."""
-        return cls(Ragged(rows, np.arange(len(rows) + 1)), negatives, draws_rows)
+        return cls(Ragged(rows, np.arange(len(rows) + 1)), draw, draws_rows)
 
 
 def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) -> Lists:
@@ -157,13 +155,13 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         members = self._members(int(epoch[0]), numbers)
         firsts, first = distinct_rows(members.first)
         seconds, second = distinct_rows(members.second)
-        gathered = gather([self.first.group(firsts), self.second.group(seconds)])
+        word, char, texts = gather(self.first.group(firsts), self.second.group(seconds))
         arrays: dict[str, NDArray[np.generic]] = {
-            "word": gathered.word,
-            "char": gathered.char,
-            "idf": self.idf[gathered.word],
-            "first_text": gathered.texts[0],
-            "second_text": gathered.texts[1],
+            "word": word,
+            "char": char,
+            "idf": self.idf[word],
+            "first_text": texts[0],
+            "second_text": texts[1],
             "first": first,
             "second": second,
             "query": members.query,
@@ -192,8 +190,8 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         row, query, starts = rows.values, rows.list_numbers, rows.offsets
         first, second = pairs.first_row[row].astype(np.int64), pairs.second_row[row].astype(np.int64)
         target = pairs.target[row]
-        if lists.negatives is not None:
-            drawn = lists.negatives.draw(epoch, numbers)
+        if lists.draw is not None:
+            drawn = lists.draw(epoch, numbers)
             is_drawn = drawn >= 0
             # Drawn pairs have the first text of their list, and follow the list's own pairs.
             query_of_drawn, drawn = np.nonzero(is_drawn)[0], drawn[is_drawn]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -13,55 +14,43 @@ from datamodules.corpora.pairs import Pairs
 from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.duplicates import duplicate_codes
 
-
-@dataclass(frozen=True)
-class PoolNegatives:
-    """Negatives from a pool, of which each list has a range."""
-
-    #: int64: rows of pairs, or of second texts, and -1 at the end.
-    pool: NDArray[np.int64]
-    #: int64 [lists]: start and length of each list's range.
-    start: NDArray[np.int64]
-    size: NDArray[np.int64]
-    #: k, maximum number of negatives of a list.
-    count: int
-    seed: int
-
-    def draw(self, epoch: int, lists: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw distinct negatives [n, k] for the lists with these numbers [n]; -1 = there is none."""
-        positions = choose(key_of(self.seed, epoch), lists, self.size[lists], self.count)
-        return self.pool[np.where(positions < 0, -1, positions + self.start[lists][:, None])]
+#: Draws distinct negatives [n, k] for an epoch and the numbers of lists [n]; -1 = there are no more.
+Draw: TypeAlias = Callable[[int, NDArray[np.int64]], NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class RandomNegatives:
-    """Random second texts that are not the question's own."""
-
-    #: int64 [second texts]: equal for duplicates.
-    codes: NDArray[np.int64]
-    #: the codes of each question's own texts, ascending.
-    own: Ragged
-    #: int64 [lists]: the question of each list.
-    question: NDArray[np.int64]
-    #: k, maximum number of negatives of a list.
-    count: int
-    seed: int
-
-    def draw(self, epoch: int, lists: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw rows of second texts, as `PoolNegatives` does."""
-        key, own = key_of(self.seed, epoch), self.own
-        drawn: NDArray[np.int64] = choose_foreign(
-            key, lists, self.question[lists], self.codes, own.values, own.offsets, self.count
-        )
-        return drawn
+def _draw_from_ranges(
+    pool: NDArray[np.int64],
+    start: NDArray[np.int64],
+    size: NDArray[np.int64],
+    count: int,
+    seed: int,
+    epoch: int,
+    lists: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Draw from the pool's range of each list, see `Draw`; the pool ends with -1."""
+    positions = choose(key_of(seed, epoch), lists, size[lists], count)
+    return pool[np.where(positions < 0, -1, positions + start[lists][:, None])]
 
 
-Negatives: TypeAlias = PoolNegatives | RandomNegatives
+def _draw_foreign(
+    codes: NDArray[np.int64],
+    own: Ragged,
+    question: NDArray[np.int64],
+    count: int,
+    seed: int,
+    epoch: int,
+    lists: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Draw rows of second texts whose codes are none of the `own` ones of each list's question, see `Draw`."""
+    drawn: NDArray[np.int64] = choose_foreign(
+        key_of(seed, epoch), lists, question[lists], codes, own.values, own.offsets, count
+    )
+    return drawn
 
 
 def own_negatives(
     pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
-) -> tuple[NDArray[np.int64], PoolNegatives]:
+) -> tuple[NDArray[np.int64], Draw]:
     """The positives (row numbers) whose question has candidates of a lower grade, and these pairs."""
     # In a question's candidates by rising grade, those below a grade are the first ones.
     order = np.lexsort((pairs.target, pairs.question))
@@ -74,20 +63,21 @@ def own_negatives(
     start = pairs.lists.offsets[pairs.question[positives]]
     size = first_of_grade[position[positives]] - start
     kept = size > 0
-    return positives[kept], PoolNegatives(np.append(order, -1), start[kept], size[kept], count, seed)
+    pool = np.append(order, -1)
+    return positives[kept], partial(_draw_from_ranges, pool, start[kept], size[kept], count, seed)
 
 
 def foreign_negatives(
     pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
-) -> Negatives:
+) -> Draw:
     """Second texts from `pool` (those of each question), or all foreign texts, for the questions of lists [lists]."""
     if pool is None:
         codes = duplicate_codes(pairs.second.texts)
         own = codes[pairs.second_row]
         order = np.lexsort((own, pairs.question))
-        return RandomNegatives(codes, Ragged(own[order], pairs.lists.offsets), question, count, seed)
+        return partial(_draw_foreign, codes, Ragged(own[order], pairs.lists.offsets), question, count, seed)
     values, start, size = np.append(pool.values, -1), pool.offsets[question], pool.counts[question]
-    return PoolNegatives(values, start, size, count, seed)
+    return partial(_draw_from_ranges, values, start, size, count, seed)
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:

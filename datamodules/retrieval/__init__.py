@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from datamodules.retrieval.base import Ranking as Ranking
 from datamodules.retrieval.base import Retriever as Retriever
+from datamodules.retrieval.base import TermRetriever as TermRetriever
 from datamodules.retrieval.registry import RETRIEVERS
 from datamodules.retrieval.registry import checked_description as checked_description
 from datamodules.retrieval.registry import is_existing_index as is_existing_index

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
@@ -67,13 +67,6 @@ class Ranking:
                 yield name, f"{self.similarity} has no such parameter"
 
 
-class AnyRanking(Protocol):
-    """The order of a retriever's hits: by terms (`Ranking`), by vectors, or fused."""
-
-    def describe(self) -> PlainDict:
-        """Return plain values that change whenever the order or the scores of hits could."""
-
-
 class Hits(NamedTuple):
     """The best rows for each of n queries, best first; equal scores in row order."""
 
@@ -117,7 +110,6 @@ class Retriever(ABC):
     built-in ones after `zoo --import MODULE`.
     """
 
-    ranking: AnyRanking
     #: name of a user's index, which is searched and never written to; None for an own index.
     existing_index: str | None = None
     #: the members of a retriever that combines several.
@@ -134,10 +126,12 @@ class Retriever(ABC):
 
     def idle_options(self) -> Iterator[tuple[str, str]]:
         """Options that are set and change nothing, each with the reason."""
-        if isinstance(self.ranking, Ranking):
-            yield from self.ranking.idle_options()
         for position, member in enumerate(self.retrievers):
             yield from ((f"retrievers.{position}.{name}", reason) for name, reason in member.idle_options())
+
+    @abstractmethod
+    def describe_ranking(self) -> PlainDict:
+        """Return plain values that change whenever the order or the scores of hits could."""
 
     @abstractmethod
     def _init_args(self) -> PlainDict:
@@ -203,6 +197,14 @@ class TermRetriever(Retriever):
         """
         self.ranking = Ranking(similarity, analyzer, k1, b, mu)
         super().__init__(**back_end)
+
+    @override
+    def describe_ranking(self) -> PlainDict:
+        return self.ranking.describe()
+
+    @override
+    def idle_options(self) -> Iterator[tuple[str, str]]:
+        return self.ranking.idle_options()
 
 
 def warn_of_long_query() -> None:

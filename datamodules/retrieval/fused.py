@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
@@ -23,56 +23,6 @@ Method: TypeAlias = Literal["reciprocal_rank", "score"]
 
 #: Of reciprocal ranks; the larger it is, the less the first ranks stand out.
 RANK_CONSTANT = 60
-
-
-@dataclass(frozen=True)
-class FusedRanking:
-    """The order of a `FusedRetriever`, which describes the fields."""
-
-    members: tuple[Retriever, ...]
-    method: Method
-    weights: tuple[float, ...]
-    depth: int
-
-    def __post_init__(self) -> None:
-        if self.method not in ("reciprocal_rank", "score"):
-            raise InputError(f"method {self.method!r}: use reciprocal_rank or score")
-        if len(self.weights) != len(self.members):
-            raise InputError(
-                f"weights: {len(self.weights)} for {len(self.members)} retrievers; give one for each"
-            )
-        if not all(0 < weight < math.inf for weight in self.weights):
-            raise InputError(f"weights={[*self.weights]}: each must be above 0")
-        if self.depth < 1:
-            raise InputError(f"depth={self.depth}: use 1 or more")
-
-    def options(self) -> PlainDict:
-        """Return the options of the fusion."""
-        return {"method": self.method, "weights": list(self.weights), "depth": self.depth}
-
-    def describe(self) -> PlainDict:
-        """See `AnyRanking`."""
-        # The class decides where the index of a member is stored.
-        members = [
-            {"back end": type(member).__name__, **member.ranking.describe()} for member in self.members
-        ]
-        return {"similarity": "fused", "members": members, **self.options()}
-
-    def fuse(self, lists: Sequence[Hits], k: int) -> Hits:
-        """Return the best k rows of the members' lists."""
-        shares = [weight * self._shares(hits) for weight, hits in zip(self.weights, lists, strict=True)]
-        return _summed(np.hstack([hits.rows for hits in lists]), np.hstack(shares), k)
-
-    def _shares(self, hits: Hits) -> NDArray[np.float64]:
-        """Return the unweighted contributions of a list [n, depth]; arbitrary where there is no hit."""
-        if self.method == "reciprocal_rank":
-            ranks = np.arange(1, hits.rows.shape[1] + 1)
-            return np.broadcast_to(1 / (RANK_CONSTANT + ranks), hits.rows.shape)
-        scores, is_hit = hits.scores.astype(np.float64), hits.rows >= 0
-        lowest = np.where(is_hit, scores, np.inf).min(axis=1, keepdims=True)
-        spread = np.where(is_hit, scores, -np.inf).max(axis=1, keepdims=True) - lowest
-        share = np.divide(scores - lowest, spread, out=np.ones_like(scores), where=spread > 0)
-        return np.asarray(share + (1 - share) / scores.shape[1])
 
 
 class FusedRetriever(Retriever):
@@ -114,11 +64,32 @@ class FusedRetriever(Retriever):
                 )
         self.retrievers = tuple(retrievers)
         self.is_on_server = any(member.is_on_server for member in retrievers)
-        weights = [1.0] * len(retrievers) if weights is None else weights
-        self.ranking: FusedRanking = FusedRanking(self.retrievers, method, tuple(map(float, weights)), depth)
+        self.method, self.depth = method, depth
+        self.weights = [1.0] * len(retrievers) if weights is None else list(map(float, weights))
+        if method not in ("reciprocal_rank", "score"):
+            raise InputError(f"method {method!r}: use reciprocal_rank or score")
+        if len(self.weights) != len(retrievers):
+            raise InputError(
+                f"weights: {len(self.weights)} for {len(retrievers)} retrievers; give one for each"
+            )
+        if not all(0 < weight < math.inf for weight in self.weights):
+            raise InputError(f"weights={self.weights}: each must be above 0")
+        if depth < 1:
+            raise InputError(f"depth={depth}: use 1 or more")
+
+    @override
+    def describe_ranking(self) -> PlainDict:
+        # The class decides where the index of a member is stored.
+        members = [
+            {"back end": type(member).__name__, **member.describe_ranking()} for member in self.retrievers
+        ]
+        return {"similarity": "fused", "members": members, **self._options()}
+
+    def _options(self) -> PlainDict:
+        return {"method": self.method, "weights": self.weights, "depth": self.depth}
 
     def _init_args(self) -> PlainDict:
-        return {"retrievers": [member.describe() for member in self.retrievers], **self.ranking.options()}
+        return {"retrievers": [member.describe() for member in self.retrievers], **self._options()}
 
     def index(self, collection: Collection, folder: Path) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
@@ -164,9 +135,20 @@ class FusedRetriever(Retriever):
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows of the fused lists; see `Retriever.search`."""
         check_search(texts, k, exclude)
-        depth = max(self.ranking.depth, k)
-        lists = [member.search(texts, depth, exclude) for member in self.retrievers]
-        return self.ranking.fuse(lists, k)
+        lists = [member.search(texts, max(self.depth, k), exclude) for member in self.retrievers]
+        shares = [weight * self._shares(hits) for weight, hits in zip(self.weights, lists, strict=True)]
+        return _summed(np.hstack([hits.rows for hits in lists]), np.hstack(shares), k)
+
+    def _shares(self, hits: Hits) -> NDArray[np.float64]:
+        """Return the unweighted contributions of a list [n, depth]; arbitrary where there is no hit."""
+        if self.method == "reciprocal_rank":
+            ranks = np.arange(1, hits.rows.shape[1] + 1)
+            return np.broadcast_to(1 / (RANK_CONSTANT + ranks), hits.rows.shape)
+        scores, is_hit = hits.scores.astype(np.float64), hits.rows >= 0
+        lowest = np.where(is_hit, scores, np.inf).min(axis=1, keepdims=True)
+        spread = np.where(is_hit, scores, -np.inf).max(axis=1, keepdims=True) - lowest
+        share = np.divide(scores - lowest, spread, out=np.ones_like(scores), where=spread > 0)
+        return np.asarray(share + (1 - share) / scores.shape[1])
 
 
 def _summed(rows: NDArray[np.int32], shares: NDArray[np.float64], k: int) -> Hits:

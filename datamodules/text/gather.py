@@ -7,7 +7,6 @@ per word of the table: a cell with the number of this batch contains the word's 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,19 +79,18 @@ class TextGroup(NamedTuple):
     max_length: int
 
 
-class Gathered(NamedTuple):
-    """The result of `gather`; a model's embedding of a text is `f(word, char)[texts[g]]`."""
+def gather(
+    *groups: TextGroup,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Read one or more groups of texts, bound to the same `WordTable`, and number the words that occur in them.
 
-    #: int64 [U]: vocabulary ids of the distinct words of the batch; entry 0 is padding.
-    word: NDArray[np.int64]
-    #: int64 [U, L]: their character ids, 0 = padding, as wide as the longest; [U, 0] without characters.
-    char: NDArray[np.int64]
-    #: for each group int64 [n, T]: positions in `word`, 0 = padding. T is the longest text's, at least 1.
-    texts: list[NDArray[np.int64]]
+    A model's embedding of a text of group g is `f(word, char)[texts[g]]`.
 
-
-def gather(groups: Sequence[TextGroup]) -> Gathered:
-    """Read one or more groups of texts, bound to the same `WordTable`, and number the words that occur in them."""
+    Returns:
+        word: int64 [U]: vocabulary ids of the distinct words of the batch; entry 0 is padding.
+        char: int64 [U, L]: their character ids, 0 = padding, as wide as the longest; [U, 0] without characters.
+        texts: for each group int64 [n, T]: positions in `word`, 0 = padding. T is the longest text's, at least 1.
+    """
     words = groups[0].table.words
     if any(group.table.words is not words for group in groups):
         raise ValueError("the tables of a batch must be bound to the same WordTable")
@@ -120,13 +118,13 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
         )
     word, char = _describe_words(words._ids, words._chars, distinct[:count])
     word[0] = words.vocabulary.pad_id
-    return Gathered(word, char, [texts for _, _, texts in plan])
+    return word, char, [texts for _, _, texts in plan]
 
 
 def gather_texts(group: TextGroup) -> TextBatch:
     """Gather a batch of texts alone."""
-    gathered = gather([group])
-    return TextBatch(*map(torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0])))
+    word, char, (text,) = gather(group)
+    return TextBatch(*map(torch.from_numpy, (word, char, text)))
 
 
 def distinct_rows(rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -20,6 +20,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import Hits
 from tests.datamodules.kinds import Kind, clickthrough
 
 
@@ -132,11 +133,11 @@ def test_retrieved_hits_are_skipped_and_capped() -> None:
         "judgements",
     )
     relevant = Relevant.of(judgements)
-    hits = np.array([[1, 2, 3, 4, 5], [6, 7, -1, -1, -1]])
+    rows = np.array([[1, 2, 3, 4, 5], [6, 7, -1, -1, -1]], np.int32)
     scores = np.array([[9, 8, 7, 6, 5], [4, 3, 0, 0, 0]], np.float32)
 
     def pool(skip: int, highest: float | None) -> list[list[int]]:
-        lists = hard_pool(hits, scores, relevant, skip, highest)
+        lists = hard_pool(Hits(rows, scores), relevant, skip, highest)
         return [lists[query].tolist() for query in range(len(lists))]
 
     # A document that is judged to be irrelevant is a negative.

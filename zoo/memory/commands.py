@@ -272,7 +272,7 @@ def show(model: str, memory: str | None = None) -> None:
         facts["conflicts"] = f"{len(conflicts)} texts with several labels; `zoo memory relabel` corrects them"
     facts["back end"] = type(opened.retriever).__name__
     if not isinstance(opened, IndexMemory):  # an index of the user's has its own ranking
-        ranking = opened.retriever.ranking.describe()
+        ranking = opened.retriever.describe_ranking()
         facts["ranking"] = ", ".join(f"{name}={value}" for name, value in ranking.items())
     for name, value in facts.items():
         print(f"{name:9} {visible(value)}")

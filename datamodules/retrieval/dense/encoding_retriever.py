@@ -57,6 +57,10 @@ class EncodingRetriever(Retriever):
         super().__init__(**back_end)
 
     @override
+    def describe_ranking(self) -> PlainDict:
+        return self.ranking.describe()
+
+    @override
     def _init_args(self) -> PlainDict:
         return {
             "encoder": self.ranking.encoder,

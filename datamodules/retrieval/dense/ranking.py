@@ -52,7 +52,7 @@ class DenseRanking:
             raise InputError(f"quantization {self.quantization!r}: use {', '.join(OVERSAMPLE)}, or null")
 
     def describe(self) -> PlainDict:
-        """Return plain values that depend on the encoder's weights, not on its location; see `AnyRanking`."""
+        """Return plain values that depend on the encoder's weights, not on its location."""
         described: PlainDict = {"similarity": "dense", **self.describe_vectors()}
         if self.num_candidates is not None:
             described["num_candidates"] = self.num_candidates

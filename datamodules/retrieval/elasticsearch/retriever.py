@@ -108,7 +108,7 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
 
     @override
     def _mapping(self) -> tuple[PlainDict, PlainDict]:
-        parameters: PlainDict = self.ranking.describe()
+        parameters: PlainDict = self.describe_ranking()
         similarity = {"type": parameters.pop("similarity")} | parameters
         analyzer = similarity.pop("analyzer")
         # Phrases aren't searched: no positions.

@@ -46,7 +46,7 @@ class _Notes:
     """The record of an own index in its mapping."""
 
     fingerprint: str
-    #: `AnyRanking.describe`, for other programs.
+    #: `Retriever.describe_ranking`, for other programs.
     ranking: PlainDict
     #: the number of documents.
     count: int
@@ -212,7 +212,7 @@ class ServerRetriever(Retriever):
 
     def _create(self, name: str, collection: Collection) -> None:
         """Create the empty index unless it exists."""
-        notes = _Notes(collection.fingerprint, self.ranking.describe(), len(collection.texts), [])
+        notes = _Notes(collection.fingerprint, self.describe_ranking(), len(collection.texts), [])
         settings, mappings = self._mapping()
         settings |= {"refresh_interval": -1, "number_of_shards": self.shards, "number_of_replicas": 0}
         # The row number is used for sorting only, so it is stored by column only.

@@ -66,7 +66,7 @@ class FolderMemory(Memory):
         try:
             self.retriever.open(folder, self.fingerprint)
         except DamagedError as damage:
-            if not folder.exists() and state["ranking"] != self.retriever.ranking.describe():
+            if not folder.exists() and state["ranking"] != self.retriever.describe_ranking():
                 raise  # a memory of another ranking
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
             self.retriever.index(collection, folder)
@@ -95,7 +95,7 @@ class FolderMemory(Memory):
                 if not storage.is_whole(index, collection.fingerprint):
                     retriever.index(collection, index)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
-            described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
+            described = {"retriever": retriever.describe(), "ranking": retriever.describe_ranking()}
             versions.write_pointer(folder, {**state, **described})
         return cls(folder, retriever, version=1)
 
@@ -315,7 +315,7 @@ class FolderMemory(Memory):
 
 def changed_ranking(ranking: PlainDict, retriever: Retriever) -> str:
     """Describe the difference between the ranking of an index and that of a retriever; "" if there is none."""
-    now = retriever.ranking.describe()
+    now = retriever.describe_ranking()
     if ranking == now:
         return ""
     if {**ranking, "encoder": None} == {**now, "encoder": None}:

@@ -33,7 +33,7 @@ class IndexMemory(Memory):
         self.fingerprint = self._current_fingerprint()
 
     def _current_fingerprint(self) -> str:
-        return fingerprint_of({**self.retriever.ranking.describe(), **self.retriever.describe_index()})
+        return fingerprint_of({**self.retriever.describe_ranking(), **self.retriever.describe_index()})
 
     @override
     def check_unchanged(self) -> None:

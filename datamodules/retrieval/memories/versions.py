@@ -196,7 +196,7 @@ def folder_of(memory: Path, number: int) -> Path:
 
 def index_fingerprint(rows: str, retriever: Retriever) -> str:
     """Return the fingerprint of a retriever's index of the rows with this fingerprint."""
-    return storage.fingerprint_of({"rows": rows, **retriever.ranking.describe()})
+    return storage.fingerprint_of({"rows": rows, **retriever.describe_ranking()})
 
 
 def index_folder(version: Path, fingerprint: str) -> Path:

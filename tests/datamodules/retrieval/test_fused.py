@@ -44,15 +44,14 @@ class Fixed(EmbeddedRetriever):
 
 def by_hand(fused: FusedRetriever, k: int, exclude: ExcludedRows | None) -> list[list[tuple[int, float]]]:
     """(row, score) best first for each of QUERIES, from the members' lists and the definitions."""
-    ranking = fused.ranking
-    depth = max(ranking.depth, k)
+    depth = max(fused.depth, k)
     totals: list[dict[int, float]] = [{} for _ in QUERIES]
-    for member, weight in zip(fused.retrievers, ranking.weights, strict=True):
+    for member, weight in zip(fused.retrievers, fused.weights, strict=True):
         # All queries together: an encoder's last digits depend on the batch.
         for total, rows_, scores in zip(totals, *member.search(QUERIES, depth, exclude), strict=True):
             hits = [(int(row), float(score)) for row, score in zip(rows_, scores, strict=True) if row >= 0]
             for rank, (row, score) in enumerate(hits, 1):
-                if ranking.method == "reciprocal_rank":
+                if fused.method == "reciprocal_rank":
                     share = 1 / (60 + rank)
                 else:
                     low, high = hits[-1][1], hits[0][1]
@@ -259,7 +258,7 @@ def test_the_command_line_takes_members_from_a_file(
     predictor = zoo.load(tmp_path / "run")
     retriever = predictor.memory.retriever
     assert isinstance(retriever, FusedRetriever)
-    assert retriever.ranking.weights == (1.0, 2.0)
+    assert retriever.weights == [1.0, 2.0]
     assert [type(member) for member in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
     prediction = predictor.predict(["the old lion near the tiger"])[0]
     assert len(prediction.memories) == 4

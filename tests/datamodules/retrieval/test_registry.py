@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +23,22 @@ from tests.datamodules.corpus import labelled_texts, rows
 TEXTS, _ = labelled_texts(30)
 
 
-@dataclass(frozen=True)
-class OverlapRanking:
-    """The number of shared words, or of letters."""
-
-    letters: bool
-
-    def describe(self) -> dict[str, Any]:
-        return {"similarity": "overlap", "letters": self.letters}
-
-    def parts(self, text: str) -> set[str]:
-        return set(text) if self.letters else set(text.split())
-
-
 class OverlapRetriever(Retriever):
-    """Ranks by the number of shared words; its index is a JSON file."""
-
-    ranking: OverlapRanking
+    """Ranks by the number of shared words, or of letters; its index is a JSON file."""
 
     def __init__(self, letters: bool = False) -> None:
-        self.ranking = OverlapRanking(letters)
+        self.letters = letters
         self.texts: list[str] = []
         self.server = "no connection"
 
     def _init_args(self) -> dict[str, Any]:
-        return {"letters": self.ranking.letters}
+        return {"letters": self.letters}
+
+    def describe_ranking(self) -> dict[str, Any]:
+        return {"similarity": "overlap", "letters": self.letters}
+
+    def parts(self, text: str) -> set[str]:
+        return set(text) if self.letters else set(text.split())
 
     def index(self, collection: Collection, folder: Path) -> None:
         with new_folder(folder, collection.fingerprint) as partial:
@@ -63,8 +53,8 @@ class OverlapRetriever(Retriever):
         check_search(texts, k, exclude)
         hits = Hits.none(len(texts), k)
         for query, text in enumerate(texts):
-            words = self.ranking.parts(text)
-            scores = np.array([len(words & self.ranking.parts(other)) for other in self.texts], np.float32)
+            words = self.parts(text)
+            scores = np.array([len(words & self.parts(other)) for other in self.texts], np.float32)
             scores[list(exclude[query]) if exclude is not None else []] = 0
             best = np.argsort(-scores, kind="stable")[: min(k, np.count_nonzero(scores))]
             hits.rows[query, : len(best)], hits.scores[query, : len(best)] = best, scores[best]

@@ -73,7 +73,7 @@ def test_a_description_and_a_pickle_give_the_same_retriever(tmp_path: Path, make
     expected = retriever.search(QUERIES, 5)
     described = make_retriever(json.loads(json.dumps(retriever.describe())))
     assert described.describe() == retriever.describe()
-    assert described.ranking.describe() == retriever.ranking.describe()
+    assert described.describe_ranking() == retriever.describe_ranking()
     described.open(tmp_path / "index", FINGERPRINT)
     pickled = pickle.dumps(retriever)
     assert len(pickled) < 5000

@@ -23,7 +23,7 @@ from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import Ranking
+from datamodules.retrieval import TermRetriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.tasks.classification.abstention import (
@@ -207,7 +207,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         return likeness(prediction.text, hits, self._is_lexical())
 
     def _is_lexical(self) -> bool:
-        return self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
+        return self.memory is not None and isinstance(self.memory.retriever, TermRetriever)
 
     def held_out_likeness(self) -> list[float]:
         """The likeness of held-out rows to the present memory, at most 1,000 rows; see `drift`."""
