@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,20 +17,22 @@ from torch.utils.data import DataLoader
 from typing_extensions import TypeVar
 
 from datamodules.batch import BatchContents, TextBatch
+from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LightningDataModule, TrainerFn
-from datamodules.core.storage import Part, cache_folder
+from datamodules.core.storage import Part
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.dataset import BatchDataset
-from datamodules.duplicates import decode_keys, encode_keys, groups_to_split, open_keys
+from datamodules.duplicates import decode_keys, digest, encode_keys, groups_to_split, open_keys, prepare_keys
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
-from datamodules.preparation import Plan, Stage, Table, contents_of_files, plan_file, prepare
+from datamodules.preparation import Plan, Stage, Table, contents_of_files
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
+from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_memory, pointer_of
+from datamodules.retrieval.folding import FOLDING
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState
 from datamodules.text.tokens import TokenStore
@@ -75,7 +78,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         """Make the parts: a memory for `MemoryOptions`. Nothing is read yet."""
         super().__init__()
         self.options = options
-        self.cache = cache_folder(options.cache_dir)
+        self.cache = storage.cache_folder(options.cache_dir)
         # A retriever holds an open index: every data module has its own.
         self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
         self.words = Words(options, self.cache)
@@ -213,7 +216,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.is_finishing and "train" in self._splits:
             return
         self._file_contents = None
-        for level, line in prepare(self, self.stage).messages:
+        for level, line in _prepare(self, self.stage).messages:
             log.log(level, "%s", line)
 
     def setup(self, stage: str) -> None:
@@ -221,7 +224,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.is_finishing and "train" in self._splits:
             return
         self._file_contents = None
-        file = plan_file(self, self.stage)
+        file = _plan_file(self, self.stage)
         plan = Plan.read(file)
         if plan is None:
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
@@ -385,6 +388,96 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 if len(tokens) and (key := (tokens.part[1], length)) not in encoded:
                     encoded[key] = self.words.encode(tokens, length, encode, encoder)
         return encoded
+
+
+def _prepare(data: DataModule, stage: Stage) -> Plan:
+    """Prepare what a stage needs, unless the cache has it."""
+    file = _plan_file(data, stage)
+    plan = Plan.read(file)
+    if plan is None or not _is_valid(data, plan):
+        plan = _make_plan(data, stage)
+        with storage.lock(file), storage.named_disk_errors(file):
+            storage.write_json(file, asdict(plan))
+    return plan
+
+
+def _make_plan(data: DataModule, stage: Stage) -> Plan:
+    tables = data.read_tables(stage.splits)
+    memory = None
+    if data.memory is not None and (data.retrieves or (data.has_memory and "train" in tables)):
+        memory = data.memory.find(data.own_memory(tables), data.memory_columns(), "train" in tables)
+    seen = data.seen
+    if "train" in tables and (seen is None or stage.training):
+        keys = [keys for keys in (data.duplicate_keys(tables["train"]), seen) if keys is not None]
+        seen = np.unique(np.concatenate(keys)) if keys else None
+    plan = Plan(
+        None if memory is None else memory.location(),
+        None if seen is None else prepare_keys(seen, data.cache),
+    )
+    searched = memory if data.retrieves else None
+    for name in stage.splits:
+        table = tables.pop(name)
+        parts = data.prepare_split(name, table, seen, searched)
+        plan.splits[name] = {"source": table.source, "parts": parts}
+        split = data.split_type.open(Origin(data.cache, parts, table.source))
+        lines = data.describe_split(name, split)
+        plan.messages += [(level, f"{table.source}: {line}") for level, line in lines]
+        if split.duplicates is not None:
+            plan.messages += split.duplicates.describe(name)
+        if name == "train":
+            stores = [tokens for tokens, _ in data.texts_of(split)]
+            plan.vocabulary = data.words.prepare(stores, data.count_words(split))
+            plan.facts = data.learn(split, data.words.open(plan.vocabulary), searched)
+    # Training needs neither connections nor encoders.
+    data.retriever.close()
+    return plan
+
+
+def _is_valid(data: DataModule, plan: Plan) -> bool:
+    """Return True if a plan still describes the data, and its folders are all there."""
+    if data.retrieves and data.memory is not None:
+        if data.memory.is_index:
+            return False  # the index is the user's, and may have changed
+        if not is_memory(plan.memory):
+            return False
+    splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
+    parts = [*splits, plan.seen, plan.vocabulary]
+    return storage.are_whole(data.cache, [part for part in parts if part is not None])
+
+
+def _plan_file(data: DataModule, stage: Stage) -> Path:
+    """The file of a plan, named by the options and the contents of the files."""
+    options = {
+        name: value for name, value in data.options.to_dict().items() if name not in data.options.unprepared
+    }
+    description = {
+        "class": type(data).__name__,
+        "options": options,
+        "files": data.file_contents,
+        "splits": stage.splits,
+        "tokenizer": data.words.tokenizer.describe(),
+        "folding": FOLDING,
+        "seen": None if data.seen is None else digest(data.seen),
+        "start": data.words.describe_start(),
+        "memory": _describe_memory(data, "train" in stage.splits),
+    }
+    return data.cache / f"plan-{storage.fingerprint_of(description)[:16]}.json"
+
+
+def _describe_memory(data: DataModule, training: bool) -> PlainDict | None:
+    if (source := data.memory) is None:
+        return {"ranking": data.retriever.describe_ranking()} if data.uses_retriever else None
+    path = source.options.memory
+    if source.location is not None and (source.pointer is not None or not (path or training)):
+        path = source.location
+    pointer = source.pointer or (None if path is None else pointer_of(Path(path)))
+    return {
+        "retriever": source.retriever.describe(),
+        # An encoder is named by its folder, whose contents only the ranking knows.
+        "ranking": source.retriever.describe_ranking() if data.retrieves else None,
+        "path": path,
+        "contents": storage.contents_of(pointer),
+    }
 
 
 def _load(dataset: BatchDataset[Any], sampler: LengthBucketSampler, num_workers: int) -> DataLoader[Any]:

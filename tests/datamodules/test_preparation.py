@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pytorch_lightning.trainer.states import TrainerFn
 
-from datamodules import preparation
+from datamodules import base
 from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory
 from datamodules.text.tokens import TokenStore
@@ -170,7 +170,7 @@ def prepare(kind: Kind[Any], cache: str) -> None:
         (TokenStore, "build"),
         (EmbeddedRetriever, "search"),
         (Vocabulary, "from_stores"),
-        (preparation, "asdict"),
+        (base, "asdict"),
         (Path, "rename"),
     ],
     ids=["tokens", "search", "vocabulary", "plan", "rename"],
