@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,11 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def check_message(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
-    """Check that the message is one line with these parts."""
+@contextmanager
+def refused(*parts: object, match: str | None = None) -> Iterator[None]:
+    """Expect an `InputError` whose message is one line with these parts, and matches a regular expression."""
+    with pytest.raises(InputError, match=match) as error:
+        yield
     message = str(error.value)
     assert "\n" not in message
     for part in parts:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from datamodules.core import storage
-from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.errors import InputError
+from tests.datamodules.checks import refused
 from tests.datamodules.corpus import in_processes
 
 
@@ -28,12 +29,6 @@ def build(folder: Path, fingerprint: str = "f", text: str = "some words") -> Pat
 def entries(folder: Path) -> set[str]:
     """The names of the entries of a folder, without locks."""
     return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
-
-
-def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
-    message = str(error.value)
-    assert "\n" not in message
-    return message
 
 
 def test_a_built_folder_is_whole_and_describes_itself(tmp_path: Path) -> None:
@@ -79,9 +74,8 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], probl
     with pytest.raises(InputError, match="other texts or settings"):
         storage.check_folder(folder, "g")
     damage(folder)
-    with pytest.raises(DamagedError, match=problem) as error:
+    with refused(match=problem):
         storage.check_folder(folder, "f")
-    one_line(error)
     assert not storage.is_whole(folder, "f")
 
 
@@ -94,9 +88,8 @@ def test_a_flipped_bit_is_found_and_named(
     contents[-3] ^= 0b100
     (folder / name).write_bytes(contents)
     storage.check_folder(folder)  # sizes alone are right
-    with pytest.raises(DamagedError, match="checksum") as error:
+    with refused(folder / name, "checksum"):
         storage.check_folder(folder, contents=True)
-    assert str(folder / name) in one_line(error)
     assert not storage.is_whole(folder, "f")
     assert f"{folder / name}: damaged (its checksum has changed); it is built again" in caplog.text
 
@@ -212,9 +205,8 @@ def test_a_full_disk_is_one_line_that_names_the_folder(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(storage.os, "fsync", full)
-    with pytest.raises(InputError, match="disk is full") as error:
+    with refused(tmp_path / "a", "disk is full"):
         build(tmp_path / "a")
-    assert str(tmp_path / "a") in one_line(error)
     monkeypatch.undo()
     assert entries(tmp_path) == set()
     assert storage.is_whole(build(tmp_path / "a"), "f")
@@ -229,9 +221,8 @@ def test_a_short_write_of_numpy_is_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
 def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path, number: int) -> None:
-    with pytest.raises(InputError, match="no permission") as error, storage.named_disk_errors(tmp_path):
+    with refused(tmp_path, "no permission"), storage.named_disk_errors(tmp_path):
         raise OSError(number, os.strerror(number))
-    assert str(tmp_path) in one_line(error)
 
 
 def test_other_errors_are_not_changed(tmp_path: Path) -> None:
@@ -241,9 +232,8 @@ def test_other_errors_are_not_changed(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_cache_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    with pytest.raises(InputError, match="a file is in its way") as error:
+    with refused(tmp_path / "cache", "a file is in its way"):
         build(tmp_path / "cache" / "a")
-    assert str(tmp_path / "cache") in one_line(error)
 
 
 def _count(folder: Path) -> None:
@@ -280,17 +270,7 @@ def test_the_cache_folder_is_the_option_then_the_environment_then_home(
         build(storage.cache_folder(None) / "a")
 
 
-def test_the_manifest_is_readable_json(tmp_path: Path) -> None:
-    text = (build(tmp_path / "a") / storage.MANIFEST).read_text()
-    assert json.loads(text)["fingerprint"] == "f"
-    assert len(text.splitlines()) > 5
-
-
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which no file can be created")
 def test_a_lock_that_cannot_be_created_is_an_error() -> None:
-    with (
-        pytest.raises(InputError, match="/proc/self/x: can't be made") as error,
-        storage.lock(Path("/proc/self/x")),
-    ):
+    with refused("/proc/self/x: can't be made"), storage.lock(Path("/proc/self/x")):
         pass
-    one_line(error)

@@ -13,7 +13,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.pair_readers import read_identified, read_pairs, read_quora, read_trec, read_wikiqa
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.rows import Rows
-from tests.datamodules.checks import check_message, write
+from tests.datamodules.checks import refused, write
 
 TABLE = "q,first,second,label\n1,a b,x y,1\n2,c,x y,0\n1,a b,z,0\n"
 
@@ -53,33 +53,6 @@ def test_equal_first_texts_are_one_question_without_a_column_of_questions(tmp_pa
     # With such a column, one text may be two questions.
     assert read_pairs(path, "second", "first", "label", "q").question.tolist() == [0, 1, 0]
     assert read_pairs(path, "second", "first", "label").question.tolist() == [0, 0, 1]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "tsv"])
-def test_every_format_gives_the_same(tmp_path: Path, kind: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    records = [
-        {"q": 1, "first": " a b", "second": "x", "label": 2, "id": "p"},
-        {"q": 2, "first": "c", "second": "x\u00a0", "label": 0.5, "id": "r"},
-    ]
-    path = tmp_path / f"a.{kind}"
-    if kind == "jsonl":
-        write(path, "\n".join(map(json.dumps, records)))
-    elif kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(records), path)
-    else:
-        write(path, "\n".join("\t".join(map(str, r)) for r in [records[0], *(r.values() for r in records)]))
-    pairs = read_pairs(path, "first", "second", "label", "q", "id")
-    assert rows_of(pairs) == [("a b", "x", 2, "1"), ("c", "x", 0.5, "2")]
-    assert pairs.ids.to_pylist() == ["p", "r"]
-
-
-def test_a_column_has_a_number_where_there_is_no_header(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", '1\the said "a\tb\n0\tc\td\n')
-    pairs = read_pairs(path, 1, 2, "0", goal="classification")
-    assert rows_of(pairs) == [('he said "a', "b", 1, "0"), ("c", "d", 0, "1")]
 
 
 def test_saved_pairs_are_mapped(tmp_path: Path) -> None:
@@ -151,9 +124,8 @@ def test_swapped_and_missing_columns_are_named(
     tmp_path: Path, columns: tuple[str, str, str], goal: str, parts: list[str]
 ) -> None:
     path = write(tmp_path / "a.csv", TABLE)
-    with pytest.raises(InputError) as error:
+    with refused(path, *parts):
         read_pairs(path, *columns, goal=goal)  # type: ignore[arg-type]
-    check_message(error, path, *parts)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +142,8 @@ def test_swapped_and_missing_columns_are_named(
 )
 def test_a_wrong_label_is_named_with_its_line(tmp_path: Path, label: str, goal: str, part: str) -> None:
     path = write(tmp_path / "a.csv", f"{TABLE}3,d,e,{label}\n")
-    with pytest.raises(InputError) as error:
+    with refused(f"{path}, line 5:", part):
         read_pairs(path, "first", "second", "label", goal=goal)  # type: ignore[arg-type]
-    check_message(error, f"{path}, line 5:", part)
 
 
 @pytest.mark.parametrize(("label", "number"), [("1", 1), ("1.0", 1), ("True", 1), ("false", 0), (" 0 ", 0)])
@@ -183,9 +154,8 @@ def test_notations_of_numeric_labels(tmp_path: Path, label: str, number: float) 
 
 def test_bytes_that_are_not_utf8(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "a.tsv", b"1\ta\tb\n0\tcaf\xe9\td\n")
-    with pytest.raises(InputError) as error:
+    with refused(f"{path}, line 2: not UTF-8"):
         read_pairs(path, 1, 2, 0)
-    check_message(error, f"{path}, line 2: not UTF-8")
     with caplog.at_level(logging.WARNING):
         pairs = read_pairs(path, 1, 2, 0, replace_bytes=True)
     assert pairs.first.texts[1] == "caf\ufffd"
@@ -281,9 +251,8 @@ def test_trec(tmp_path: Path, collection: tuple[Rows, Rows], lines: str) -> None
 )
 def test_wrong_judgements(tmp_path: Path, collection: tuple[Rows, Rows], line: str, part: str) -> None:
     path = write(tmp_path / "qrels", f"q1 0 d2 2\n{line}\n")
-    with pytest.raises(InputError) as error:
+    with refused(f"{path}, line 2:", part):
         read_trec(path, *collection)
-    check_message(error, f"{path}, line 2:", part)
 
 
 def test_an_identified_text_may_have_either_name_for_its_id(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from tests.datamodules.checks import grown_from
+from tests.datamodules.checks import grown_from, refused
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, LABELS = labelled_texts(90)
@@ -188,9 +188,8 @@ def test_a_grown_index_ranks_like_a_new_one(
 
 def test_mistakes_are_named() -> None:
     def fails(pattern: str, members: int = 2, **options: Any) -> None:
-        with pytest.raises(InputError, match=pattern) as caught:
+        with refused(match=pattern):
             FusedRetriever([EmbeddedRetriever() for _ in range(members)], **options)
-        assert "\n" not in str(caught.value)
 
     fails("1 given; name two or more", members=1)
     fails("method 'sum': use reciprocal_rank or score", method="sum")

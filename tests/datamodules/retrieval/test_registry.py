@@ -18,6 +18,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, FusedRetriever, make_retriever, open_memory
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
 from datamodules.retrieval.registry import RETRIEVERS, retriever_class
+from tests.datamodules.checks import refused
 from tests.datamodules.corpus import labelled_texts, rows
 
 TEXTS, _ = labelled_texts(30)
@@ -115,9 +116,8 @@ def test_a_class_that_was_not_imported_is_refused_and_never_imported(
     strange = {"class_path": "strange.Strange", "init_args": {}}
     fused = {"class_path": "FusedRetriever", "init_args": {"retrievers": [strange, strange]}}
     for description in (strange, fused):
-        with pytest.raises(InputError, match=r"no retriever 'strange.Strange'.*--import MODULE") as caught:
+        with refused(match=r"no retriever 'strange.Strange'.*--import MODULE"):
             make_retriever(description, None)
-        assert "\n" not in str(caught.value)
     assert "strange" not in sys.modules
 
 

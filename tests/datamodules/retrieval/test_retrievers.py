@@ -12,6 +12,7 @@ import pytest
 from datamodules.core.errors import InputError
 from datamodules.retrieval import Retriever, make_retriever
 from datamodules.retrieval.base import Collection
+from tests.datamodules.checks import refused
 from tests.datamodules.corpus import labelled_texts
 from tests.datamodules.retrieval.conftest import MakeRetriever
 
@@ -61,11 +62,8 @@ def test_mistakes_are_named(tmp_path: Path, make: MakeRetriever) -> None:
     with pytest.raises(InputError, match="2 lists for 1 texts"):
         retriever.search(["lion"], 1, [[], []])
     for fingerprint in (FINGERPRINT[:16] + "-another", "fedcba9876543210"):
-        with pytest.raises(
-            InputError, match=r"other texts|another collection|no index|does not exist"
-        ) as caught:
+        with refused(match=r"other texts|another collection|no index|does not exist"):
             make().open(tmp_path / "index", fingerprint)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_description_and_a_pickle_give_the_same_retriever(tmp_path: Path, make: MakeRetriever) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.core.errors import InputError
 from datamodules.text import tokenization
 from datamodules.text.tokenization import Lexicon, TransformersTokenizer, make_tokenizer
+from tests.datamodules.checks import refused
 
 SaveTokenizer = Callable[..., str]
 
@@ -102,12 +102,9 @@ def test_a_changed_vocabulary_changes_the_description(tmp_path: Path, save_token
 
 
 def test_an_unknown_tokenizer_gets_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"use words, whitespace") as caught:
+    with refused(tmp_path, match=r"use words, whitespace"):
         make_tokenizer(str(tmp_path / "nothing"), False)
-    assert "\n" not in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "tokenizer.json").write_text("{")
-    with pytest.raises(InputError, match="broken") as caught:
+    with refused(match="broken"):
         make_tokenizer(str(tmp_path / "broken"), False)
-    assert "\n" not in str(caught.value)

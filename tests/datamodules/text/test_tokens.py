@@ -1,5 +1,4 @@
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,31 +68,3 @@ def test_nothing_to_store(tmp_path: Path, texts: list[str]) -> None:
         assert all_words(store) == [[] for _ in texts]
         assert store.lexicon == []
         assert store.counts().tolist() == []
-
-
-def test_a_finished_store_is_not_built_again(tmp_path: Path) -> None:
-    def unread() -> Iterator[str]:
-        raise AssertionError("read again")
-        yield ""
-
-    TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")
-    assert all_words(TokenStore.build(unread(), WORDS, tmp_path / "s", "f")) == expected(TEXTS)
-
-
-@pytest.mark.parametrize(
-    "name", ["tokens.npy", "offsets.npy", "lexicon.utf8", "lexicon_offsets.npy", "manifest.json"]
-)
-@pytest.mark.parametrize("damage", ["missing", "short", "changed"])
-def test_damage_is_found_and_named(tmp_path: Path, name: str, damage: str) -> None:
-    TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")
-    file = tmp_path / "s" / name
-    content = bytearray(file.read_bytes())
-    file.unlink()
-    if damage == "short":
-        file.write_bytes(content[:-1])
-    elif damage == "changed":
-        content[-2] ^= 0x41
-        file.write_bytes(content)
-    with pytest.raises(InputError, match=name.replace(".", r"\.")) as caught:
-        TokenStore.open(tmp_path / "s", "f")
-    assert "\n" not in str(caught.value)

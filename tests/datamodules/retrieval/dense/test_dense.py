@@ -24,7 +24,7 @@ from datamodules.retrieval.dense import retriever as dense
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from tests.datamodules.checks import grown_from
+from tests.datamodules.checks import grown_from, refused
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, _ = labelled_texts(60)
@@ -204,9 +204,8 @@ def test_a_memory_whose_encoder_has_changed_in_place_is_refused(tmp_path: Path, 
     FolderMemory.build(rows(20), DenseRetriever(str(encoder)), tmp_path / "memory")
     weights = encoder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(InputError, match="its index has vectors of another encoder: sha256") as caught:
+    with refused(match="its index has vectors of another encoder: sha256"):
         open_memory(str(tmp_path / "memory"))
-    assert "\n" not in str(caught.value)
 
 
 def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
@@ -284,9 +283,8 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
     from transformers import T5Config, T5Model
 
     def fails(pattern: str, **options: Any) -> None:
-        with pytest.raises(InputError, match=pattern) as caught:
+        with refused(match=pattern):
             build(tmp_path, ["lion"], **{"encoder": tiny_encoder, **options})
-        assert "\n" not in str(caught.value)
 
     fails("pooling 'sum': use mean, cls, max, ", pooling="sum")
     fails("batch_size=0", batch_size=0)

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser
 from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever, Retriever, make_retriever
 from datamodules.retrieval.memories.index_memory import IndexMemory
+from tests.datamodules.checks import refused
 
 DOCUMENTS = [
     ("Rain falls on the coast", "Northern weather", "weather"),
@@ -87,11 +88,8 @@ def test_the_query_is_part_of_the_memory(index: str) -> None:
 @pytest.mark.server
 def test_a_query_that_the_server_refuses_is_one_line(index: str) -> None:
     retriever = retriever_of(index, {"no_such": {"body": "{text}"}})
-    with pytest.raises(
-        InputError, match=r"answers 400 parsing_exception: unknown query \[no_such\]"
-    ) as error:
+    with refused("answers 400 parsing_exception: unknown query [no_such]"):
         retriever.search_documents(["rain"], 2)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

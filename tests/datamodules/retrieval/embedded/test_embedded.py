@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import random
 import warnings
 from collections import Counter
@@ -223,60 +222,6 @@ def test_queries_are_cut(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # one warning is enough
         retriever.search([query], 5)
-
-
-def _search_elsewhere(retriever: EmbeddedRetriever, texts: list[str]) -> list[list[int]]:
-    rows: list[list[int]] = retriever.search(texts, 3).rows.tolist()
-    return rows
-
-
-def _build_elsewhere(texts: list[str], folder: Path) -> list[list[int]]:
-    return _search_elsewhere(build(texts, folder), texts)
-
-
-def test_two_processes(tmp_path: Path) -> None:
-    """Two processes build one index at the same time; both read it, and so does a third."""
-    texts = random_texts(7, 50, 20, 10)
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        jobs = [pool.apply_async(_build_elsewhere, (texts, tmp_path / "i")) for _ in range(2)]
-        first, second = (job.get(timeout=120) for job in jobs)
-        retriever = EmbeddedRetriever()
-        retriever.open(tmp_path / "i", "f")
-        assert first == second == _search_elsewhere(retriever, texts)
-        assert pool.apply(_search_elsewhere, (retriever, texts)) == first
-    leftovers = [path.name for path in tmp_path.iterdir() if path.suffix == ".partial"]
-    assert not leftovers
-
-
-@pytest.mark.parametrize(
-    "name", sorted({*inverted_index.InvertedIndex._fields, "hashes", "hash_rows"} - {"lookup"})
-)
-def test_damage_is_named(name: str, tmp_path: Path) -> None:
-    build(random_texts(8, 50, 20, 10), tmp_path / "i").close()
-    path = tmp_path / "i" / f"{name}.npy"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=rf"{name}.npy: damaged.*rebuild"):
-        EmbeddedRetriever().open(tmp_path / "i", "f")
-    path.unlink()
-    with pytest.raises(InputError, match=rf"{name}.npy: damaged.*missing"):
-        EmbeddedRetriever().open(tmp_path / "i", "f")
-
-
-def test_a_failed_build_leaves_the_old_index(tmp_path: Path) -> None:
-    build(["x"], tmp_path / "i").close()
-
-    class Stopped(Exception):
-        pass
-
-    class Texts(list[str]):
-        def __getitem__(self, key: object) -> list[str]:  # type: ignore[override]
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        EmbeddedRetriever().index(Collection(Texts(["y"]), "g"), tmp_path / "i")
-    retriever = EmbeddedRetriever()
-    retriever.open(tmp_path / "i", "f")
-    assert retriever.search(["x"], 1).rows.tolist() == [[0]]
 
 
 def test_tantivy_ranks_alike(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
 from tests.datamodules.corpus import labelled_texts, write_csv
 
 K = 6
@@ -43,39 +42,22 @@ def neighbor_texts(neighbors: Neighbors) -> list[list[str]]:
     return [[neighbors.memories.texts[i] for i in row if i >= 0] for row in neighbors.rows.tolist()]
 
 
-@pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_no_text_of_a_memory_retrieves_itself_or_a_duplicate(tmp_path: Path, similarity: str) -> None:
-    texts, labels = with_duplicates(90, seed=0)
-    table = Rows.from_lists(texts, labels)
-    retriever = EmbeddedRetriever(similarity=similarity)  # type: ignore[arg-type]
-    memory = FolderMemory.build(table, retriever, tmp_path / "memory")
-    neighbors = open_neighbors(*build_neighbors(table, memory, K, True, tmp_path))
-    retrieved = neighbor_texts(neighbors)
-    for text, memories in zip(texts, retrieved, strict=True):
-        assert fold(text) not in map(fold, memories)
-    # Excluded rows are replaced by the next best: nearly all texts have all neighbors.
-    assert sum(map(len, retrieved)) > 0.9 * K * len(texts)
-
-    # Without the exclusion nearly every text is its own best memory: the check above can fail.
-    leaky = open_neighbors(*build_neighbors(table, memory, K, False, tmp_path))
-    own = [
-        fold(text) in map(fold, memories) for text, memories in zip(texts, neighbor_texts(leaky), strict=True)
-    ]
-    assert sum(own) > 0.9 * len(texts)
-
-
 def test_a_text_with_duplicates_only_has_no_memory(tmp_path: Path) -> None:
     table = Rows.from_lists(["the lion", "The  Lion", "sail"], ["a", "b", "b"])
     memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m")
     assert (memory.search(table.texts[:], 2, exclude_duplicates=True).rows == -1).all()
 
 
-@pytest.mark.parametrize("kind", ["embedded", pytest.param("Elasticsearch", marks=pytest.mark.server)])
+@pytest.mark.parametrize(
+    "kind", ["BM25", "LMDirichlet", pytest.param("Elasticsearch", marks=pytest.mark.server)]
+)
 def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     """A third of all texts is also in another split."""
-    retriever: Retriever = EmbeddedRetriever()
+    retriever: Retriever
     if kind == "Elasticsearch":
         retriever = ElasticsearchRetriever(index_prefix=request.getfixturevalue("index_prefix"))
+    else:
+        retriever = EmbeddedRetriever(similarity=kind)  # type: ignore[arg-type]
     texts, labels = with_duplicates(120, seed=1)
     held_out, held_out_labels = labelled_texts(20, seed=2)
     copied = slice(0, 30)

@@ -23,7 +23,7 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.versions import POINTER, read_pointer
-from tests.datamodules.checks import grown_from, kill
+from tests.datamodules.checks import grown_from, kill, refused
 from tests.datamodules.corpus import in_processes, labelled_texts, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
@@ -109,9 +109,8 @@ def test_rows_keep_their_numbers_and_ids(tmp_path: Path) -> None:
     memory.add(Rows.from_lists(["new keel"], ["boats"], ["mine"]), keep_ids=True)
     assert memory.rows.ids[-1] == "mine"
     before = contents(tmp_path / "m")
-    with pytest.raises(InputError, match=r"more.csv: 2 rows have the id 'mine'") as error:
+    with refused(match=r"more.csv: 2 rows have the id 'mine'"):
         memory.add(Rows.from_lists(["newer keel"], ["boats"], ["mine"], "more.csv"), keep_ids=True)
-    assert "\n" not in str(error.value)
     assert contents(tmp_path / "m") == before
 
 
@@ -151,10 +150,8 @@ def test_rows_that_do_not_fit_are_refused(
 ) -> None:
     memory = build(tmp_path / "m")
     before = contents(tmp_path / "m")
-    with pytest.raises(InputError) as error:
+    with refused(expected):
         memory.add(table, labels)
-    assert expected in str(error.value)
-    assert "\n" not in str(error.value)
     assert contents(tmp_path / "m") == before
     assert memory.add(more()).version == 2
 
@@ -321,9 +318,6 @@ def test_a_grown_memory_can_be_built_for_another_ranking(tmp_path: Path) -> None
 def test_a_damaged_pointer_does_not_lose_what_was_added(tmp_path: Path) -> None:
     build(tmp_path / "m").add(more())
     (tmp_path / "m" / POINTER).write_text("{")
-    with pytest.raises(
-        InputError, match=r"memory\.json: damaged; restore it from a backup or, if the memory has not grown"
-    ) as error:
+    with refused("memory.json: damaged; restore it from a backup or, if the memory has not grown"):
         build(tmp_path / "m")
-    assert "\n" not in str(error.value)
     assert (tmp_path / "m" / "version-2").exists()

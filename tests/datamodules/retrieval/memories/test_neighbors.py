@@ -1,4 +1,4 @@
-"""Stored neighbors: exact, resumed after a kill, shared by processes, never stale."""
+"""Stored neighbors: exact, resumed after a kill, never stale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from datamodules.core import storage
-from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import neighbors
@@ -26,11 +25,10 @@ K = 4
 
 
 class RecordedMemory(FolderMemory):
-    """Logs each search; may kill its process, or report a full disk, before search number `last`."""
+    """Logs each search; may kill its process before search number `last`."""
 
     log: Path
     last: int | None = None
-    full = False
 
     def search(
         self,
@@ -40,8 +38,6 @@ class RecordedMemory(FolderMemory):
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
         if self.searches() == self.last:
-            if self.full:
-                raise OSError(28, "No space left on device")
             os.kill(os.getpid(), signal.SIGKILL)
         with self.log.open("a") as file:
             file.write(f"{texts[0]}\n")
@@ -126,13 +122,6 @@ def test_missing_hits_are_minus_one_and_zero(tmp_path: Path, memory: RecordedMem
     assert len(stored.memories) == 0
 
 
-def test_stored_neighbors_are_not_searched_again(tmp_path: Path, memory: RecordedMemory) -> None:
-    first = build(memory, tmp_path / "cache")
-    assert build(memory, tmp_path / "cache") == first
-    assert memory.searches() == 5
-    check_only_neighbors(tmp_path / "cache", first[0])
-
-
 def test_a_killed_build_resumes_where_it_stopped(tmp_path: Path, memory: RecordedMemory) -> None:
     expected = contents(build(memory, tmp_path / "uninterrupted")[0])
     memory.log.unlink()
@@ -164,27 +153,6 @@ def test_a_kill_after_the_last_search_loses_nothing(
     assert memory.searches() == 10
 
 
-def test_a_full_disk_keeps_what_is_done(tmp_path: Path, memory: RecordedMemory) -> None:
-    memory.last, memory.full = 3, True
-    with pytest.raises(InputError, match="disk is full") as error:
-        build(memory, tmp_path / "cache")
-    assert str(tmp_path / "cache") in str(error.value)
-    assert "\n" not in str(error.value)
-    memory.last = None
-    build(memory, tmp_path / "cache")
-    assert memory.searches() == 5
-
-
-def test_two_processes_store_neighbors_once(tmp_path: Path, memory: RecordedMemory) -> None:
-    def build_and_open(cache: Path) -> None:
-        assert open_neighbors(*build(memory, cache)).rows.shape == (37, K)
-
-    assert in_processes(2, build_and_open, tmp_path / "cache") == [0, 0]
-    assert memory.searches() == 5  # the second process waited for the results of the first
-    folder, _ = build(memory, tmp_path / "cache")
-    check_only_neighbors(tmp_path / "cache", folder)
-
-
 def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memory: RecordedMemory) -> None:
     def other_memory(name: str, table: Rows, **ranking: float) -> FolderMemory:
         retriever = EmbeddedRetriever(**ranking)  # type: ignore[arg-type]
@@ -204,22 +172,3 @@ def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memo
         build(other_memory("analyzer", rows(60), analyzer="english"), cache)[1],
     ]
     assert len({base, *others}) == 1 + len(others)
-
-
-@pytest.mark.parametrize("name", ["rows.npy", "scores.npy", "memories.arrow"])
-def test_damaged_neighbors_are_named_and_retrieved_again(
-    tmp_path: Path, memory: RecordedMemory, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder, fingerprint = build(memory, tmp_path / "cache")
-    path = folder / name
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:])
-    build(memory, tmp_path / "cache")
-    assert path.read_bytes() == whole
-    assert f"{path}: damaged (its checksum has changed); it is built again" in caplog.text
-
-    path.write_bytes(whole[:-9])
-    with pytest.raises(InputError, match=f"{len(whole) - 9} bytes instead of {len(whole)}") as error:
-        open_neighbors(folder, fingerprint)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
