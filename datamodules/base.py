@@ -441,8 +441,8 @@ def _is_valid(data: DataModule, plan: Plan) -> bool:
         if not is_memory(plan.memory):
             return False
     splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
-    parts = [*splits, plan.seen, plan.vocabulary]
-    return storage.are_whole(data.cache, [part for part in parts if part is not None])
+    parts = [part for part in (*splits, plan.seen, plan.vocabulary) if part is not None]
+    return all(storage.is_whole(data.cache / name, fingerprint) for name, fingerprint in parts)
 
 
 def _plan_file(data: DataModule, stage: Stage) -> Path:

@@ -14,8 +14,7 @@ from datamodules.batch import BatchContents
 from datamodules.core.types import Message
 from datamodules.corpora.rows import Texts
 from datamodules.encodings import Encodings, encodings_of
-from datamodules.text.gather import TextGroup, TokenTable, WordTable
-from datamodules.text.tokens import TokenStore
+from datamodules.text.gather import TextGroup, TokenTable
 
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
@@ -57,13 +56,6 @@ class Side(NamedTuple):
     #: number of words kept of a text.
     length: int
     contents: BatchContents
-
-    @classmethod
-    def of(
-        cls, words: WordTable, texts: Texts, store: TokenStore, length: int, contents: BatchContents
-    ) -> Side:
-        """Number the words of the texts in a table of words."""
-        return cls(texts, words.add(store), length, contents)
 
     @property
     def sizes(self) -> NDArray[np.int64]:

@@ -216,7 +216,7 @@ class TextDataset(BatchDataset[BatchT_co]):
         max_length, self.memory_max_length = data.lengths
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
         words = data.words.new_table()
-        self.texts = Side.of(words, split.rows.texts, split.tokens, max_length, contents)
+        self.texts = Side(split.rows.texts, words.add(split.tokens), max_length, contents)
         self.memory_encodings = encodings_of(
             contents.encoded_texts, split.memory_tokens, self.memory_max_length
         )

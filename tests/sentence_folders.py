@@ -54,7 +54,7 @@ def write_static(folder: Path, tokenizer: Path, size: int = 6) -> Tensor:
     return table
 
 
-def write_bert(folder: Path, words: Sequence[str], **sizes: int) -> Path:
+def write_bert(folder: Path, words: Sequence[str], **sizes: float) -> Path:
     """Write a BERT with random weights and a tokenizer of these words; return the folder.
 
     `sizes` are arguments of `BertConfig`.

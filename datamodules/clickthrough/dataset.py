@@ -64,8 +64,8 @@ def sides_of(
 ) -> tuple[Side, Side]:
     """The queries and the documents; `lengths` are the numbers of words kept of each."""
     table, (query_length, document_length) = split.judgements, lengths
-    queries = Side.of(words, table.queries.texts, split.query_tokens, query_length, contents)
-    documents = Side.of(words, table.documents.texts, split.document_tokens, document_length, contents)
+    queries = Side(table.queries.texts, words.add(split.query_tokens), query_length, contents)
+    documents = Side(table.documents.texts, words.add(split.document_tokens), document_length, contents)
     return queries, documents
 
 

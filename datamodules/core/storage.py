@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
@@ -177,11 +177,6 @@ def is_whole(folder: Path, fingerprint: str) -> bool:
         log.warning("%s", damage)
         return False
     return True
-
-
-def are_whole(cache: Path, parts: Iterable[Sequence[str]]) -> bool:
-    """Return whether all parts of a cache (name or path, and fingerprint) exist and are undamaged."""
-    return all(is_whole(cache / part[0], part[1]) for part in parts)
 
 
 def check_folder(

@@ -16,16 +16,16 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import is_number
 from datamodules.core.sharing import cached_property
 from datamodules.corpora.readers import open_lines, read_blocks
-from datamodules.corpora.records import AnyOf, Columns
+from datamodules.corpora.records import Columns
 from datamodules.corpora.rows import Rows, StoredTable
 
 log = logging.getLogger(__name__)
 
 #: Names of a judgement's query, document and grade in tables with named columns.
 NAMES = (
-    AnyOf(("query_id", "query-id", "qid", "query")),
-    AnyOf(("doc_id", "corpus_id", "corpus-id", "docid", "document_id", "document")),
-    AnyOf(("grade", "score", "relevance", "label")),
+    ("query_id", "query-id", "qid", "query"),
+    ("doc_id", "corpus_id", "corpus-id", "docid", "document_id", "document"),
+    ("grade", "score", "relevance", "label"),
 )
 #: The largest number of ids that a message names.
 _NAMED = 3

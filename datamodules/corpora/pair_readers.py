@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 #: `ranking`: grades of 0 or more; `classification`: 0 or 1.
 Goal: TypeAlias = Literal["ranking", "classification"]
 #: Names of the column with the ids of queries or documents.
-ID_NAMES = AnyOf(("_id", "id", "query_id", "doc_id", "qid", "docid"))
+ID_NAMES: AnyOf = ("_id", "id", "query_id", "doc_id", "qid", "docid")
 
 
 def read_pairs(

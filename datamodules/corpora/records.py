@@ -10,12 +10,10 @@ from datamodules.core.errors import InputError, excerpt
 #: A column by its name or its number (from 0; the command line gives numbers as strings of digits).
 Column: TypeAlias = str | int
 T = TypeVar("T")
+#: Names for one column; the first name that a table has is read.
+AnyOf: TypeAlias = tuple[str, ...]
 #: A column, or several that are joined.
 TextColumn: TypeAlias = Column | list[Column]
-
-
-class AnyOf(tuple[str, ...]):
-    """Names for one column; the first name that a table has is read."""
 
 
 class Columns:
@@ -39,7 +37,7 @@ class Columns:
         return [self._find(column, names, where, numbers_only) for column in self.wanted]
 
     def _find(self, column: Column | AnyOf, names: Sequence[str], where: str, numbers_only: bool) -> int:
-        for name in column if isinstance(column, AnyOf) else (column,):
+        for name in column if isinstance(column, tuple) else (column,):
             # White space around the names of a header counts only where it tells two columns apart.
             same = [position for position, other in enumerate(names) if other == name]
             same = same or [position for position, other in enumerate(names) if other.strip() == name]
@@ -47,7 +45,7 @@ class Columns:
                 if len(same) > 1:
                     raise InputError(f"{where}: has the column {excerpt(name)!r} more than once; rename one")
                 return same[0]
-        if isinstance(column, AnyOf):
+        if isinstance(column, tuple):
             raise InputError(f"{where}: has none of the columns {', '.join(column)}; rename one")
         if _is_numeric(column) and 0 <= int(column) < len(names):
             return int(column)

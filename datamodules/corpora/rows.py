@@ -141,8 +141,19 @@ class Rows:
 
     @staticmethod
     def load(path: Path, source: str | None = None) -> Rows:
-        """Map a file that `save` or `writer` wrote."""
-        return Rows(map_table(path, SCHEMA), str(path) if source is None else source)
+        """Map a file that `save` or `writer` wrote.
+
+        Raises a `DamagedError` if it has other columns, or its strings lie outside of the file.
+        """
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            if not reader.schema.equals(SCHEMA):
+                raise pa.ArrowInvalid(f"columns {', '.join(reader.schema.names)}")
+            table = reader.read_all()
+            table.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(path, reason(error)) from error
+        return Rows(table, str(path) if source is None else source)
 
     def select(self, row_numbers: ArrayLike) -> Rows:
         """Return the rows with these numbers, in the order given."""
@@ -181,19 +192,6 @@ def _bytes_of(array: pa.Array) -> memoryview:
         return memoryview(b"")
     ends = np.frombuffer(offsets, dtype=np.int64 if pa.types.is_large_string(array.type) else np.int32)
     return memoryview(data)[int(ends[array.offset]) : int(ends[array.offset + len(array)])]
-
-
-def map_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Map an Arrow file; raise a `DamagedError` if it has other columns, or its strings lie outside of the file."""
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if not reader.schema.equals(schema):
-            raise pa.ArrowInvalid(f"columns {', '.join(reader.schema.names)}")
-        table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(path, reason(error)) from error
-    return table
 
 
 class Repairs:

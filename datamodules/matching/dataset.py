@@ -132,8 +132,8 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         """Bind lists of a split to a table of words; `idf` is [num_words]."""
         self.idf, self.split, self.lists = idf, split, lists
         self.is_duplicate, pairs = split.is_duplicate, split.pairs
-        self.first = Side.of(words, pairs.first.texts, split.first_tokens, spec.first_length, contents)
-        self.second = Side.of(words, pairs.second.texts, split.second_tokens, spec.second_length, contents)
+        self.first = Side(pairs.first.texts, words.add(split.first_tokens), spec.first_length, contents)
+        self.second = Side(pairs.second.texts, words.add(split.second_tokens), spec.second_length, contents)
 
     def __len__(self) -> int:
         return len(self.lists)

@@ -89,12 +89,9 @@ class InvertedIndex(NamedTuple):
         last = self.posting_rows[self.posting_starts[1:][has_postings] - 1]
         check_numbers(folder / "posting_rows.npy", first, texts)
         check_numbers(folder / "posting_rows.npy", last, texts)
-        if _falls(self.posting_rows) != np.count_nonzero(first[1:] <= last[:-1]):
+        falls = np.count_nonzero(self.posting_rows[1:] <= self.posting_rows[:-1])
+        if falls != np.count_nonzero(first[1:] <= last[:-1]):
             raise damaged(folder / "posting_rows.npy", "the rows of a term are not ascending")
-
-    def find_terms(self, terms: Sequence[str]) -> Ints:
-        """Return the ids of terms [n], -1 where no text has the term."""
-        return self.lookup.first_rows(term_hashes(terms))
 
 
 #: Types of the arrays in files of their own.
@@ -110,11 +107,6 @@ _TYPES: dict[str, type[np.generic]] = {
     "bitmap_words": np.uint64,
     "bitmap_ranks": np.int32,
 }
-
-
-def _falls(rows: Ints) -> int:
-    """Return the number of rows that are not above the one before."""
-    return int(np.count_nonzero(rows[1:] <= rows[:-1]))
 
 
 def term_hashes(terms: Collection[str]) -> Words:

@@ -20,7 +20,7 @@ from datamodules.retrieval import base
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
-from datamodules.retrieval.embedded.inverted_index import InvertedIndex
+from datamodules.retrieval.embedded.inverted_index import InvertedIndex, term_hashes
 
 _QUERIES = 4096
 _MOST_TERMS = 1 << 18
@@ -40,7 +40,7 @@ class _KnownTerms:
         ids, starts = self.terms.encode(texts)
         new = self.terms.ids.new
         if new:
-            self.known = np.concatenate([self.known, self.index.find_terms(new)])
+            self.known = np.concatenate([self.known, self.index.lookup.first_rows(term_hashes(new))])
             new.clear()
         return ids, starts
 

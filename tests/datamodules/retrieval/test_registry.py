@@ -149,7 +149,7 @@ def test_the_command_line_imports_an_own_retriever(tmp_path: Path) -> None:
     built = zoo("--import", "own", *table, "--retriever", "Own")
     assert built.returncode == 0, built.stderr
     assert zoo("--import", "own", "search", "lion").stdout.endswith("the lion\n")
-    refused = zoo("search", "lion")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("zoo: error: no retriever 'own.Own'; use DenseRetriever, ")
-    assert refused.stderr.count("\n") == 1
+    failed = zoo("search", "lion")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr.startswith("zoo: error: no retriever 'own.Own'; use DenseRetriever, ")
+    assert failed.stderr.count("\n") == 1

@@ -234,22 +234,12 @@ def test_the_index_of_an_approximate_search_is_a_graph(
         retriever.search(["lion"], 21)
 
 
-def test_descriptions(tiny_encoder: str) -> None:
-    retriever = ElasticsearchDenseRetriever(
-        tiny_encoder, pooling="cls", max_length=20, device="cpu", num_candidates=70,
-        url="http://search:9200", index_prefix="mine",
-        shards=2, timeout=30.0,
-    )  # fmt: skip
-    described = retriever.describe()
-    assert described["init_args"]["num_candidates"] == 70
-    assert "url" not in described["init_args"]
-    # The exact search has the ranking of the embedded retriever.
-    exact = ElasticsearchDenseRetriever(tiny_encoder).ranking.describe()
-    assert exact == DenseRetriever(tiny_encoder).ranking.describe()
-    assert retriever.ranking.describe() == {
-        **DenseRetriever(tiny_encoder, pooling="cls", max_length=20).ranking.describe(),
-        "num_candidates": 70,
-    }
+def test_the_exact_search_has_the_ranking_of_the_embedded_retriever(tiny_encoder: str) -> None:
+    options: dict[str, Any] = {"pooling": "cls", "max_length": 20}
+    exact = DenseRetriever(tiny_encoder, **options).describe_ranking()
+    assert ElasticsearchDenseRetriever(tiny_encoder, **options).describe_ranking() == exact
+    graph = ElasticsearchDenseRetriever(tiny_encoder, num_candidates=70, **options)
+    assert graph.describe_ranking() == {**exact, "num_candidates": 70}
 
 
 @pytest.mark.server

@@ -188,20 +188,6 @@ def test_empty_things(similarity: str, tmp_path: Path) -> None:
     assert retriever.search(["x"], 0).rows.shape == (1, 0)
 
 
-def test_long_text(tmp_path: Path) -> None:
-    retriever = build(["word " * 200_000, "x" * 1_000_000, "word"], tmp_path / "i")
-    assert retriever.search(["word", "x" * 255], 3).rows.tolist() == [[0, 2, -1], [1, -1, -1]]
-
-
-def test_analyzers(tmp_path: Path) -> None:
-    texts = ["The runner's running", "she runs", "東京都に住む"]
-    english = build(texts, tmp_path / "english", analyzer="english")
-    assert sorted(english.search(["run"], 3).rows[0].tolist()) == [-1, 0, 1]
-    assert english.search(["the"], 1).rows.tolist() == [[-1]]
-    cjk = build(texts, tmp_path / "cjk", analyzer="cjk")
-    assert cjk.search(["京都", "都京"], 1).rows.tolist() == [[2], [-1]]
-
-
 def test_without_an_index(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="threads=0"):
         EmbeddedRetriever(threads=0)
