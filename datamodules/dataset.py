@@ -14,7 +14,7 @@ from datamodules.batch import BatchContents
 from datamodules.core.types import Message
 from datamodules.corpora.rows import Texts
 from datamodules.encodings import Encodings, encodings_of
-from datamodules.text.gather import TextGroup, TokenTable
+from datamodules.text.gather import TokenTable
 
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
@@ -53,23 +53,12 @@ class Side(NamedTuple):
 
     texts: Texts
     tokens: TokenTable
-    #: number of words kept of a text.
-    length: int
     contents: BatchContents
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """int64 [n]: number of words of each text, as kept."""
-        return np.minimum(np.diff(self.tokens.store.offsets), self.length)
 
     @property
     def encodings(self) -> Encodings | None:
         """Vectors of the texts by a frozen encoder; None where the model encodes."""
-        return encodings_of(self.contents.encoded_texts, self.tokens.store, self.length)
-
-    def group(self, rows: NDArray[np.int64]) -> TextGroup:
-        """Some of the texts, for `gather`."""
-        return TextGroup(self.tokens, rows, self.length)
+        return encodings_of(self.contents.encoded_texts, self.tokens.store, self.tokens.length)
 
     def strings(self, rows: NDArray[np.int64]) -> list[str] | None:
         """Some of the texts as strings; None where the model reads none."""

@@ -28,7 +28,7 @@ from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbo
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import are_near_neighbors
 from datamodules.sampling import LengthBucketSampler
-from datamodules.text.gather import TextGroup, distinct_rows, gather, gather_texts
+from datamodules.text.gather import distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
@@ -199,12 +199,12 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     ) -> Iterator[tuple[NDArray[np.int64], TextBatch]]:
         """Row numbers and texts in batches of similar length, for an encoder; texts without words are skipped."""
         tokens = self.words.tokenize_now(Rows.from_lists(texts, source="texts to encode"), length)
-        lengths = np.minimum(np.diff(tokens.offsets), length)
+        table = self.words.new_table().add(tokens, length)
+        lengths = table.sizes
         full = np.flatnonzero(lengths)
-        table = self.words.new_table().add(tokens)
         for positions in LengthBucketSampler(lengths[full], batch_size, training=False):
             rows = full[positions]
-            yield rows, gather_texts(TextGroup(table, rows, length))
+            yield rows, gather_texts(table, rows)
 
 
 class TextDataset(BatchDataset[BatchT_co]):
@@ -213,13 +213,11 @@ class TextDataset(BatchDataset[BatchT_co]):
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary in use."""
         self.split, self.contents = split, contents
-        max_length, self.memory_max_length = data.lengths
+        length, memory_length = data.lengths
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
         words = data.words.new_table()
-        self.texts = Side(split.rows.texts, words.add(split.tokens), max_length, contents)
-        self.memory_encodings = encodings_of(
-            contents.encoded_texts, split.memory_tokens, self.memory_max_length
-        )
+        self.texts = Side(split.rows.texts, words.add(split.tokens, length), contents)
+        self.memory_encodings = encodings_of(contents.encoded_texts, split.memory_tokens, memory_length)
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
         self.memories = None
@@ -230,14 +228,14 @@ class TextDataset(BatchDataset[BatchT_co]):
                 self.memory_rows = contents.encoded_memory.rows_of(split.neighbors.memories.texts)
                 assert (self.memory_rows >= 0).all(), "the neighbors come from another memory"
         if split.memory_tokens is not None and contents.memory_texts and self.memory_rows is None:
-            self.memories = words.add(split.memory_tokens)
+            self.memories = words.add(split.memory_tokens, memory_length)
 
     def __len__(self) -> int:
         return len(self.split.rows)
 
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
-        return self.texts.sizes
+        return self.texts.tokens.sizes
 
     def read(
         self, indices: Sequence[int] | NDArray[np.int64]
@@ -281,9 +279,9 @@ class TextDataset(BatchDataset[BatchT_co]):
                 "text_vector": encodings.of(rows),
                 "memory_vector": torch.zeros(0, 1) if vectors is None else vectors,
             }
-        groups = [self.texts.group(rows)]
+        groups = [(self.texts.tokens, rows)]
         if self.memories is not None:
-            groups.append(TextGroup(self.memories, memories, self.memory_max_length))
+            groups.append((self.memories, memories))
         word, char, (text, *more) = gather(*groups)
         memory_text = more[0] if more else np.zeros((len(memories), 1), np.int64)
         arrays = {"word": word, "char": char, "text": text, "memory_text": memory_text}

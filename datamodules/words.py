@@ -19,7 +19,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.encodings import Encodings
 from datamodules.options import DataOptions, VectorOptions
-from datamodules.text.gather import TextGroup, WordTable, gather_texts
+from datamodules.text.gather import WordTable, gather_texts
 from datamodules.text.tokenization import (
     WORD_TOKENIZERS,
     Tokenizer,
@@ -119,13 +119,13 @@ class Words:
         self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
         """Encode texts once, as `DataModule.encode_texts` describes."""
-        table = self.new_table().add(tokens)
+        table = self.new_table().add(tokens, length)
         vocabulary = self.vocabulary.fingerprint
         part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
         fingerprint = fingerprint_of(part)
         return Encodings.build(
             np.minimum(np.diff(tokens.offsets) + self.special_tokens, length),
-            lambda rows: encode(gather_texts(TextGroup(table, rows, length))),
+            lambda rows: encode(gather_texts(table, rows)),
             self.cache / f"encodings-{fingerprint[:16]}",
             fingerprint,
         )

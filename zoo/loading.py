@@ -167,11 +167,13 @@ class SavedEncoder:
             self.size = self.predictor.vector_size
         except InputError as error:
             raise InputError(f"encoder {model!r}: {error}; use that of a KNNBiLSTM or an LSTMRNN") from None
-        self.query_encoder = self.predictor.encode_queries if self.predictor.has_query_side else None
+        self.has_query_side = self.predictor.has_query_side
 
-    def __call__(self, texts: list[str], batch_size: int, bar: ProgressBar) -> NDArray[np.float32]:
+    def __call__(
+        self, texts: list[str], batch_size: int, bar: ProgressBar, queries: bool = False
+    ) -> NDArray[np.float32]:
         """Return the vectors [n, size] of the texts, with length 1; 0 for a text without words."""
-        return self.predictor.encode(texts, batch_size, bar)
+        return self.predictor.encode(texts, batch_size, bar, queries)
 
 
 def check_options(options: PlainDict, names: Collection[str], folder: ModelFolder) -> None:

@@ -64,8 +64,8 @@ def sides_of(
 ) -> tuple[Side, Side]:
     """The queries and the documents; `lengths` are the numbers of words kept of each."""
     table, (query_length, document_length) = split.judgements, lengths
-    queries = Side(table.queries.texts, words.add(split.query_tokens), query_length, contents)
-    documents = Side(table.documents.texts, words.add(split.document_tokens), document_length, contents)
+    queries = Side(table.queries.texts, words.add(split.query_tokens, query_length), contents)
+    documents = Side(table.documents.texts, words.add(split.document_tokens, document_length), contents)
     return queries, documents
 
 
@@ -112,8 +112,8 @@ class ClickDataset(BatchDataset[ClickBatch]):
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         """Number of words of each example [n]: of its query and its relevant document, as kept."""
         rows, judgements = self.examples(epoch), self.judgements
-        queries = self.queries.sizes[judgements.query[rows]]
-        lengths: NDArray[np.int64] = queries + self.documents.sizes[judgements.document[rows]]
+        queries = self.queries.tokens.sizes[judgements.query[rows]]
+        lengths: NDArray[np.int64] = queries + self.documents.tokens.sizes[judgements.document[rows]]
         return lengths
 
     @override
@@ -126,7 +126,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
         negative = self.negatives.draw(int(epoch[0]), numbers, query_rows)
         documents, position = distinct_rows(np.concatenate([positive[:, None], negative], axis=1))
         queries, query = distinct_rows(query_rows)
-        word, char, texts = gather(self.queries.group(queries), self.documents.group(documents))
+        word, char, texts = gather((self.queries.tokens, queries), (self.documents.tokens, documents))
         arrays = {
             "word": word,
             "char": char,
@@ -181,17 +181,17 @@ class RankingDataset(BatchDataset[QueryBatch]):
 
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
-        return self.queries.sizes
+        return self.queries.tokens.sizes
 
     def document_blocks(self, size: int) -> list[NDArray[np.int64]]:
         """Columns of all documents in blocks of similar length, longest first, so that there is little padding."""
-        order = np.argsort(-self.texts.sizes[self.documents], kind="stable")
+        order = np.argsort(-self.texts.tokens.sizes[self.documents], kind="stable")
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def document_batch(self, columns: NDArray[np.int64]) -> DocumentBatch:
         """A block of documents."""
         rows = self.documents[columns]
-        texts = gather_texts(self.texts.group(rows))
+        texts = gather_texts(self.texts.tokens, rows)
         return DocumentBatch(*texts, torch.from_numpy(columns), self.texts.strings(rows))
 
     @override
@@ -202,7 +202,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
             arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
         if (hits := self.split.hits) is not None:
             arrays |= {"hit": self.column[hits.rows[row]], "hit_score": hits.scores[row]}
-        texts = gather_texts(self.queries.group(row))
+        texts = gather_texts(self.queries.tokens, row)
         fields = {**texts._asdict(), "candidate": None, **as_tensors(arrays)}
         return QueryBatch(**fields, string=self.queries.strings(row))
 

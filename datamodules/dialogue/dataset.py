@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from datamodules.core.types import Message
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.dataset import BatchDataset, rows_and_weights
 from datamodules.prepared import Origin, PreparedSplit
+from datamodules.retrieval.folding import text_hashes
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -69,10 +69,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         self.ids = np.concatenate([[vocabulary.pad_id], vocabulary.lookup(list(lexicon))]).astype(np.int64)
         self.unknown = self.ids == vocabulary.unk_id
         self.spellings = np.zeros(len(self.ids), np.int64)
-        self.spellings[1:] = [
-            spelling_of(word) if unknown else 0
-            for word, unknown in zip(lexicon, self.unknown[1:].tolist(), strict=True)
-        ]
+        self.spellings[1:] = np.where(self.unknown[1:], spellings_of(lexicon), 0)
         self.frequency = np.array(frequency, np.float32)[self.ids]
         self.num_words = len(vocabulary)
         self.question_counts = np.diff(split.dialogues.question_offsets)
@@ -206,7 +203,7 @@ def first_words(store: TokenStore, length: int, lexicon: Lexicon) -> Ragged:
     return Ragged(numbers[1 + store.tokens[kept.values]], kept.offsets)
 
 
-def spelling_of(word: str) -> int:
-    """A hash of a spelling, the same on every machine; never 0."""
-    digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True) or 1
+def spellings_of(words: Iterable[str]) -> NDArray[np.int64]:
+    """A hash of the spelling of each word [n], the same on every machine; never 0."""
+    hashes = text_hashes(words).view(np.int64)
+    return np.where(hashes == 0, 1, hashes)

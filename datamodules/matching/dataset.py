@@ -132,8 +132,8 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         """Bind lists of a split to a table of words; `idf` is [num_words]."""
         self.idf, self.split, self.lists = idf, split, lists
         self.is_duplicate, pairs = split.is_duplicate, split.pairs
-        self.first = Side(pairs.first.texts, words.add(split.first_tokens), spec.first_length, contents)
-        self.second = Side(pairs.second.texts, words.add(split.second_tokens), spec.second_length, contents)
+        self.first = Side(pairs.first.texts, words.add(split.first_tokens, spec.first_length), contents)
+        self.second = Side(pairs.second.texts, words.add(split.second_tokens, spec.second_length), contents)
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -144,7 +144,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         members = self._members(epoch, np.arange(len(self)))
         longest = np.zeros(len(self), np.int64)
         for side, rows in ((self.first, members.first), (self.second, members.second)):
-            longest += np.maximum.reduceat(side.sizes[rows], np.flatnonzero(members.place == 0))
+            longest += np.maximum.reduceat(side.tokens.sizes[rows], np.flatnonzero(members.place == 0))
         return longest
 
     @override
@@ -155,7 +155,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         members = self._members(int(epoch[0]), numbers)
         firsts, first = distinct_rows(members.first)
         seconds, second = distinct_rows(members.second)
-        word, char, texts = gather(self.first.group(firsts), self.second.group(seconds))
+        word, char, texts = gather((self.first.tokens, firsts), (self.second.tokens, seconds))
         arrays: dict[str, NDArray[np.generic]] = {
             "word": word,
             "char": char,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +24,6 @@ class WordTable:
     """The vocabulary ids and characters of the words of stores; without characters, a word is its vocabulary id."""
 
     def __init__(self, vocabulary: Vocabulary, max_chars: int = 16) -> None:
-        if max_chars < 1:
-            raise InputError(f"max_chars={max_chars}: must be at least 1")
         self.vocabulary, self.max_chars = vocabulary, max_chars
         # Number 0 is padding, in a batch and, where words are numbered by spelling, in this table.
         self._numbers: dict[str, int] = {}
@@ -43,10 +40,10 @@ class WordTable:
         """The number of words."""
         return self._size if self._by_spelling else len(self._ids)
 
-    def add(self, store: TokenStore) -> TokenTable:
-        """Bind a store; the cost depends on the store's lexicon, not on the table."""
+    def add(self, store: TokenStore, length: int) -> TokenTable:
+        """Bind a store, for texts of at most this length; the cost depends on its lexicon, not on the table."""
         if not self._by_spelling:
-            return TokenTable(store, self, self.vocabulary.lookup(store.lexicon))
+            return TokenTable(store, self, self.vocabulary.lookup(store.lexicon), length)
         new = [word for word in store.lexicon if word not in self._numbers]
         start, self._size = self._size, self._size + len(new)
         if self._size > len(self._ids):
@@ -57,53 +54,51 @@ class WordTable:
         self._chars[start : self._size] = self.vocabulary.char_table(new, self.max_chars)
         self._numbers.update(zip(new, range(start, self._size), strict=True))
         numbers = map(self._numbers.__getitem__, store.lexicon)
-        return TokenTable(store, self, np.fromiter(numbers, dtype=np.int32, count=len(store.lexicon)))
+        numbered = np.fromiter(numbers, dtype=np.int32, count=len(store.lexicon))
+        return TokenTable(store, self, numbered, length)
 
 
 @dataclass(frozen=True, eq=False)
 class TokenTable:
-    """A store bound to a word table: the texts of a `TextGroup`."""
+    """A store bound to a word table: `gather` reads its texts."""
 
     store: TokenStore
     words: WordTable
     numbers: NDArray[np.int32]
-
-
-class TextGroup(NamedTuple):
-    """Texts of a batch that are padded together."""
-
-    table: TokenTable
-    #: whole numbers [n]: rows of the table.
-    rows: NDArray[np.integer]
     #: tokens kept of a text, including special tokens.
-    max_length: int
+    length: int
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """int64 [n]: number of words of each text, as kept."""
+        return np.minimum(np.diff(self.store.offsets), self.length)
 
 
 def gather(
-    *groups: TextGroup,
+    *groups: tuple[TokenTable, NDArray[np.integer]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Read one or more groups of texts, bound to the same `WordTable`, and number the words that occur in them.
+    """Read rows [n] of one or more tables, bound to the same `WordTable`, and number the words that occur in them.
 
-    A model's embedding of a text of group g is `f(word, char)[texts[g]]`.
+    The texts of a group are padded together. A model's embedding of a text of group g is `f(word, char)[texts[g]]`.
 
     Returns:
         word: int64 [U]: vocabulary ids of the distinct words of the batch; entry 0 is padding.
         char: int64 [U, L]: their character ids, 0 = padding, as wide as the longest; [U, 0] without characters.
         texts: for each group int64 [n, T]: positions in `word`, 0 = padding. T is the longest text's, at least 1.
     """
-    words = groups[0].table.words
-    if any(group.table.words is not words for group in groups):
+    words = groups[0][0].words
+    if any(table.words is not words for table, _ in groups):
         raise ValueError("the tables of a batch must be bound to the same WordTable")
     prefix = np.array(words.vocabulary.prefix, dtype=np.int32)
     suffix = np.array(words.vocabulary.suffix, dtype=np.int32)
     special = len(prefix) + len(suffix)
 
     plan = []
-    for table, rows, max_length in groups:
-        if max_length <= special:
-            raise InputError(f"max_length={max_length}: must be at least {special + 1}")
+    for table, rows in groups:
+        if table.length <= special:
+            raise InputError(f"max_length={table.length}: must be at least {special + 1}")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
-        longest = _longest(table.store.offsets, rows, max_length - special)
+        longest = _longest(table.store.offsets, rows, table.length - special)
         if longest < 0:
             raise IndexError(f"rows {rows.min()}..{rows.max()} of a table with {len(table.store)} rows")
         plan.append((table, rows, np.zeros((len(rows), max(longest + special, 1)), dtype=np.int64)))
@@ -121,9 +116,9 @@ def gather(
     return word, char, [texts for _, _, texts in plan]
 
 
-def gather_texts(group: TextGroup) -> TextBatch:
+def gather_texts(table: TokenTable, rows: NDArray[np.integer]) -> TextBatch:
     """Gather a batch of texts alone."""
-    word, char, (text,) = gather(group)
+    word, char, (text,) = gather((table, rows))
     return TextBatch(*map(torch.from_numpy, (word, char, text)))
 
 

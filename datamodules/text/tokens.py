@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.arrays import ArrayWriter, check_numbers, check_starts, map_array
-from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import offsets_of
 from datamodules.core.storage import Part, build_folder, check_folder
@@ -70,7 +69,7 @@ class TokenStore:
     def from_texts(cls, texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int = 512) -> TokenStore:
         """Tokenise in memory."""
         lexicon = Lexicon()
-        rows = list(_shortened(tokenizer.encode(texts, lexicon), max_tokens))
+        rows = [row[:max_tokens] for row in tokenizer.encode(texts, lexicon)]
         tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
         return cls(tokens, offsets_of(list(map(len, rows))), list(lexicon))
 
@@ -115,12 +114,6 @@ def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
     return counts
 
 
-def _shortened(rows: Iterable[list[int]], max_tokens: int) -> Iterator[list[int]]:
-    if max_tokens < 1:
-        raise InputError(f"max_tokens={max_tokens}: must be at least 1")
-    return (row[:max_tokens] for row in rows)
-
-
 def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
     lexicon = Lexicon()
     lengths: list[int] = []
@@ -128,9 +121,9 @@ def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens:
     bar = progress_bar(texts, "tokenizing", total)
     with ArrayWriter(folder / "tokens.npy", np.int32) as tokens:
         block: list[int] = []
-        for row in _shortened(tokenizer.encode(bar, lexicon), max_tokens):
-            block += row
-            lengths.append(len(row))
+        for row in tokenizer.encode(bar, lexicon):
+            block += row[:max_tokens]
+            lengths.append(min(len(row), max_tokens))
             if len(block) >= _BLOCK:
                 tokens.write(np.array(block, dtype=np.int32))
                 block.clear()

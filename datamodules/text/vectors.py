@@ -46,20 +46,14 @@ def _share(known: int, total: int, lowered: int) -> str:
     return f"{known:,} of {total:,} ({known / max(total, 1):.1%}, {lowered:,} of them lower-cased)"
 
 
-def read_vectors(
-    path: str | Path, words: Collection[str] | None = None, most_frequent: int | None = None
-) -> VectorFile:
-    """Read a GloVe or word2vec text file; without options, all of it.
+def read_vectors(path: str | Path, words: Collection[str] = (), most_frequent: int = 0) -> VectorFile:
+    """Read some lines of a GloVe or word2vec text file.
 
     The last d fields of a line are the vector, everything before them, spaces included, is the word. Of lines with the
     same word the first counts. Kept are `words`, in lower case where the file has only that, and the first
     `most_frequent` words.
     """
-    if most_frequent is not None and most_frequent < 0:
-        raise InputError(f"most_frequent={most_frequent}: must be at least 0")
-    everything = words is None and most_frequent is None
-    first_lines = most_frequent or 0
-    wanted = {form.encode("utf-8", "surrogatepass") for word in words or () for form in (word, word.lower())}
+    wanted = {form.encode("utf-8", "surrogatepass") for word in words for form in (word, word.lower())}
     beginnings = {word.partition(b" ")[0] for word in wanted}
 
     rows: dict[bytes, int] = {}
@@ -70,12 +64,12 @@ def read_vectors(
     for number, line in enumerate(binary_lines(path), start=1):
         if number == 1 and (header := _header(line)):
             promised, dimension = header
-            first_lines += bool(first_lines)
+            most_frequent += 1
             continue
         if dimension == 0:
             dimension = _dimension(line, f"{path}, line {number}")
-        read_all = everything or number <= first_lines
-        if not read_all:
+        is_frequent = number <= most_frequent
+        if not is_frequent:
             if not beginnings:
                 break
             # A model needs thousands of the file's millions of lines: the others are not parsed.
@@ -83,7 +77,7 @@ def read_vectors(
                 continue
         fields = line.rstrip().split(b" ")
         word = _word(fields, dimension, f"{path}, line {number}")
-        if word in rows or not (read_all or word in wanted):
+        if word in rows or not (is_frequent or word in wanted):
             continue
         try:
             values.extend(map(float, fields[-dimension:]))

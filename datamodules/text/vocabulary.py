@@ -11,7 +11,6 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.errors import InputError
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.text.tokenization import Tokenizer, TransformersTokenizer
@@ -53,8 +52,6 @@ class Vocabulary:
         They are sorted by falling frequency, then alphabetically. `characters` numbers the characters of all words.
         `counts` replaces the frequencies in the texts.
         """
-        if min_count < 1:
-            raise InputError(f"min_count={min_count}: must be 1 or more")
         counts = word_counts(stores) if counts is None else counts
         frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})
         # The literal words <pad> and <unk> in a text both mean an unknown word.

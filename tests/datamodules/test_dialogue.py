@@ -12,7 +12,7 @@ import torch
 
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
-from datamodules.dialogue.dataset import spelling_of
+from datamodules.dialogue.dataset import spellings_of
 from datamodules.retrieval import ElasticsearchRetriever
 from tests.datamodules.kinds import Kind
 from tests.dialogues import made_up, write_lines, write_published
@@ -90,14 +90,15 @@ def test_batches_equal_a_plain_reference(tmp_path: Path) -> None:
     for row, (number, question) in enumerate(expected):
         turns, questions, answers = dialogues[number]
         assert words_of_dialogue(data, batch, row) == [
-            [word if word in words else f"#{spelling_of(word)}" for word in turn.split()] for turn in turns
+            [word if word in words else f"#{spellings_of([word])[0]}" for word in turn.split()]
+            for turn in turns
         ]
         answer, right = int(batch.answer[row]), answers[question]
         if right in words:
             assert words[answer] == right
         else:
             position = batch.own[int(batch.dialogue[row]), answer - len(words)]
-            assert int(batch.spelling[position]) == spelling_of(right)
+            assert int(batch.spelling[position]) == spellings_of([right])[0]
         assert int((batch.question[row] != 0).sum()) == len(questions[question].split())
         assert batch.weight[row] == (number != 2)
     turns = dialogues[7].turns

@@ -114,7 +114,7 @@ def readers(folder: Path, server: str | None) -> Campaign:
         if name == "pairs.tsv":
             return lambda: len(read_pairs(work / name, "first", "second", "label").target)
         if name == "vectors.txt":
-            return lambda: len(read_vectors(work / name).words)
+            return lambda: len(read_vectors(work / name, most_frequent=100).rows)
         return lambda: len(read_table(work / name).texts[:])
 
     return Campaign(case)

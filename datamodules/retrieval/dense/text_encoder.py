@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import NoReturn, Protocol, TypeAlias
@@ -27,12 +27,12 @@ class TextEncoder(Protocol):
 
     #: length of a vector.
     size: int
+    #: True if queries have other vectors than equal texts that are searched.
+    has_query_side: bool
 
-    @property
-    def query_encoder(self) -> Callable[[list[str], int, ProgressBar], NDArray[np.float32]] | None:
-        """An encoder of queries, with the arguments of `__call__`; None if queries are encoded like all texts."""
-
-    def __call__(self, texts: list[str], batch_size: int, bar: ProgressBar) -> NDArray[np.float32]:
+    def __call__(
+        self, texts: list[str], batch_size: int, bar: ProgressBar, queries: bool = False
+    ) -> NDArray[np.float32]:
         """Return the vectors of n texts [n, size], of length 1, 0 for a text without tokens; update the bar."""
 
 

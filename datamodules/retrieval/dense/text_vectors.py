@@ -98,7 +98,7 @@ class TextVectors:
     def has_query_side(self) -> bool:
         """True if queries have their own encoder or prompt."""
         if trained_model(self.ranking.encoder) is not None:
-            return self._loaded().query_encoder is not None
+            return self._loaded().has_query_side
         return self.ranking.published.query_prompt != self.ranking.published.document_prompt
 
     def check_size(self, size: int, index_size: int, index: str) -> None:
@@ -144,9 +144,8 @@ class TextVectors:
         self, texts: list[str], queries: bool, is_table: bool, stores: bool, bar: ProgressBar
     ) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
-        encoder = self._loaded().query_encoder if queries and self.has_query_side else None
-        if encoder is not None:
-            return encoder(texts, self.batch_size, bar)
+        if queries and self.has_query_side:
+            return self._loaded()(texts, self.batch_size, bar, queries=True)
 
         def encode(some: list[str]) -> NDArray[np.float32]:
             return self._loaded()(some, self.batch_size, bar)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +39,7 @@ class TransformerEncoder:
         if model.config.is_encoder_decoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
         self.device, self.published = device, published
+        self.has_query_side = published.query_prompt != published.document_prompt
         self.model = model.float().eval().to(device)
         size = model.config.hidden_size
         self.dense = make_dense(ranking.encoder, published, size, revision=ranking.revision).to(device)
@@ -49,20 +48,11 @@ class TransformerEncoder:
         limits = [positions, published.max_length, self.tokenizer.model_max_length]
         self.max_length = min(ranking.max_length, *(limit for limit in limits if limit))
 
-    @property
-    def query_encoder(self) -> Callable[[list[str], int, ProgressBar], NDArray[np.float32]] | None:
-        """See `TextEncoder`."""
-        query, document = self.published.query_prompt, self.published.document_prompt
-        return None if query == document else partial(self._encode, query)
-
-    def __call__(self, texts: list[str], batch_size: int, bar: ProgressBar) -> NDArray[np.float32]:
-        """See `TextEncoder`."""
-        return self._encode(self.published.document_prompt, texts, batch_size, bar)
-
-    def _encode(
-        self, prompt: str, texts: list[str], batch_size: int, bar: ProgressBar
+    def __call__(
+        self, texts: list[str], batch_size: int, bar: ProgressBar, queries: bool = False
     ) -> NDArray[np.float32]:
-        """See `TextEncoder.__call__`; the prompt precedes each text."""
+        """See `TextEncoder`."""
+        prompt = self.published.query_prompt if queries else self.published.document_prompt
         tokens, has_tokens = self._tokenize(prompt, texts)
         vectors = np.zeros((len(texts), self.size), np.float32)
         # Texts of similar length need little padding. A batch that does not fit the device's memory fails first.

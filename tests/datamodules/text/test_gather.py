@@ -1,6 +1,7 @@
 import multiprocessing
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
+from datamodules.text.gather import TokenTable, WordTable, distinct_rows, gather
 from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -54,6 +55,12 @@ def by_hand(
     return word, [row + [0] * (width - len(row)) for row in char], texts
 
 
+def group(
+    table: TokenTable, rows: NDArray[np.integer], length: int
+) -> tuple[TokenTable, NDArray[np.integer]]:
+    return replace(table, length=length), rows
+
+
 #: See `gather`.
 Gathered = tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]
 
@@ -75,7 +82,7 @@ def make_tables(
     # The words of the first corpus only, so that others have unknown words and characters.
     vocabulary = Vocabulary.from_stores(stores[:1], SPACES, min_count=min_count, characters=characters)
     words = WordTable(vocabulary, max_chars)
-    return [words.add(store) for store in stores], vocabulary
+    return [words.add(store, 9) for store in stores], vocabulary
 
 
 @pytest.mark.parametrize("characters", [True, False])
@@ -87,7 +94,7 @@ def test_gather_equals_plain_python(characters: bool, max_length: int, seed: int
     random = np.random.default_rng(seed)
     for _ in range(4):  # later batches find the stamps of earlier ones
         rows, memory_rows = random.integers(40, size=7), random.integers(50, size=19).astype(np.int32)
-        gathered = gather(TextGroup(queries, rows, max_length), TextGroup(memory, memory_rows, 6))
+        gathered = gather(group(queries, rows, max_length), group(memory, memory_rows, 6))
         groups = [(texts, rows.tolist(), max_length), (memories, memory_rows.tolist(), 6)]
         assert_same(gathered, by_hand(groups, vocabulary, 5))
 
@@ -95,27 +102,27 @@ def test_gather_equals_plain_python(characters: bool, max_length: int, seed: int
 def test_stores_on_disk_and_in_memory_give_the_same_batch(tmp_path: Path) -> None:
     texts = random_texts(1, 20)
     (memory,), vocabulary = make_tables(texts, characters=True)
-    disk = WordTable(vocabulary, 5).add(TokenStore.build(texts, SPACES, tmp_path / "s", "f"))
+    disk = WordTable(vocabulary, 5).add(TokenStore.build(texts, SPACES, tmp_path / "s", "f"), 9)
     rows = np.arange(20)
-    in_memory, on_disk = (gather(TextGroup(table, rows, 9)) for table in (memory, disk))
+    in_memory, on_disk = (gather(group(table, rows, 9)) for table in (memory, disk))
     assert_same(in_memory, (on_disk[0].tolist(), on_disk[1].tolist(), [on_disk[2][0].tolist()]))
 
 
 def test_unknown_words_are_distinct_only_with_characters() -> None:
     for characters, distinct in ((True, [0, 2, 1, 1]), (False, [0, 2, 1])):
         (_, table), _ = make_tables(["a"], ["a new newer a"], characters=characters, min_count=1)
-        assert gather(TextGroup(table, np.array([0]), 9))[0].tolist() == distinct
+        assert gather(group(table, np.array([0]), 9))[0].tolist() == distinct
 
 
 def test_empty_texts_and_empty_groups_are_padding() -> None:
     (table,), _ = make_tables(["", "a b", " "], characters=True, min_count=1)
     nothing = np.array([], dtype=np.int64)
-    word, char, texts = gather(TextGroup(table, np.array([0, 2]), 9), TextGroup(table, nothing, 9))
+    word, char, texts = gather(group(table, np.array([0, 2]), 9), group(table, nothing, 9))
     assert word.tolist() == [0]
     assert char.shape == (1, 0)
     assert [group.tolist() for group in texts] == [[[0], [0]], []]
     assert texts[1].shape == (0, 1)
-    mixed = gather(TextGroup(table, np.array([0, 1]), 9))
+    mixed = gather(group(table, np.array([0, 1]), 9))
     assert mixed[2][0].tolist() == [[0, 0], [1, 2]]
 
 
@@ -126,15 +133,15 @@ def test_special_tokens_surround_each_text_and_count(
     assert isinstance(tokenizer, TransformersTokenizer)
     vocabulary = Vocabulary.from_transformers(tokenizer)
     texts = ["the cat sat the", "", "dog the"]
-    table = WordTable(vocabulary).add(TokenStore.from_texts(texts, tokenizer))
+    table = WordTable(vocabulary).add(TokenStore.from_texts(texts, tokenizer), 9)
     for max_length in (3, 5, 9):
-        gathered = gather(TextGroup(table, np.array([0, 1, 2]), max_length))
+        gathered = gather(group(table, np.array([0, 1, 2]), max_length))
         assert_same(gathered, by_hand([(texts, [0, 1, 2], max_length)], vocabulary, 16))
     word, _, (text,) = gathered
     ids = word[text]
     assert ids.tolist() == [[2, 4, 5, 8, 4, 3], [2, 3, 0, 0, 0, 0], [2, 1, 4, 3, 0, 0]]
     with pytest.raises(InputError, match="max_length=2: must be at least 3"):
-        gather(TextGroup(table, np.array([0]), 2))
+        gather(group(table, np.array([0]), 2))
 
 
 @pytest.mark.parametrize("characters", [True, False])
@@ -145,14 +152,14 @@ def test_a_table_grows(characters: bool) -> None:
     length = len(words)
     for seed in range(2, 8):
         new_texts = random_texts(seed, 30)
-        new = words.add(TokenStore.from_texts(new_texts, SPACES))
+        new = words.add(TokenStore.from_texts(new_texts, SPACES), 9)
         assert (len(words) > length) == characters
-        gathered = gather(TextGroup(new, np.arange(30), 8), TextGroup(table, np.arange(20), 8))
+        gathered = gather(group(new, np.arange(30), 8), group(table, np.arange(20), 8))
         assert_same(
             gathered, by_hand([(new_texts, list(range(30)), 8), (texts, list(range(20)), 8)], vocabulary, 5)
         )
     length = len(words)
-    again = words.add(TokenStore.from_texts(texts, SPACES))
+    again = words.add(TokenStore.from_texts(texts, SPACES), 9)
     assert len(words) == length
     assert again.numbers.tolist() == table.numbers.tolist()
 
@@ -162,14 +169,14 @@ def test_missing_rows_and_tables_of_other_vocabularies_are_refused() -> None:
     (other,), _ = make_tables(["a"], characters=True)
     for row in (-1, 1):
         with pytest.raises(IndexError, match="with 1 rows"):
-            gather(TextGroup(table, np.array([0, row]), 9))
+            gather(group(table, np.array([0, row]), 9))
     with pytest.raises(ValueError, match="same WordTable"):
-        gather(TextGroup(table, np.array([0]), 9), TextGroup(other, np.array([0]), 9))
+        gather(group(table, np.array([0]), 9), group(other, np.array([0]), 9))
 
 
 def work(table: TokenTable, seed: int) -> list[NDArray[np.int64]]:
     random = np.random.default_rng(seed)
-    return [gather(TextGroup(table, random.integers(300, size=16), 8))[0] for _ in range(30)]
+    return [gather(group(table, random.integers(300, size=16), 8))[0] for _ in range(30)]
 
 
 def test_threads_and_forked_workers_do_not_disturb_each_other() -> None:

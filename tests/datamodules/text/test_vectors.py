@@ -42,7 +42,7 @@ def save(path: Path, lines: list[str], end: str = "\n") -> Path:
 @pytest.mark.parametrize("header", [[], ["7 3"]])
 @pytest.mark.parametrize("end", ["\n", " \n", "\r\n"])
 def test_every_format_gives_the_same_vectors(tmp_path: Path, name: str, header: list[str], end: str) -> None:
-    vectors = read_vectors(save(tmp_path / name, header + GLOVE, end))
+    vectors = read_vectors(save(tmp_path / name, header + GLOVE, end), most_frequent=1000)
     assert list(vectors.rows) == list(WORDS)
     assert vectors.values.dtype == np.float32
     np.testing.assert_array_equal(vectors.values, np.array(list(WORDS.values()), dtype=np.float32))
@@ -86,12 +86,12 @@ def test_a_word_falls_back_to_lower_case(tmp_path: Path) -> None:
 def test_errors_name_file_and_line(tmp_path: Path, lines: list[str], message: str) -> None:
     path = save(tmp_path / "v.txt", lines)
     with refused(message, path):
-        read_vectors(path)
+        read_vectors(path, most_frequent=1000)
 
 
 def test_coverage_counts_words_and_tokens(tmp_path: Path) -> None:
     stores = [TokenStore.from_texts(texts, SPACES) for texts in (["the Cat cat", "dog"], ["The the dog"])]
-    vectors = read_vectors(save(tmp_path / "v.txt", GLOVE))
+    vectors = read_vectors(save(tmp_path / "v.txt", GLOVE), most_frequent=1000)
     line = vectors.describe_coverage(stores)
     assert "4 of 5 (80.0%, 2 of them lower-cased) words" in line
     assert "5 of 7 (71.4%, 2 of them lower-cased) tokens" in line
@@ -102,7 +102,7 @@ def test_coverage_counts_words_and_tokens(tmp_path: Path) -> None:
 def test_the_table_starts_from_the_vectors(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     lines = [f"w{i} " + " ".join(f"{x:.6f}" for x in random.normal(0, 0.4, 50)) for i in range(200)]
-    vectors = read_vectors(save(tmp_path / "v.txt", lines))
+    vectors = read_vectors(save(tmp_path / "v.txt", lines), most_frequent=1000)
     store = TokenStore.from_texts([" ".join(f"w{i} W{i} z{i}" for i in range(150))], SPACES)
     vocabulary = Vocabulary.from_stores([store], SPACES, extra_words=vectors.rows, characters=False)
     assert vocabulary.words[-1] == "w199"

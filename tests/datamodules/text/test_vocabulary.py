@@ -2,10 +2,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import torch
 
-from datamodules.core.errors import InputError
 from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -35,8 +33,6 @@ def test_rare_words_are_omitted_but_not_their_characters() -> None:
     assert small.words[2:] == ["c", "q", "a"]
     assert small.characters is not None
     assert set(small.characters[2:]) == set("abcd")
-    with pytest.raises(InputError, match="min_count=0"):
-        Vocabulary.from_stores(stores, SPACES, min_count=0, characters=False)
 
 
 def test_words_and_characters_are_looked_up() -> None:

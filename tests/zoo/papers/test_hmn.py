@@ -15,7 +15,7 @@ import torch
 import zoo
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
-from datamodules.dialogue.dataset import spelling_of
+from datamodules.dialogue.dataset import spellings_of
 from tests.dialogues import MadeUp, made_up, write_published
 from tests.zoo.conftest import Result, done
 from tests.zoo.plain import Vector, sigmoid, softmax
@@ -235,7 +235,7 @@ def test_numbers_of_a_spelling_are_fixed_and_normal() -> None:
         first, second = ((z >> 40) + 1) / 2**24, (z & 0xFFFFFF) / 2**24
         return math.sqrt(-2 * math.log(first)) * math.cos(2 * math.pi * second)
 
-    seeds = torch.tensor([spelling_of(word) for word in ("kalomi", "北京", "-")] + [1, -1])
+    seeds = torch.tensor([*spellings_of(["kalomi", "北京", "-"]), 1, -1])
     numbers = normal_of(seeds, 7)
     expected = [[mixed(seed & ((1 << 64) - 1), i) for i in range(1, 8)] for seed in seeds.tolist()]
     torch.testing.assert_close(numbers, torch.tensor(expected), rtol=1e-4, atol=1e-4)

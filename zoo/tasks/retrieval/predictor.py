@@ -215,7 +215,7 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
         rows, nothing = (Rows.from_lists(some, source="texts") for some in (texts, []))
         split = self.data.split_of(*((rows, nothing) if queries else (nothing, rows)))
         dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
-        return dataset, dataset.lengths() if queries else dataset.texts.sizes
+        return dataset, dataset.lengths() if queries else dataset.texts.tokens.sizes
 
     def trace(self, texts: list[str], queries: bool = False) -> list[ReadText]:
         """States of the network word by word, for each text; an `InputError` if it has none."""

@@ -37,10 +37,7 @@ def folder(tmp_path: Path, tiny_encoder: str) -> Path:
 def encode(folder: Path, texts: list[str], is_query: bool = False, **options: Any) -> NDArray[np.float32]:
     encoder = TransformerEncoder(DenseRanking(str(folder), **options), torch.device("cpu"))
     with torch.inference_mode(), tqdm(disable=True) as bar:
-        if is_query:
-            assert encoder.query_encoder is not None
-            return encoder.query_encoder(texts, 4, bar)
-        return encoder(texts, 4, bar)
+        return encoder(texts, 4, bar, is_query)
 
 
 def states_of(encoder: str, text: str) -> list[list[float]]:

@@ -88,7 +88,7 @@ def test_scores_and_ranking_are_those_of_the_dense_retriever(
 class Drawn:
     """Vectors of 64 numbers, drawn for each text around one of three directions; 0 for a text without words."""
 
-    query_encoder = None
+    has_query_side = False
     size = 64
 
     def __init__(self, *_: object) -> None: ...
