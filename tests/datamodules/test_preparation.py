@@ -117,33 +117,6 @@ def test_a_truncated_plan_is_made_again(kind: Kind[Any]) -> None:
     assert are_equal(all_batches(kind.prepared()), first)
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("classification", "rows-*/rows.arrow"),
-        ("classification", "tokens-*/tokens.npy"),
-        ("classification", "neighbors-*/scores.npy"),
-        ("classification", "vocabulary-*/vocabulary.json"),
-        ("matching", "pairs-*/target.npy"),
-        ("clickthrough", "judgements-*/grade.npy"),
-        ("dialogue", "reading-*/values.npy"),
-    ],
-)
-def test_a_damaged_part_of_the_cache_is_named_and_built_again(
-    tmp_path: Path, name: str, file: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    kind = make_kind(name, tmp_path)
-    first = all_batches(kind.prepared())
-    whole = {path: path.read_bytes() for path in (tmp_path / "cache").glob(file)}
-    assert whole
-    for path, contents in whole.items():
-        path.write_bytes(contents[:-1] + bytes([contents[-1] ^ 1]))
-    assert are_equal(all_batches(kind.prepared()), first)
-    for path, contents in whole.items():
-        assert f"{path}: damaged (its checksum has changed); it is built again" in caplog.text
-        assert path.read_bytes() == contents
-
-
 def test_a_full_disk_is_one_line(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from datamodules.retrieval import (
     DenseRetriever,
@@ -15,6 +18,7 @@ from datamodules.retrieval import (
     FusedRetriever,
     Retriever,
 )
+from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
 from datamodules.retrieval.elasticsearch import connection as server_connection
 from tests.datamodules.corpus import WORDS
 from tests.sentence_folders import write_bert
@@ -31,6 +35,20 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("models") / "tiny-encoder"
     # Weights so large that the vectors of texts differ.
     return str(write_bert(folder, WORDS, max_position_embeddings=32, initializer_range=0.5))
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that encoders encode, in their order."""
+    texts: list[str] = []
+    encode = TransformerEncoder.__call__
+
+    def count(self: TransformerEncoder, some: list[str], *rest: Any, **options: Any) -> NDArray[np.float32]:
+        texts.extend(some)
+        return encode(self, some, *rest, **options)
+
+    monkeypatch.setattr(TransformerEncoder, "__call__", count)
+    return texts
 
 
 @pytest.fixture

@@ -19,24 +19,9 @@ from datamodules.retrieval.dense import text_vectors
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
 from tests.datamodules.corpus import labelled_texts
 
 TEXTS = [*dict.fromkeys(labelled_texts(300)[0])][:140]
-
-
-@pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that encoders encode, in their order."""
-    texts: list[str] = []
-    encode = TransformerEncoder.__call__
-
-    def count(self: TransformerEncoder, some: list[str], *rest: Any) -> NDArray[np.float32]:
-        texts.extend(some)
-        return encode(self, some, *rest)
-
-    monkeypatch.setattr(TransformerEncoder, "__call__", count)
-    return texts
 
 
 def built(encoder: str, texts: Sequence[str], folder: Path, **options: Any) -> NDArray[np.float32]:

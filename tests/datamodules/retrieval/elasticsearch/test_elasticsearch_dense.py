@@ -53,20 +53,6 @@ def same(hits: Hits, expected: Hits) -> None:
             assert score == pytest.approx(score_of.get(row, worst), abs=1e-6)
 
 
-def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    encoded: list[str] = []
-    encode = transformer_encoder.TransformerEncoder.__call__
-
-    def spy(
-        self: transformer_encoder.TransformerEncoder, texts: list[str], *rest: Any
-    ) -> NDArray[np.float32]:
-        encoded.extend(texts)
-        return encode(self, texts, *rest)
-
-    monkeypatch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
-    return encoded
-
-
 @pytest.mark.server
 @pytest.mark.parametrize("options", [{}, {"pooling": "cls", "max_length": 5}, {"shards": 3}])
 @pytest.mark.parametrize("num_candidates", [None, 95])
@@ -159,9 +145,8 @@ def test_duplicates_have_equal_scores_and_are_in_row_order(
 
 @pytest.mark.server
 def test_no_text_of_the_collection_is_encoded_again(
-    index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+    index_prefix: str, tiny_encoder: str, encoded: list[str]
 ) -> None:
-    encoded = count_encoded(monkeypatch)
     retriever = built(index_prefix, tiny_encoder)
     assert sorted(encoded) == sorted(set(TEXTS))
     encoded.clear()

@@ -20,15 +20,9 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.versions import POINTER, contents_of_memory
 from tests.datamodules.checks import kill, refused
 from tests.datamodules.corpus import LABELS, in_processes, rows
+from tests.datamodules.retrieval.memories.test_memory_growth import build
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder", "nothing here is known", ""]
-
-
-def build(
-    folder: Path, table: Rows | None = None, retriever: EmbeddedRetriever | None = None
-) -> FolderMemory:
-    table = rows(60) if table is None else table
-    return FolderMemory.build(table, retriever or EmbeddedRetriever(), folder)
 
 
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
