@@ -391,7 +391,11 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
 
 def _prepare(data: DataModule, stage: Stage) -> Plan:
-    """Prepare what a stage needs, unless the cache has it."""
+    """Prepare what a stage needs on rank 0, unless the cache has it.
+
+    Read the tables, find the memory, prepare each split, choose the vocabulary. Every result is a cache folder under a
+    fingerprint of its inputs. The plan names the folders; every rank maps them.
+    """
     file = _plan_file(data, stage)
     plan = Plan.read(file)
     if plan is None or not _is_valid(data, plan):
