@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core import storage
-from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
+from datamodules.core.arrays import ArrayWriter, map_array
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.shards import Shard
-from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval.folding import text_hashes
 
 #: The encoder of a model; `document` for a model that encodes queries and documents alike.
 Side: TypeAlias = Literal["document", "query"]
@@ -98,14 +96,6 @@ class Embeddings:
     def size(self) -> int:
         """The length d of a vector."""
         return int(self.vectors.shape[1])
-
-    @cached_property
-    def _lookup(self) -> RowLookup:
-        return RowLookup.of(text_hashes(self.rows.texts))
-
-    def rows_of(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        """Return a row with each text [n], -1 where there is none."""
-        return self._lookup.first_rows(text_hashes(texts))
 
 
 def join_parts(folder: Path) -> Path:

@@ -65,11 +65,11 @@ class TextVectors:
         # Fast tokenizers refuse a second thread.
         self._in_use = SharedLock()
         self._encoder: TextEncoder | None = None
-        self._embeddings: Embeddings | None = None
+        self._has_embeddings = False
         self._store: VectorStore | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_encoder": None, "_embeddings": None, "_store": None}
+        return {**self.__dict__, "_encoder": None, "_has_embeddings": False, "_store": None}
 
     def use(self, embeddings: Embeddings) -> None:
         """Look up the vectors of these texts instead of encoding them; refuse those of queries or another encoder."""
@@ -85,13 +85,12 @@ class TextVectors:
             )
             advice = f"encode the table with it, or name {made_by.encoder}"
             raise InputError(f"{embeddings.folder}: {difference}; {advice}")
-        self._embeddings = embeddings
+        self._stored().use(embeddings.folder, embeddings.rows.texts, embeddings.vectors)
+        self._has_embeddings = True
 
     @property
     def size(self) -> int:
         """The length of a vector."""
-        if self._embeddings is not None:
-            return self._embeddings.size
         return self._stored().size or self._loaded().size
 
     @property
@@ -111,7 +110,8 @@ class TextVectors:
 
     def close(self) -> None:
         """Release the encoder; it is loaded again when it is needed."""
-        self._encoder = self._embeddings = self._store = None
+        self._encoder = self._store = None
+        self._has_embeddings = False
 
     def of(
         self, texts: Sequence[str], block: int, queries: bool = False, stores: bool = True
@@ -130,18 +130,19 @@ class TextVectors:
 
         The cache has those of tables, and gets new ones unless `stores` is False. Queries are always encoded.
         """
-        is_table = FEWEST <= len(texts) <= MOST and not queries
-        if is_table and self._embeddings is None:
+        looks_up = not queries and (self._has_embeddings or FEWEST <= len(texts) <= MOST)
+        stores = stores and len(texts) <= MOST
+        if looks_up:
             self._stored().refresh()
         with progress_bar(total=len(texts), desc="encoding") as bar:
             for first in range(0, len(texts), block):
                 with self._in_use, inference(self.threads):
                     some = list(texts[first : first + block])
-                    vectors = self._block(some, queries, is_table, stores, bar)
+                    vectors = self._block(some, queries, looks_up, stores, bar)
                 yield vectors
 
     def _block(
-        self, texts: list[str], queries: bool, is_table: bool, stores: bool, bar: ProgressBar
+        self, texts: list[str], queries: bool, looks_up: bool, stores: bool, bar: ProgressBar
     ) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
         if queries and self.has_query_side:
@@ -151,18 +152,12 @@ class TextVectors:
             return self._loaded()(some, self.batch_size, bar)
 
         def look_up(some: list[str]) -> NDArray[np.float32]:
-            if not is_table:
-                return encode(some)
             before = bar.n
             vectors = self._stored().vectors(some, encode, stores)
             bar.update(before + len(some) - bar.n)
             return vectors
 
-        if self._embeddings is None:
-            return encode_distinct(texts, look_up)
-        rows = self._embeddings.rows_of(texts)
-        bar.update(int((rows >= 0).sum()))
-        return look_up_vectors(texts, self._embeddings.vectors, rows, look_up)
+        return encode_distinct(texts, look_up if looks_up else encode)
 
     def _stored(self) -> VectorStore:
         with self._in_use:

@@ -57,6 +57,10 @@ class VectorStore:
         """The length d of a vector; None if there is none yet."""
         return self._parts[0].vectors.shape[1] if self._parts else None
 
+    def use(self, folder: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """Look up texts first in the vectors [n, d] of these, which another folder has."""
+        self._parts.insert(0, _Part(folder, RowLookup.of(text_hashes(texts)), vectors))
+
     def refresh(self) -> None:
         """Look up texts in the parts that were added since, too.
 
