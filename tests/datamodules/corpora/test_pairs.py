@@ -233,16 +233,9 @@ def collection(tmp_path: Path) -> tuple[Rows, Rows]:
     return read_identified(queries), read_identified(documents, ["title", "text"])
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "q1 0 d2 2\nq2 0 d1 0\nq1 0 d1 1\n",
-        "query-id\tcorpus-id\tscore\nq1\td2\t2\nq2\td1\t0\nq1\td1\t1\n",
-        "q1\td2\t2\n\nq2\td1\t0\nq1\td1\t1",
-    ],
-)
-def test_trec(tmp_path: Path, collection: tuple[Rows, Rows], lines: str) -> None:
-    pairs = read_trec(write(tmp_path / "qrels", lines), *collection)
+def test_trec(tmp_path: Path, collection: tuple[Rows, Rows]) -> None:
+    """The other layouts of judgements are those of `test_judgements`."""
+    pairs = read_trec(write(tmp_path / "qrels", "q1 0 d2 2\n\nq2 0 d1 0\nq1 0 d1 1\n"), *collection)
     assert rows_of(pairs) == [("a b", "u y", 2, "q1"), ("c", "t x", 0, "q2"), ("a b", "t x", 1, "q1")]
 
 
