@@ -9,7 +9,8 @@ Expansion", KDD 2017. Its row BOW, without memories, is `TfidfSVM` with `max_ngr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +19,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
+from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from zoo.layers.tfidf import TextVectorizer, planes_of
 from zoo.tasks.base import check_positive, check_sizes
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
-from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -38,43 +38,11 @@ WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 BLOCK = 1024
 
 
-class LinearNetwork(FittedNetwork):
-    """A linear classifier of sparse vectors, in float64 as in scikit-learn."""
-
-    def __init__(self, vectorizer: TextVectorizer) -> None:
-        super().__init__()
-        self.vectorizer = vectorizer
-
-    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify texts by their distances from the classes' planes."""
-        assert batch.text_string is not None
-        distance = self.distances(self.vectorizer.transform(batch.text_string))
-        return ClassificationOutput(distance.to(batch.target.device), torch.zeros_like(batch.memory_score))
-
-    def distances(self, vectors: csr_matrix) -> Tensor:
-        """float32 [B, C] for vectors [B, V]."""
-        products = vectors @ self.fitted["weight"].numpy().T
-        return torch.from_numpy(products + self.fitted["bias"].numpy()).float()
-
-    def use_classifier(self, classifier: LinearClassifierMixin, halve: bool) -> None:
-        """Keep a fitted classifier; see `planes_of`."""
-        weight, bias = planes_of(classifier, halve)
-        planes = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
-        self.fitted |= {**planes, "vectorizer": self.vectorizer.state}
-
-    @override
-    def set_extra_state(self, state: PlainDict) -> None:
-        super().set_extra_state(state)
-        self.vectorizer.use(state.get("vectorizer", {}))
-
-
 class LinearBag(Fitted, ClassificationTask):
-    """Base of the linear classifiers of n-grams."""
+    """Base of the linear classifiers of n-grams, in float64 as in scikit-learn."""
 
     reads_strings = True
     uses_memory = False
-    network: LinearNetwork
-    network_type: ClassVar[type[LinearNetwork]] = LinearNetwork
 
     def __init__(self, max_ngram: int = 2, c: float = 1.0, **shared: Any) -> None:
         """Configure vectors and classifier.
@@ -86,17 +54,37 @@ class LinearBag(Fitted, ClassificationTask):
         super().__init__(**shared)
         check_sizes(max_ngram=max_ngram)
         check_positive(c=c)
-        self.max_ngram, self.c = max_ngram, c
+        self.c = c
+        #: TF-IDF with 1 + log tf.
+        self.vectorizer = TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))
 
-    def make_vectorizer(self) -> TextVectorizer:
-        """TF-IDF with 1 + log tf."""
-        return TextVectorizer(sublinear_tf=True, ngram_range=(1, self.max_ngram))
+    def fit_vectors(self, texts: Sequence[str], source: str, **options: object) -> csr_matrix:
+        """Fit the vectorizer to texts, with options of `TextVectorizer.fit`, and return their vectors [n, V]."""
+        vectors = self.vectorizer.fit(texts, source, **options)
+        self.fitted = {"vectorizer": self.vectorizer.state}
+        return vectors
+
+    def keep(self, classifier: LinearClassifierMixin, halve: bool) -> None:
+        """Keep a fitted classifier of these vectors; see `planes_of`."""
+        weight, bias = planes_of(classifier, halve)
+        self.fitted |= {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
+
+    def vectors_of(self, texts: Sequence[str]) -> csr_matrix:
+        """The vectors [n, V] of texts."""
+        if self.fitted["vectorizer"] is not self.vectorizer.state:
+            self.vectorizer.use(self.fitted["vectorizer"])  # of a restored model
+        return self.vectorizer.transform(texts)
+
+    def distances(self, vectors: csr_matrix) -> Tensor:
+        """Distances from the classes' planes, float32 [B, C], for vectors [B, V]."""
+        products = vectors @ self.fitted["weight"].numpy().T
+        return torch.from_numpy(products + self.fitted["bias"].numpy()).float()
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> LinearNetwork:
-        return self.network_type(self.make_vectorizer())
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        assert batch.text_string is not None
+        distance = self.distances(self.vectors_of(batch.text_string))
+        return ClassificationOutput(distance.to(batch.target.device), torch.zeros_like(batch.memory_score))
 
 
 class TfidfSVM(LinearBag):
@@ -107,10 +95,10 @@ class TfidfSVM(LinearBag):
         from sklearn.svm import LinearSVC
 
         rows = data.split("train").rows
-        vectors = self.network.vectorizer.fit(rows.texts, rows.source)
+        vectors = self.fit_vectors(rows.texts, rows.source)
         # Fitted to the classes' numbers, so that weights are in their order.
         machine = LinearSVC(random_state=0, C=self.c).fit(vectors, label_numbers(rows, data.spec.labels))
-        self.network.use_classifier(machine, halve=False)
+        self.keep(machine, halve=False)
 
 
 class NGrams(LinearBag):
@@ -128,21 +116,18 @@ class NGrams(LinearBag):
         """
         super().__init__(max_ngram=max_ngram, **shared)
         check_sizes(max_features=max_features)
-        self.max_features, self.tfidf = max_features, tfidf
-
-    @override
-    def make_vectorizer(self) -> TextVectorizer:
-        return TextVectorizer(self.tfidf, ngram_range=(1, self.max_ngram))
+        self.max_features = max_features
+        self.vectorizer = TextVectorizer(tfidf, ngram_range=(1, max_ngram))
 
     @override
     def finish(self, data: DataModule) -> None:
         from sklearn.linear_model import LogisticRegression
 
         rows = data.split("train").rows
-        vectors = self.network.vectorizer.fit(rows.texts, rows.source, max_features=self.max_features)
+        vectors = self.fit_vectors(rows.texts, rows.source, max_features=self.max_features)
         regression = LogisticRegression(C=self.c, max_iter=1000)
         regression.fit(vectors, label_numbers(rows, data.spec.labels))
-        self.network.use_classifier(regression, halve=True)
+        self.keep(regression, halve=True)
 
 
 class RocchioVectors(NamedTuple):
@@ -159,41 +144,10 @@ class RocchioVectors(NamedTuple):
         return diags_array(1 - weight * self.shares.any(axis=1)) @ self.own + weight * self.memories
 
 
-class RocchioNetwork(LinearNetwork):
-    """Equation 14 on TF-IDF vectors, and a linear support vector machine."""
-
-    @override
-    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify; each memory's weight is its share of the expanded vector."""
-        vectors, weight = self.vectors(batch), self.fitted["memory_weight"]
-        memory_weight = torch.from_numpy(weight * vectors.shares).to(batch.memory_score)
-        distance = self.distances(vectors.mix(weight))
-        return ClassificationOutput(distance.to(batch.target.device), memory_weight)
-
-    def vectors(self, batch: ClassificationBatch) -> RocchioVectors:
-        """The vectors of a batch."""
-        from scipy.sparse import csr_matrix
-
-        assert batch.text_string is not None
-        own = self.vectorizer.transform(batch.text_string)
-        mask = batch.memory_mask.cpu().numpy()
-        shares = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
-        if not mask.any():
-            return RocchioVectors(own, csr_matrix(own.shape), shares)
-        assert batch.memory_string is not None
-        memories = self.vectorizer.transform(batch.memory_string)
-        row, column = mask.nonzero()
-        entries = (shares[mask], (row, batch.memory.cpu().numpy()[row, column]))
-        means = csr_matrix(entries, shape=(len(mask), memories.shape[0])) @ memories
-        return RocchioVectors(own, means, shares)
-
-
 class BOWRocchio(TfidfSVM):
-    """`TfidfSVM` with vectors that are moved towards the mean of their memories' vectors (Rocchio)."""
+    """`TfidfSVM` with vectors that are moved towards the mean of their memories' vectors (Equation 14)."""
 
     uses_memory = True
-    network: RocchioNetwork
-    network_type = RocchioNetwork
 
     def __init__(self, weight: float | None = None, max_ngram: int = 1, **shared: Any) -> None:
         """Configure the vectors.
@@ -211,13 +165,13 @@ class BOWRocchio(TfidfSVM):
     def finish(self, data: DataModule) -> None:
         from sklearn.svm import LinearSVC
 
-        split, network = data.split("train"), self.network
+        split = data.split("train")
         texts = list(split.rows.texts)
         if data.options.memory is not None:  # not the training texts, so it has other words
             texts += split.neighbors.memories.texts
-        network.vectorizer.fit(texts, split.rows.source)
+        self.fit_vectors(texts, split.rows.source)
         weights = WEIGHTS if self.weight is None else (self.weight,)
-        vectors, labels = self._vectors(data, "train")
+        vectors, labels = self._vectors_of_split(data, "train")
         candidates = (
             (weight, LinearSVC(random_state=0, C=self.c).fit(vectors.mix(weight), labels))
             for weight in weights
@@ -225,21 +179,46 @@ class BOWRocchio(TfidfSVM):
         if len(weights) == 1:
             weight, machine = next(candidates)
         else:
-            held_out, held_out_labels = self._vectors(data, "validation")
+            held_out, held_out_labels = self._vectors_of_split(data, "validation")
             weight, machine = max(  # the first of equals
                 candidates,
                 key=lambda each: (each[1].predict(held_out.mix(each[0])) == held_out_labels).mean(),
             )
-        network.use_classifier(machine, halve=False)
-        network.fitted |= {"memory_weight": weight}
+        self.keep(machine, halve=False)
+        self.fitted["memory_weight"] = weight
 
-    def _vectors(self, data: DataModule, name: str) -> tuple[RocchioVectors, NDArray[np.int64]]:
+    @override
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        """Classify; each memory's weight is its share of the expanded vector."""
+        vectors, weight = self.expanded(batch), self.fitted["memory_weight"]
+        memory_weight = torch.from_numpy(weight * vectors.shares).to(batch.memory_score)
+        distance = self.distances(vectors.mix(weight))
+        return ClassificationOutput(distance.to(batch.target.device), memory_weight)
+
+    def expanded(self, batch: ClassificationBatch) -> RocchioVectors:
+        """The vectors of a batch's texts and memories."""
+        from scipy.sparse import csr_matrix
+
+        assert batch.text_string is not None
+        own = self.vectors_of(batch.text_string)
+        mask = batch.memory_mask.cpu().numpy()
+        shares = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        if not mask.any():
+            return RocchioVectors(own, csr_matrix(own.shape), shares)
+        assert batch.memory_string is not None
+        memories = self.vectors_of(batch.memory_string)
+        row, column = mask.nonzero()
+        entries = (shares[mask], (row, batch.memory.cpu().numpy()[row, column]))
+        means = csr_matrix(entries, shape=(len(mask), memories.shape[0])) @ memories
+        return RocchioVectors(own, means, shares)
+
+    def _vectors_of_split(self, data: DataModule, name: str) -> tuple[RocchioVectors, NDArray[np.int64]]:
         """Vectors of the texts of a split, computed as for predictions, and their classes [n]."""
         from scipy.sparse import vstack
 
         split = data.split(name)
         batches = data.dataset(split, BatchContents(strings=True)).batches(BLOCK)
-        blocks = [self.network.vectors(batch) for batch in batches]
+        blocks = [self.expanded(batch) for batch in batches]
         vectors = RocchioVectors(
             vstack([block.own for block in blocks], "csr"),
             vstack([block.memories for block in blocks], "csr"),

@@ -12,18 +12,21 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import ClickBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
-from zoo.tasks.fitted import Fitted, FittedNetwork
+from datamodules.core.types import PlainDict
+from zoo.tasks.fitted import Fitted
 from zoo.tasks.retrieval.task import RetrievalTask
 
 DocumentsT = TypeVar("DocumentsT")
 
 
-class RankingNetwork(FittedNetwork, Generic[DocumentsT]):
-    """Scores documents for queries; both are strings."""
+class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
+    """Base of the models that are fitted to documents and score them for queries; both are strings."""
+
+    reads_strings = True
 
     @abstractmethod
-    def fit(self, documents: Sequence[str], seed: int) -> None:
-        """Fit the network to the documents of a collection."""
+    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
+        """Return the values that are fitted to the documents of a collection."""
 
     @abstractmethod
     def read(self, documents: Sequence[str]) -> DocumentsT:
@@ -33,22 +36,16 @@ class RankingNetwork(FittedNetwork, Generic[DocumentsT]):
     def scores(self, queries: Sequence[str], documents: DocumentsT) -> Tensor:
         """The scores of documents for queries: float32 [queries, documents]."""
 
+    @override
+    def finish(self, data: DataModule) -> None:
+        self.fitted = self.fit(data.split("train").judgements.documents.texts[:], data.seed)
+
+    @override
     def forward(self, batch: ClickBatch) -> Tensor:
         """The scores of a batch's documents for its queries: float32 [N, M]."""
         assert batch.query_string is not None
         assert batch.document_string is not None
         return self.scores(batch.query_string, self.read(batch.document_string)).to(batch.query.device)
-
-
-class FittedRanking(Fitted, RetrievalTask):
-    """Base of the models with a `RankingNetwork`."""
-
-    reads_strings = True
-    network: RankingNetwork[Any]
-
-    @override
-    def finish(self, data: DataModule) -> None:
-        self.network.fit(data.split("train").judgements.documents.texts[:], data.seed)
 
     @override
     def encode_collection(
@@ -56,9 +53,9 @@ class FittedRanking(Fitted, RetrievalTask):
     ) -> Any:
         # In a list, since a tensor would be summed over the processes, each of which reads all documents.
         texts = dataset.split.judgements.documents.texts
-        return [self.network.read([texts[int(row)] for row in dataset.documents])]
+        return [self.read([texts[int(row)] for row in dataset.documents])]
 
     @override
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
         assert batch.string is not None
-        return self.network.scores(batch.string, documents[0]).to(batch.row.device)
+        return self.scores(batch.string, documents[0]).to(batch.row.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,57 +14,60 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.core.types import PlainDict
+from datamodules.batch import MatchingBatch
 from datamodules.retrieval.base import Ranking
 from datamodules.retrieval.embedded.lucene import bm25
 from datamodules.text.tokenization import Lexicon, make_tokenizer
 from zoo.baselines.term_statistics import TermStatistics
 from zoo.layers.interactions import pair_logits
-from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 
 
-class ScoreNetwork(FittedNetwork):
-    """A score for each pair, and a threshold where pairs are classified."""
-
-    def __init__(self, num_outputs: int) -> None:
-        super().__init__()
-        self.num_outputs = num_outputs
-        self.fitted = {"threshold": 0.0}
-
-    def forward(self, batch: MatchingBatch) -> MatchingOutput:
-        """Score the pairs of a batch."""
-        score = self.score(batch).float().to(batch.first.device) - self.fitted["threshold"]
-        return MatchingOutput(pair_logits(score, self.num_outputs))
+class PairReference(Fitted, MatchingTask):
+    """Base of the reference scores; pairs are classified by the threshold that is best in training."""
 
     @abstractmethod
     def score(self, batch: MatchingBatch) -> Tensor:
         """Scores [P]; higher = matches better."""
 
-    def fit(self, seconds: Sequence[str]) -> None:
-        """Learn from the distinct second texts of the training pairs."""
+    @override
+    def forward(self, batch: MatchingBatch) -> MatchingOutput:
+        assert self.spec is not None
+        score = self.score(batch).float().to(batch.first.device) - self.fitted["threshold"]
+        return MatchingOutput(pair_logits(score, self.spec.num_outputs))
+
+    @override
+    def finish(self, data: DataModule) -> None:
+        self.fitted["threshold"] = 0.0
+        if data.spec.goal == "classification":
+            split = data.split("train")
+            batches = data.dataset(split, self.batch_contents("train")).batches(256)
+            scores = np.concatenate([self.score(batch).numpy() for batch in batches])
+            self.fitted["threshold"] = best_threshold(scores, split.pairs.target)
 
 
-class ConstantScore(ScoreNetwork):
-    """The same score for all pairs."""
+class RandomOrder(PairReference):
+    """The same score for all pairs: ties count as the mean over their orders, the expectation of a random order."""
 
     @override
     def score(self, batch: MatchingBatch) -> Tensor:
         return torch.zeros(len(batch.first))
 
 
-class RowScore(ScoreNetwork):
-    """Higher scores for earlier rows."""
+class FileOrder(PairReference):
+    """Earlier pairs of the table first: the apparent score of a constant where ties keep the order of the file."""
 
     @override
     def score(self, batch: MatchingBatch) -> Tensor:
         return -batch.row.double()
 
 
-class OverlapScore(ScoreNetwork):
+class WordOverlap(PairReference):
     """The share of the first text's distinct words that the second one has; 0 for a text without words."""
+
+    reads_strings = True
 
     @override
     def score(self, batch: MatchingBatch) -> Tensor:
@@ -86,16 +89,28 @@ def words_of(texts: Sequence[str]) -> list[set[str]]:
     return [{words[number] for number in text} for text in encoded]
 
 
-class BM25Score(ScoreNetwork):
-    """BM25 of the second text for the first as its query, by the formulas and the analyzer of the retrievers."""
+class PairBM25(PairReference):
+    """BM25 of the second text for the first as its query, by the formulas and the analyzer of the retrievers.
 
-    def __init__(self, num_outputs: int, ranking: Ranking) -> None:
-        super().__init__(num_outputs)
-        self.statistics = TermStatistics(ranking)
+    The statistics are those of the distinct second texts of the training pairs.
+    """
+
+    reads_strings = True
+
+    def __init__(self, k1: float = 1.2, b: float = 0.75, **shared: Any) -> None:
+        """Configure the ranking.
+
+        Args:
+            k1: saturation of the term frequency.
+            b: weight of the document length.
+        """
+        super().__init__(**shared)
+        self.statistics = TermStatistics(Ranking(k1=k1, b=b))
 
     @override
-    def fit(self, seconds: Sequence[str]) -> None:
-        self.fitted |= self.statistics.count(seconds)
+    def finish(self, data: DataModule) -> None:
+        self.fitted = self.statistics.count(data.split("train").pairs.second.texts[:])
+        super().finish(data)
 
     @override
     def score(self, batch: MatchingBatch) -> Tensor:
@@ -116,69 +131,6 @@ class BM25Score(ScoreNetwork):
             for i, j in zip(batch.first.tolist(), batch.second.tolist(), strict=True)
         ]
         return torch.tensor(scores, dtype=torch.float64)
-
-
-class PairReference(Fitted, MatchingTask):
-    """Base of the reference scores; pairs are classified by the threshold that is best in training."""
-
-    network: ScoreNetwork
-    network_type: ClassVar[type[ScoreNetwork]]
-
-    @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> ScoreNetwork:
-        return self.network_type(spec.num_outputs)
-
-    @override
-    def finish(self, data: DataModule) -> None:
-        split = data.split("train")
-        self.network.fit(split.pairs.second.texts[:])
-        if data.spec.goal == "classification":
-            batches = data.dataset(split, self.batch_contents("train")).batches(256)
-            scores = np.concatenate([self.network.score(batch).numpy() for batch in batches])
-            self.network.fitted["threshold"] = best_threshold(scores, split.pairs.target)
-
-
-class RandomOrder(PairReference):
-    """The same score for all pairs: ties count as the mean over their orders, the expectation of a random order."""
-
-    network_type = ConstantScore
-
-
-class FileOrder(PairReference):
-    """Earlier pairs of the table first: the apparent score of a constant where ties keep the order of the file."""
-
-    network_type = RowScore
-
-
-class WordOverlap(PairReference):
-    """The share of the first text's distinct words that the second one has."""
-
-    reads_strings = True
-    network_type = OverlapScore
-
-
-class PairBM25(PairReference):
-    """BM25 of the second text for the first as its query, with the statistics of the training's second texts."""
-
-    reads_strings = True
-
-    def __init__(self, k1: float = 1.2, b: float = 0.75, **shared: Any) -> None:
-        """Configure the ranking.
-
-        Args:
-            k1: saturation of the term frequency.
-            b: weight of the document length.
-        """
-        super().__init__(**shared)
-        self.ranking = Ranking(k1=k1, b=b)
-
-    @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> BM25Score:
-        return BM25Score(spec.num_outputs, self.ranking)
 
 
 def best_threshold(score: NDArray[np.floating], target: NDArray[np.floating]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,28 +12,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.batch import ClickSpec
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import AnalyzerName, Ranking
 from datamodules.retrieval.embedded.lucene import bm25, lm_dirichlet
-from zoo.baselines.fitted_ranking import FittedRanking, RankingNetwork
+from zoo.baselines.fitted_ranking import FittedRanking
 from zoo.baselines.term_statistics import TermStatistics
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 
-class TermNetwork(RankingNetwork["csr_matrix"]):
-    """Scores of documents: the sum, over a query's terms, of a contribution of the term and the document."""
+class TermRanking(FittedRanking["csr_matrix"]):
+    """Base of the rankings by the sum, over a query's terms, of a contribution of the term and the document."""
 
-    def __init__(self, ranking: Ranking) -> None:
-        super().__init__()
-        self.statistics = TermStatistics(ranking)
-        self.contribution = bm25 if ranking.similarity == "BM25" else lm_dirichlet
+    statistics: TermStatistics
+    #: of a term's weight, a length's weight and a number of occurrences.
+    contribution: Callable[[float, float, int], np.float32]
 
     @override
-    def fit(self, documents: Sequence[str], seed: int) -> None:
-        self.fitted = self.statistics.count(documents)
+    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
+        return self.statistics.count(documents)
 
     @override
     def read(self, documents: Sequence[str]) -> csr_matrix:
@@ -65,20 +63,10 @@ class TermNetwork(RankingNetwork["csr_matrix"]):
         return csr_matrix((pairs[:, 1], pairs[:, 0], offsets), shape=(len(texts), len(number)))
 
 
-class TermRanking(FittedRanking):
-    """Base of the rankings by the statistics of the collection."""
-
-    ranking: Ranking  #: the formula with its parameters.
-
-    @override
-    def build_network(
-        self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> TermNetwork:
-        return TermNetwork(self.ranking)
-
-
 class RetrievalBM25(TermRanking):
     """BM25 of a document's terms for a query."""
+
+    contribution = staticmethod(bm25)
 
     def __init__(
         self, k1: float = 1.2, b: float = 0.75, analyzer: AnalyzerName = "standard", **shared: Any
@@ -91,11 +79,13 @@ class RetrievalBM25(TermRanking):
             analyzer: splits texts into terms, see `Ranking`.
         """
         super().__init__(**shared)
-        self.ranking = Ranking("BM25", analyzer, k1=k1, b=b)
+        self.statistics = TermStatistics(Ranking("BM25", analyzer, k1=k1, b=b))
 
 
 class RetrievalULM(TermRanking):
     """Likelihood of a query in a document's unigram language model with Dirichlet smoothing."""
+
+    contribution = staticmethod(lm_dirichlet)
 
     def __init__(self, mu: float = 2000.0, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
         """Configure the ranking.
@@ -105,4 +95,4 @@ class RetrievalULM(TermRanking):
             analyzer: splits texts into terms, see `Ranking`.
         """
         super().__init__(**shared)
-        self.ranking = Ranking("LMDirichlet", analyzer, mu=mu)
+        self.statistics = TermStatistics(Ranking("LMDirichlet", analyzer, mu=mu))

@@ -14,13 +14,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch
+from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch
 from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict
-from zoo.baselines.fitted_ranking import FittedRanking, RankingNetwork
+from zoo.baselines.fitted_ranking import FittedRanking
 from zoo.layers.interactions import unit
 from zoo.tasks.base import check_sizes
-from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted
 from zoo.tasks.retrieval.task import RetrievalTask
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ def words_of(text: str) -> list[str]:
 
 
 class Counts:
-    """Numbers of occurrences of known words in texts: W entries of N texts."""
+    """Numbers of occurrences in texts of words, which are the rows of a vocabulary: W entries of N texts."""
 
-    def __init__(self, texts: Sequence[str], number: dict[str, int]) -> None:
+    def __init__(self, texts: Sequence[str], vocabulary: Sequence[str]) -> None:
+        number = {word: row for row, word in enumerate(vocabulary)}
         counts = [Counter(number[word] for word in words_of(text) if word in number) for text in texts]
         #: int64 [W] each: text, word; float32 [W]: count.
         self.text = torch.tensor([row for row, words in enumerate(counts) for _ in words], dtype=torch.long)
@@ -52,23 +53,28 @@ TOPIC_PRIOR, WORD_PRIOR = 0.01, 0.01
 SMOOTHING = 0.3
 
 
-class TopicNetwork(RankingNetwork[Tensor]):
-    """P(w | d) = sum over topics z of P(w | z) P(z | d), and its maximum a posteriori by EM."""
+class RetrievalPLSA(FittedRanking[Tensor]):
+    """Likelihood of a query given a document's topics (probabilistic latent semantic analysis).
 
-    def __init__(self, num_topics: int) -> None:
-        super().__init__()
+    P(w | d) = sum over topics z of P(w | z) P(z | d), and its maximum a posteriori by EM.
+    """
+
+    depends_on_seed = True
+
+    def __init__(self, num_topics: int = 500, **shared: Any) -> None:
+        """Configure the model.
+
+        Args:
+            num_topics: Z (the LSTM-RNN paper has 100 to 500, with similar results).
+        """
+        super().__init__(**shared)
+        check_sizes(num_topics=num_topics)
         self.num_topics = num_topics
-        self.fitted = {"words": [], "of_topic": torch.zeros(0, num_topics), "overall": torch.zeros(0)}
-
-    @property
-    def number(self) -> dict[str, int]:
-        """Word -> its row."""
-        return {word: row for row, word in enumerate(self.fitted["words"])}
 
     @override
-    def fit(self, documents: Sequence[str], seed: int) -> None:
+    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
         words = list(dict.fromkeys(word for text in documents for word in words_of(text)))
-        counts = Counts(documents, {word: row for row, word in enumerate(words)})
+        counts = Counts(documents, words)
         random = torch.Generator().manual_seed(seed)
         of_topic = torch.rand(len(words), self.num_topics, generator=random) + 0.5  # P(w | z)
         of_topic /= of_topic.sum(dim=0)
@@ -78,29 +84,23 @@ class TopicNetwork(RankingNetwork[Tensor]):
             share = _shares(counts, of_topic, of_text)
             of_topic = torch.zeros_like(of_topic).index_add_(0, counts.word, share) + WORD_PRIOR
             of_topic /= of_topic.sum(dim=0)
-            of_text = self._of_text(counts, share)
+            of_text = _topics_of_texts(counts, share)
         overall = torch.zeros(len(words)).index_add_(0, counts.word, counts.count)
-        self.fitted = {"words": words, "of_topic": of_topic, "overall": overall / overall.sum().clamp(min=1)}
-
-    def _of_text(self, counts: Counts, share: Tensor) -> Tensor:
-        """M step: P(z | d) [N, Z]."""
-        of_text = share.new_zeros(counts.texts, share.shape[1]).index_add_(0, counts.text, share)
-        of_text += TOPIC_PRIOR
-        return of_text / of_text.sum(dim=1, keepdim=True)
+        return {"words": words, "of_topic": of_topic, "overall": overall / overall.sum().clamp(min=1)}
 
     @override
     def read(self, documents: Sequence[str]) -> Tensor:
         """P(z | d) of any documents, for the learned P(w | z): float32 [documents, Z]."""
-        counts = Counts(documents, self.number)
+        counts = Counts(documents, self.fitted["words"])
         of_text = torch.full((counts.texts, self.num_topics), 1 / self.num_topics)
         for _ in range(ITERATIONS):
-            of_text = self._of_text(counts, _shares(counts, self.fitted["of_topic"], of_text))
+            of_text = _topics_of_texts(counts, _shares(counts, self.fitted["of_topic"], of_text))
         return of_text
 
     @override
     def scores(self, queries: Sequence[str], documents: Tensor) -> Tensor:
         """log P(q | d), smoothed with the collection's words: float32 [queries, documents]."""
-        counts = Counts(queries, self.number)
+        counts = Counts(queries, self.fitted["words"])
         words, row = torch.unique(counts.word, return_inverse=True)
         likelihood = (1 - SMOOTHING) * (self.fitted["of_topic"][words] @ documents.T)
         log = (
@@ -116,46 +116,59 @@ def _shares(counts: Counts, of_topic: Tensor, of_text: Tensor) -> Tensor:
     return joint * (counts.count / joint.sum(dim=1).clamp(min=1e-30)).unsqueeze(1)
 
 
-class RetrievalPLSA(FittedRanking):
-    """Likelihood of a query given a document's topics (probabilistic latent semantic analysis)."""
+def _topics_of_texts(counts: Counts, share: Tensor) -> Tensor:
+    """M step: P(z | d) [N, Z]."""
+    of_text = share.new_zeros(counts.texts, share.shape[1]).index_add_(0, counts.text, share)
+    of_text += TOPIC_PRIOR
+    return of_text / of_text.sum(dim=1, keepdim=True)
 
+
+class RetrievalDoc2Vec(Fitted, RetrievalTask):
+    """Cosine of paragraph vectors by gensim, kept as plain tensors; needs the extra `topics` (gensim)."""
+
+    reads_strings = True
     depends_on_seed = True
 
-    def __init__(self, num_topics: int = 500, **shared: Any) -> None:
-        """Configure the model.
+    def __init__(
+        self, vector_size: int = 100, window: int = 5, num_negatives: int = 5, epochs: int = 30, **shared: Any
+    ) -> None:
+        """Configure the model; the defaults are those of the LSTM-RNN paper.
 
         Args:
-            num_topics: Z (the LSTM-RNN paper has 100 to 500, with similar results).
+            vector_size: of texts and words.
+            window: words on each side that predict a word.
+            num_negatives: noise words per word.
+            epochs: of training, and of a text's inference.
         """
         super().__init__(**shared)
-        check_sizes(num_topics=num_topics)
-        self.num_topics = num_topics
+        check_sizes(vector_size=vector_size, window=window, epochs=epochs, num_negatives=num_negatives)
+        self.size = vector_size
+        self.gensim_options = {
+            "window": window,
+            # Share of occurrences above which a frequent word is dropped at random.
+            "sample": 1e-4,
+            "negative": num_negatives,
+            "epochs": epochs,
+        }
+        self._opened: Doc2Vec | None = None
 
     @override
-    def build_network(
-        self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> TopicNetwork:
-        return TopicNetwork(self.num_topics)
-
-
-class ParagraphNetwork(FittedNetwork):
-    """Paragraph vectors: a `gensim.models.Doc2Vec` with its size and options, kept as plain tensors."""
-
-    def __init__(self, size: int, **options: float) -> None:
-        super().__init__()
-        self.size, self.options = size, options
-        self._model: Doc2Vec | None = None
+    def check_data(self, data: DataModule) -> None:
+        super().check_data(data)
+        check_installed("gensim", "topics", "RetrievalDoc2Vec")
 
     def _new(self, seed: int) -> Doc2Vec:
         check_installed("gensim", "topics", "RetrievalDoc2Vec")
         from gensim.models import Doc2Vec
 
         # The results of several workers cannot be reproduced.
-        return Doc2Vec(vector_size=self.size, min_count=1, workers=1, seed=seed, **self.options)
+        return Doc2Vec(vector_size=self.size, min_count=1, workers=1, seed=seed, **self.gensim_options)
 
-    def fit(self, texts: Sequence[str], seed: int) -> None:
-        """Learn the words of texts."""
-        model = self._new(seed)
+    @override
+    def finish(self, data: DataModule) -> None:
+        judgements = data.split("train").judgements
+        texts = [*judgements.queries.texts, *judgements.documents.texts]
+        model = self._new(data.seed)
         from gensim.models.doc2vec import TaggedDocument
 
         corpus = [TaggedDocument(words_of(text), [row]) for row, text in enumerate(texts)]
@@ -168,19 +181,7 @@ class ParagraphNetwork(FittedNetwork):
             "vectors": torch.from_numpy(model.wv.vectors.copy()),
             "outputs": torch.from_numpy(model.syn1neg.copy()),
         }
-        self._model = None
-
-    def encode(self, texts: Sequence[str] | None) -> Tensor:
-        """Vectors of length 1 [n, size] of any texts, for the learned words; 0 for a text without any."""
-        assert texts is not None
-        if self._model is None:
-            self._model = self._open()
-        vectors = np.zeros((len(texts), self.size), np.float32)
-        for row, text in enumerate(texts):
-            words = [word for word in words_of(text) if word in self._model.wv.key_to_index]
-            if words:
-                vectors[row] = infer_vector(self._model, words)
-        return unit(torch.from_numpy(vectors))
+        self._opened = None
 
     def _open(self) -> Doc2Vec:
         model = self._new(0)
@@ -190,10 +191,32 @@ class ParagraphNetwork(FittedNetwork):
         model.syn1neg = self.fitted["outputs"].numpy().copy()
         return model
 
+    def encode(self, texts: Sequence[str] | None) -> Tensor:
+        """Vectors of length 1 [n, size] of any texts, for the learned words; 0 for a text without any."""
+        assert texts is not None
+        if self._opened is None:
+            self._opened = self._open()
+        vectors = np.zeros((len(texts), self.size), np.float32)
+        for row, text in enumerate(texts):
+            words = [word for word in words_of(text) if word in self._opened.wv.key_to_index]
+            if words:
+                vectors[row] = infer_vector(self._opened, words)
+        return unit(torch.from_numpy(vectors))
+
+    @override
     def forward(self, batch: ClickBatch) -> Tensor:
         """The cosine of a batch's queries and documents: float32 [N, M]."""
         score = self.encode(batch.query_string) @ self.encode(batch.document_string).T
         return score.to(batch.query.device)
+
+    @property
+    @override
+    def vector_size(self) -> int:
+        return self.size
+
+    @override
+    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
+        return self.encode(batch.string).to(batch.row.device)
 
 
 def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:
@@ -217,58 +240,3 @@ def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:
             doctags_lockf=np.ones(1, np.float32),
         )
     return vector
-
-
-class RetrievalDoc2Vec(Fitted, RetrievalTask):
-    """Cosine of paragraph vectors; needs the extra `topics` (gensim)."""
-
-    reads_strings = True
-    depends_on_seed = True
-    network: ParagraphNetwork
-
-    def __init__(
-        self, vector_size: int = 100, window: int = 5, num_negatives: int = 5, epochs: int = 30, **shared: Any
-    ) -> None:
-        """Configure the model; the defaults are those of the LSTM-RNN paper.
-
-        Args:
-            vector_size: of texts and words.
-            window: words on each side that predict a word.
-            num_negatives: noise words per word.
-            epochs: of training, and of a text's inference.
-        """
-        super().__init__(**shared)
-        check_sizes(vector_size=vector_size, window=window, epochs=epochs, num_negatives=num_negatives)
-        self.size = vector_size
-        self.gensim_options = {
-            "window": window,
-            # Share of occurrences above which a frequent word is dropped at random.
-            "sample": 1e-4,
-            "negative": num_negatives,
-            "epochs": epochs,
-        }
-
-    @override
-    def check_data(self, data: DataModule) -> None:
-        super().check_data(data)
-        check_installed("gensim", "topics", "RetrievalDoc2Vec")
-
-    @override
-    def build_network(
-        self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> ParagraphNetwork:
-        return ParagraphNetwork(self.size, **self.gensim_options)
-
-    @override
-    def finish(self, data: DataModule) -> None:
-        judgements = data.split("train").judgements
-        self.network.fit([*judgements.queries.texts, *judgements.documents.texts], data.seed)
-
-    @property
-    @override
-    def vector_size(self) -> int:
-        return self.size
-
-    @override
-    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
-        return self.network.encode(batch.string).to(batch.row.device)

@@ -21,10 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError, check_installed
-from datamodules.core.types import PlainDict
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
@@ -32,7 +31,7 @@ from zoo.baselines.bag_of_words import BLOCK
 from zoo.tasks.base import check_choice, check_positive, check_sizes
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
-from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted
 
 Expand: TypeAlias = Literal["none", "join", "separate"]
 
@@ -43,45 +42,6 @@ class Corpus(NamedTuple):
     words: NDArray[np.int32]  #: [all words]: vocabulary ids; the texts one after the other.
     offsets: NDArray[np.int64]  #: [n + 1]: text i is `words[offsets[i]:offsets[i + 1]]`.
     labels: NDArray[np.int64]  #: [n]: classes; -1 for memories, whose labels are not read.
-
-
-class AverageNetwork(FittedNetwork):
-    """Means of word vectors, and distances from the classes' planes."""
-
-    def __init__(self, expand: Expand) -> None:
-        super().__init__()
-        self.expand = expand
-
-    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify; a memory's weight is its share of the words of the mean that it belongs to."""
-        vectors, shares = self.vectors(batch)
-        weight, bias = (self.fitted[name].to(vectors.device) for name in ("weight", "bias"))
-        with torch.autocast(vectors.device.type, enabled=False):  # scores are float32 whatever the precision
-            distance = vectors @ weight.T + bias
-        if distance.shape[1] == 1:
-            distance = torch.cat([-distance, distance], dim=1)
-        return ClassificationOutput(distance, shares)
-
-    def vectors(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
-        """Vectors of texts, float32 [B, d], or [B, 2 d] with `separate`; and the memories' shares, float32 [B, K].
-
-        A mean without known words is 0.
-        """
-        word = batch.word.to("cpu")
-        vectors = self.fitted["vectors"][word].to(batch.word.device)  # [U, d], 0 where not known
-        is_known = self.fitted["known"][word].to(batch.word.device)
-        text, text_words = _sums(batch.text, vectors, is_known)  # [B, d], [B]
-        memories, words = torch.zeros_like(text), torch.zeros_like(batch.memory_score)  # [B, d], [B, K]
-        if self.expand != "none" and len(batch.memory_text):
-            sums, counts = _sums(batch.memory_text, vectors, is_known)
-            words = counts[batch.memory] * batch.memory_mask
-            memories = (sums[batch.memory] * batch.memory_mask.unsqueeze(2)).sum(dim=1)
-        memory_words = words.sum(dim=1)
-        if self.expand == "separate":
-            means = [_per_word(text, text_words), _per_word(memories, memory_words)]
-            return torch.cat(means, dim=1), _per_word(words, memory_words)
-        all_words = text_words + memory_words
-        return _per_word(text + memories, all_words), _per_word(words, all_words)
 
 
 def _per_word(sums: Tensor, words: Tensor) -> Tensor:
@@ -100,7 +60,6 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
 
     depends_on_seed = True
     without_memory = "--model.expand none"
-    network: AverageNetwork
 
     def __init__(
         self,
@@ -136,12 +95,6 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
         """Word vectors [vocabulary, d]; those of words that the corpus lacks are not used."""
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> AverageNetwork:
-        return AverageNetwork(self.expand)
-
-    @override
     def finish(self, data: TextRowsDataModule[Any]) -> None:
         from sklearn.svm import LinearSVC
 
@@ -152,17 +105,49 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
             raise InputError(f"{split.rows.source}: no text has a word of the vocabulary")
         vectors = self.learn_vectors(corpus, vocabulary, seed=data.seed)
         known = np.bincount(corpus.words, minlength=len(vocabulary)) > 0
-        self.network.fitted = {
+        self.fitted = {
             "vectors": torch.from_numpy(vectors * known[:, None]),
             "known": torch.from_numpy(known),
         }
-        blocks = [self.network.vectors(batch)[0] for batch in data.dataset(split).batches(BLOCK)]
+        blocks = [self.vectors(batch)[0] for batch in data.dataset(split).batches(BLOCK)]
         machine = LinearSVC(random_state=0, C=self.c, dual=False).fit(torch.cat(blocks).numpy(), labels)
-        self.network.fitted |= {
+        self.fitted |= {
             # Rows one after the other, as in a file: a product rounds in the order of the memory.
             "weight": torch.from_numpy(np.ascontiguousarray(machine.coef_, np.float32)),
             "bias": torch.from_numpy(machine.intercept_).float(),
         }
+
+    @override
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        """Classify; a memory's weight is its share of the words of the mean that it belongs to."""
+        vectors, shares = self.vectors(batch)
+        weight, bias = (self.fitted[name].to(vectors.device) for name in ("weight", "bias"))
+        with torch.autocast(vectors.device.type, enabled=False):  # scores are float32 whatever the precision
+            distance = vectors @ weight.T + bias
+        if distance.shape[1] == 1:
+            distance = torch.cat([-distance, distance], dim=1)
+        return ClassificationOutput(distance, shares)
+
+    def vectors(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
+        """Vectors of texts, float32 [B, d], or [B, 2 d] with `separate`; and the memories' shares, float32 [B, K].
+
+        A mean without known words is 0.
+        """
+        word = batch.word.to("cpu")
+        vectors = self.fitted["vectors"][word].to(batch.word.device)  # [U, d], 0 where not known
+        is_known = self.fitted["known"][word].to(batch.word.device)
+        text, text_words = _sums(batch.text, vectors, is_known)  # [B, d], [B]
+        memories, words = torch.zeros_like(text), torch.zeros_like(batch.memory_score)  # [B, d], [B, K]
+        if self.expand != "none" and len(batch.memory_text):
+            sums, counts = _sums(batch.memory_text, vectors, is_known)
+            words = counts[batch.memory] * batch.memory_mask
+            memories = (sums[batch.memory] * batch.memory_mask.unsqueeze(2)).sum(dim=1)
+        memory_words = words.sum(dim=1)
+        if self.expand == "separate":
+            means = [_per_word(text, text_words), _per_word(memories, memory_words)]
+            return torch.cat(means, dim=1), _per_word(words, memory_words)
+        all_words = text_words + memory_words
+        return _per_word(text + memories, all_words), _per_word(words, all_words)
 
 
 class SkipGram(WordAverages):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from inspect import signature
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.core.errors import InputError
@@ -17,26 +17,46 @@ from zoo.tasks.base import Task
 from zoo.tasks.model import DataT
 
 
-class FittedNetwork(nn.Module):
-    """Keeps fitted values: plain values and tensors, by name."""
+class FittedValues(nn.Module):
+    """The network of a fitted model: plain values and tensors, by name."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fitted: PlainDict = {}
+        self.values: PlainDict = {}
 
     def get_extra_state(self) -> PlainDict:
         """The fitted values, for the state dict."""
-        return self.fitted
+        return self.values
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the fitted values of a state dict."""
-        self.fitted = state
+        self.values = state
 
 
 class Fitted(Task[DataT]):
-    """A model that `finish` fits to the training rows, without any epoch; precedes the task among a model's bases."""
+    """A model that `finish` fits to the training rows, without any epoch; precedes the task among a model's bases.
+
+    `finish` sets `fitted`, from which `forward` computes the outputs. A model whose fitted parts are modules overrides
+    `build_network` and keeps the `forward` of all models.
+    """
 
     depends_on_seed: ClassVar[bool] = False
+
+    @override
+    def build_network(
+        self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> nn.Module:
+        return FittedValues()
+
+    @property
+    def fitted(self) -> PlainDict:
+        """The fitted values by name; raises an `InputError` before there are any."""
+        values: PlainDict = self.built_network.values
+        return values
+
+    @fitted.setter
+    def fitted(self, values: PlainDict) -> None:
+        self.network.values = values
 
     @property
     @override

@@ -88,9 +88,14 @@ class Model(LightningModule, Generic[DataT]):
 
     @override
     def forward(self, batch: Any) -> Any:
+        return self.built_network(batch)
+
+    @property
+    def built_network(self) -> Any:
+        """The network; raises an `InputError` if the model is neither trained nor restored."""
         if self.network is None:
             raise InputError("the model has no weights yet: train it, or load a trained one with zoo.load")
-        return self.network(batch)
+        return self.network
 
     def _build(self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None) -> None:
         self.spec = spec

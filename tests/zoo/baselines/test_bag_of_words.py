@@ -117,7 +117,7 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
     model = BOWRocchio()
     model._build(data.spec, None, None)
     model.finish(data)
-    chosen = model.network.fitted["memory_weight"]
+    chosen = model.fitted["memory_weight"]
     assert chosen in WEIGHTS
     assert chosen > 0
     batch = data.dataset(data.split("validation"), STRINGS).__getitems__(range(20))

@@ -47,7 +47,7 @@ def fit(model: Any, data: Any) -> Any:
 def vectors_of(model: Any, data: Any, name: str) -> Tensor:
     """The vectors of the texts of a split."""
     batches = data.dataset(data.split(name)).batches(16)
-    return torch.cat([model.network.vectors(batch)[0] for batch in batches])
+    return torch.cat([model.vectors(batch)[0] for batch in batches])
 
 
 # --- means ---
@@ -57,33 +57,31 @@ def plain_words(model: Any, batch: Any, row: int) -> list[Tensor]:
     """The known words of a text and of each of its memories."""
     texts = [batch.text[row], *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
     words = [batch.word[each[each != 0]] for each in texts]
-    return [each[model.network.fitted["known"][each]] for each in words]
+    return [each[model.fitted["known"][each]] for each in words]
 
 
 def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
     model, batch = fit(SkipGram(word_size=6, expand="join"), adapter.data), adapter.batch
-    vectors, shares = model.network.vectors(batch)
-    assert torch.equal(shares, model.network(batch).memory_weight)
+    vectors, shares = model.vectors(batch)
+    assert torch.equal(shares, model(batch).memory_weight)
     for row, mask in enumerate(batch.memory_mask):
         words = plain_words(model, batch, row)
-        torch.testing.assert_close(
-            vectors[row], model.network.fitted["vectors"][torch.cat(words)].mean(dim=0)
-        )
+        torch.testing.assert_close(vectors[row], model.fitted["vectors"][torch.cat(words)].mean(dim=0))
         counts = torch.tensor([len(each) for each in words])
         torch.testing.assert_close(shares[row][mask], counts[1:] / counts.sum())
-    assert not model.network.fitted["known"][:2].any()  # padding, the unknown word
+    assert not model.fitted["known"][:2].any()  # padding, the unknown word
 
 
 def test_separate_means_have_their_own_weights(adapter: Classification) -> None:
     model, batch = fit(PTE(word_size=6, epochs=20, expand="separate"), adapter.data), adapter.batch
-    vectors, shares = model.network.vectors(batch)
+    vectors, shares = model.vectors(batch)
     assert not batch.memory_mask[0].any()
     for row, mask in enumerate(batch.memory_mask):
         text, *memories = plain_words(model, batch, row)
-        own = model.network.fitted["vectors"][text].mean(dim=0)
+        own = model.fitted["vectors"][text].mean(dim=0)
         read = torch.zeros(6)
         if memories:
-            read = model.network.fitted["vectors"][torch.cat(memories)].mean(dim=0)
+            read = model.fitted["vectors"][torch.cat(memories)].mean(dim=0)
         torch.testing.assert_close(vectors[row], torch.cat([own, read]))
         counts = torch.tensor([len(each) for each in memories])
         torch.testing.assert_close(shares[row][mask], counts / counts.sum())
@@ -93,7 +91,7 @@ def test_separate_means_have_their_own_weights(adapter: Classification) -> None:
     )
     assert machine.coef_.shape == (3, 12)
     expected = torch.from_numpy(machine.decision_function(vectors.numpy())).float()
-    torch.testing.assert_close(model.network(batch).logits, expected)
+    torch.testing.assert_close(model(batch).logits, expected)
 
 
 def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None:
@@ -144,7 +142,7 @@ def test_the_seed_decides(adapter: Classification) -> None:
     for model in (SkipGram, LINE, PTE):
         fits = []
         for adapter.data.seed in (1, 1, 2):
-            fits.append(fit(model(word_size=5, epochs=3), adapter.data).network.fitted)
+            fits.append(fit(model(word_size=5, epochs=3), adapter.data).fitted)
         for name in ("vectors", "weight"):
             assert torch.equal(fits[0][name], fits[1][name])
         assert not torch.equal(fits[0]["vectors"], fits[2]["vectors"])
@@ -160,7 +158,7 @@ def test_skip_gram_is_gensims(adapter: Classification) -> None:
     reference = Word2Vec(texts, sg=1, vector_size=6, window=3, epochs=4, min_count=1, workers=1, seed=0)
     number = {word: i for i, word in enumerate(adapter.data.words.vocabulary.words)}
     for word in reference.wv.index_to_key:
-        vector = model.network.fitted["vectors"][number[word]].numpy()
+        vector = model.fitted["vectors"][number[word]].numpy()
         np.testing.assert_array_equal(vector, reference.wv[word])
 
 
