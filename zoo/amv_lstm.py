@@ -24,7 +24,6 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from zoo.layers.encoders import TransformerTokens, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
 from zoo.layers.lstm import AllStatesLSTM
@@ -32,6 +31,7 @@ from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 
 Attention: TypeAlias = Literal["none", "question", "answer", "both"]
 AttentionScale: TypeAlias = Literal["paper", "length"]
@@ -283,17 +283,17 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         self.overlap, self.dropout = overlap, dropout
 
     @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> AMVLSTMNetwork:
+    def build_network(self, given: Given[MatchingSpec]) -> AMVLSTMNetwork:
         words: WordEncoder | TransformerTokens
         if self.transformer is not None:
-            words = TransformerTokens(self.transformer, config=transformer_config, lora_rank=self.lora_rank)
+            words = TransformerTokens(
+                self.transformer, config=given.transformer_config, lora_rank=self.lora_rank
+            )
         else:
-            words = self.make_words(spec, word_vectors)
+            words = self.make_words(given)
         return AMVLSTMNetwork(
             words,
-            spec,
+            given.spec,
             self.attention,
             self.attention_scale,
             Interactions(self.similarity, self.interaction, self.hidden_size, self.slices),

@@ -15,6 +15,7 @@ batch, d the size of all vectors, H hops, C classes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -24,7 +25,6 @@ from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import TextDropout
@@ -34,6 +34,7 @@ from zoo.tasks.classification.metrics import AttentionScores, ClassificationScor
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
+from zoo.tasks.model import Given
 
 ReadKind: TypeAlias = Literal["soft", "hard"]
 
@@ -222,12 +223,12 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         return None
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> MemoryNetwork:
+    def build_network(self, given: Given[ClassificationSpec]) -> MemoryNetwork:
+        spec = given.spec
+
         def make_bag(bigrams: int = 0) -> TextBag:
-            vectors = None if word_vectors is None else word_vectors.clone()
-            return TextBag(self.make_words(spec, vectors), bigrams, self.dropout)
+            vectors = None if given.word_vectors is None else given.word_vectors.clone()
+            return TextBag(self.make_words(replace(given, word_vectors=vectors)), bigrams, self.dropout)
 
         text = make_bag(self.bigrams)
         memory = output = label = expand = None

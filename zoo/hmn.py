@@ -25,11 +25,11 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
-from datamodules.core.types import PlainDict
 from zoo.layers.gru import AllStatesGRU
 from zoo.tasks.base import check_choice, check_not_negative, check_sizes
 from zoo.tasks.dialogue.outputs import DialogueOutput, Pointer
 from zoo.tasks.dialogue.task import DialogueTask, Readout
+from zoo.tasks.model import Given
 
 #: Standard deviation of the initial vectors, and of those of unknown words.
 DEVIATION = 0.1
@@ -298,10 +298,10 @@ class MemNN(DialogueTask):
         self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
 
     @override
-    def build_network(
-        self, spec: DialogueSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> HMNNetwork:
-        sentences = SentenceMemory(spec, self.word_size, self.hops, self.temporal_encoding, self.word_dropout)
+    def build_network(self, given: Given[DialogueSpec]) -> HMNNetwork:
+        sentences = SentenceMemory(
+            given.spec, self.word_size, self.hops, self.temporal_encoding, self.word_dropout
+        )
         return HMNNetwork(sentences, self.make_word_memory())
 
     def make_word_memory(self) -> WordMemory | None:

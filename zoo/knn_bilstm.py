@@ -28,6 +28,7 @@ from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.encoded_memory import ReadsEncodedMemory
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.encoders import ReadsSpelling
+from zoo.tasks.model import Given
 from zoo.training.checkpoints import Start
 from zoo.training.warm_start import describe_rows, shared_rows
 
@@ -241,22 +242,22 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> KNNNetwork:
-        if "label" in FEATURES[self.features] and not spec.memory_labels:
+    def build_network(self, given: Given[ClassificationSpec]) -> KNNNetwork:
+        if "label" in FEATURES[self.features] and not given.spec.memory_labels:
             raise InputError(
                 f"model.features={self.features} reads the memories' labels, but they have none; use M3 or M6, or give"
                 " --data.memory_label_column"
             )
         encoder: BiLSTMEncoder | TransformerEncoder
         if self.transformer is not None:
-            encoder = TransformerEncoder(self.transformer, self.pooling, transformer_config, self.lora_rank)
+            encoder = TransformerEncoder(
+                self.transformer, self.pooling, given.transformer_config, self.lora_rank
+            )
         else:
-            encoder = BiLSTMEncoder(self.make_words(spec, word_vectors), self.hidden_size, self.dropout)
+            encoder = BiLSTMEncoder(self.make_words(given), self.hidden_size, self.dropout)
         return KNNNetwork(
             encoder,
-            spec,
+            given.spec,
             self.features,
             self.num_perspectives,
             self.attention,

@@ -102,8 +102,8 @@ class MeanNetwork(nn.Module):
 class MeanOfWords(ReadsWordVectors):
     task, spec_type, predictor_type, shown = "rating", RatingSpec, RatingPredictor, ("r2",)
 
-    def build_network(self, spec: RatingSpec, word_vectors: Tensor | None, config: Any) -> nn.Module:
-        return MeanNetwork(self.make_words(spec, word_vectors))
+    def build_network(self, given: Any) -> nn.Module:
+        return MeanNetwork(self.make_words(given))
 
     def new_scores(self) -> R2:
         return R2(["error", "variance"], parts=2**30)  # exact on any number of processes

@@ -7,17 +7,17 @@ import sys
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from zoo.cli import main
 from zoo.layers.bags import TextBag
 from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
+from zoo.tasks.model import Given
 
 
 class SoftVoteNetwork(nn.Module):
@@ -71,12 +71,11 @@ class SoftVote(ReadsWordVectors, ClassificationTask):
             raise InputError(f"model.sharpness={sharpness}: must be more than 0")
         self.sharpness, self.dropout = sharpness, dropout
 
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> nn.Module:
+    def build_network(self, given: Given[ClassificationSpec]) -> nn.Module:
+        spec = given.spec
         if spec.memory_labels and spec.memory_labels != spec.labels:
             raise InputError("SoftVote: the memories must have the labels of the texts")
-        bag = TextBag(self.make_words(spec, word_vectors), dropout=self.dropout)
+        bag = TextBag(self.make_words(given), dropout=self.dropout)
         return SoftVoteNetwork(bag, spec, self.sharpness)
 
 

@@ -37,6 +37,7 @@ from datamodules.matching.datamodule import MatchingDataModule
 from tests.benchmarks.timing import alternate, parser, zipf
 from zoo.layers.row_adam import RowTable, update_by_rows
 from zoo.registry import model_class
+from zoo.tasks.model import Given
 
 LISTS, VOCABULARY, FIRST, SECOND, QUESTIONS, CANDIDATES = 64, 30_000, 10, 40, 640, 6
 
@@ -124,7 +125,7 @@ def zoo_step(
     model: Any = model_class(model_name)(**options)
     spec = model.spec = data.spec._replace(num_words=VOCABULARY)
     # Given vectors are fixed, drawn ones are trained.
-    network = model.build_network(spec, None if train_words else torch.randn(VOCABULARY, 300), None)
+    network = model.build_network(Given(spec, None if train_words else torch.randn(VOCABULARY, 300)))
     if update == "by rows" and not _row_tables(network):
         return None
     train = _updates(network, update)

@@ -39,6 +39,7 @@ from tests.dialogues import MadeUp, write_published
 from zoo import HMN, LSTMRNN, ExpaNet, KNNBiLSTM
 from zoo.layers.gru import AllStatesGRU
 from zoo.layers.row_adam import RowTable, update_by_rows
+from zoo.tasks.model import Given
 
 
 class Contender(NamedTuple):
@@ -118,7 +119,7 @@ def spec_of(words: int, chars: int, k: int) -> ClassificationSpec:
 def knn_bilstm(folder: Path, steps: int) -> None:
     """M7 with 5 neighbours of 20 to 60 words."""
     network: Any = KNNBiLSTM(features="M7").build_network(
-        spec_of(30_000, 60, 5), torch.randn(30_000, 300), None
+        Given(spec_of(30_000, 60, 5), torch.randn(30_000, 300))
     )
     plain = copy.deepcopy(network)
     race(
@@ -165,7 +166,7 @@ def plain_knn(network: Any, batch: ClassificationBatch) -> Tensor:
 
 def expanet(folder: Path, steps: int) -> None:
     """H = 3, 20 titles of 15 words, 30,000 words."""
-    network: Any = ExpaNet(hops=3, word_size=100).build_network(spec_of(30_000, 0, 20), None, None)
+    network: Any = ExpaNet(hops=3, word_size=100).build_network(Given(spec_of(30_000, 0, 20)))
     contenders = {}
     for name, fused in (("plain, dense Adam", False), ("plain, fused dense Adam", True)):
         plain = PlainExpaNet(network)
@@ -267,7 +268,7 @@ def hmn(folder: Path, steps: int) -> None:
     def model(gru: type[AllStatesGRU]) -> Contender:
         torch.manual_seed(0)
         made: Any = HMN(word_dropout=0)
-        made._build(data.spec, None, None)
+        made._build(Given(data.spec))
         made.network.word_memory.gru.__class__ = gru
         return contender(made, lambda batch: made.loss_terms(made(batch), batch).mean())
 
@@ -307,7 +308,7 @@ def lstm_rnn(folder: Path, steps: int) -> None:
     for name in ("zoo", "plain"):
         torch.manual_seed(0)
         model: Any = LSTMRNN(hidden_size=96, tied=False, word_dropout=0.0)
-        model._build(data.spec, None, None)
+        model._build(Given(data.spec))
         score = plain_scores(model) if name == "plain" else model.network
         contenders[name] = contender(
             model.train(), lambda b, model=model, score=score: model.loss_terms(score(b), b).mean()

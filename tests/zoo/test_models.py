@@ -23,6 +23,7 @@ from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
+from zoo.tasks.model import Given
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ def models(adapters: Any, runs: Any) -> Any:
         if case.name in FITTED:
             return zoo.load(runs(case).saved).model
         model = new_model(case)
-        model._build(adapters(case.kind).data.spec, None, None)
+        model._build(Given(adapters(case.kind).data.spec))
         # Weights that start at zero (attention, gates) would hide their inputs.
         with torch.no_grad():
             for weight in model.parameters():

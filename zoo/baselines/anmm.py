@@ -14,13 +14,13 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.lightning import OptimizerCallable
-from datamodules.core.types import PlainDict
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 
 #: Cosines from here on are matches of equal words, which have a range of their own.
 EXACT = 1 - 1e-5
@@ -87,8 +87,6 @@ class ANMM(ReadsWordVectors, MatchingTask):
         self.num_bins, self.num_weights = num_bins, num_weights
 
     @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> ANMMNetwork:
-        words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
-        return ANMMNetwork(words, spec, self.num_bins, self.num_weights, bias)
+    def build_network(self, given: Given[MatchingSpec]) -> ANMMNetwork:
+        words, bias = self.make_words(given), self.has_bias(given.spec)
+        return ANMMNetwork(words, given.spec, self.num_bins, self.num_weights, bias)

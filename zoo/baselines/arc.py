@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.core.types import PlainDict
 from zoo.baselines.convolution import (
     FeatureClassifier,
     WordConvolution,
@@ -34,6 +33,7 @@ from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 
 
 class SentenceConvolution(nn.Module):
@@ -148,14 +148,12 @@ class ARCI(ReadsWordVectors, MatchingTask):
         self.filters, self.window, self.hidden_size, self.dropout = filters, window, hidden_size, dropout
 
     @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> ARCINetwork:
-        words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
+    def build_network(self, given: Given[MatchingSpec]) -> ARCINetwork:
+        words, bias = self.make_words(given), self.has_bias(given.spec)
         sizes = words.size, self.filters, self.window
         first, second = SentenceConvolution(*sizes), SentenceConvolution(*sizes)
         size = 2 * first.size
-        classifier = FeatureClassifier(size, self.hidden_size, spec.num_outputs, self.dropout, bias)
+        classifier = FeatureClassifier(size, self.hidden_size, given.spec.num_outputs, self.dropout, bias)
         return ARCINetwork(words, first, second, classifier)
 
 
@@ -186,16 +184,14 @@ class ARCII(ReadsWordVectors, MatchingTask):
         self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> ARCIINetwork:
+    def build_network(self, given: Given[MatchingSpec]) -> ARCIINetwork:
         return ARCIINetwork(
-            self.make_words(spec, word_vectors),
+            self.make_words(given),
             self.filters,
             self.window,
             self.grid,
             self.hidden_size,
             self.dropout,
-            spec.num_outputs,
-            bias=self.has_bias(spec),
+            given.spec.num_outputs,
+            bias=self.has_bias(given.spec),
         )

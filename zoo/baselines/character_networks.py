@@ -21,13 +21,13 @@ from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.convolution import convolve, pool_neighbors
 from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.layers.lstm import LastStateLSTM
 from zoo.tasks.base import check_sizes
+from zoo.tasks.model import Given
 from zoo.training.warm_start import numbered
 
 #: Table 1 of CharCNN: window of each convolution, and of the max pooling after it (1 = none).
@@ -119,10 +119,8 @@ class CharCNN(CharactersOnly):
         return super().row_names(name, weight, data)
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> CharCNNNetwork:
-        return CharCNNNetwork(spec, self.length, self.filters, self.hidden_size, self.dropout)
+    def build_network(self, given: Given[ClassificationSpec]) -> CharCNNNetwork:
+        return CharCNNNetwork(given.spec, self.length, self.filters, self.hidden_size, self.dropout)
 
 
 #: Size of a character's vector in CharCRNN.
@@ -179,10 +177,8 @@ class CharCRNN(CharactersOnly):
         self.windows, self.filters, self.hidden_size, self.dropout = windows, filters, hidden_size, dropout
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> CharCRNNNetwork:
-        return CharCRNNNetwork(spec, self.windows, self.filters, self.hidden_size, self.dropout)
+    def build_network(self, given: Given[ClassificationSpec]) -> CharCRNNNetwork:
+        return CharCRNNNetwork(given.spec, self.windows, self.filters, self.hidden_size, self.dropout)
 
 
 #: Size of a character's vector in VDCNN.
@@ -291,7 +287,5 @@ class VDCNN(CharactersOnly):
         self.depth, self.filters, self.hidden_size = depth, filters, hidden_size
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> VDCNNNetwork:
-        return VDCNNNetwork(spec, self.depth, self.filters, self.hidden_size)
+    def build_network(self, given: Given[ClassificationSpec]) -> VDCNNNetwork:
+        return VDCNNNetwork(given.spec, self.depth, self.filters, self.hidden_size)

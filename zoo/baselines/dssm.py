@@ -23,7 +23,6 @@ from typing_extensions import override
 
 from datamodules.batch import ClickSpec, MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from datamodules.matching.datamodule import MatchingDataModule
 from datamodules.state import DataState
 from datamodules.text.tokenization import WORD_TOKENIZERS
@@ -33,6 +32,7 @@ from zoo.layers.interactions import PairCosine, unit
 from zoo.tasks.base import check_sizes
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 from zoo.training.warm_start import numbered
 
@@ -148,9 +148,8 @@ class TrigramMatcher(MatchingTask):
         return super().row_names(name, weight, data)
 
     @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> CosineNetwork:
+    def build_network(self, given: Given[MatchingSpec]) -> CosineNetwork:
+        spec = given.spec
         out = PairCosine(FIRST_SCALE, spec.num_outputs, self.has_bias(spec))
         return CosineNetwork(self.make_tower(spec), out)
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.core.types import PlainDict
 from zoo.baselines.convolution import FeatureClassifier, convolve, pool_grid, zero_outside
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, word_pair_mask
@@ -26,6 +25,7 @@ from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 
 Similarity: TypeAlias = Literal["cosine", "dot", "indicator"]
 
@@ -109,17 +109,15 @@ class MatchPyramid(ReadsWordVectors, MatchingTask):
         self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> MatchPyramidNetwork:
+    def build_network(self, given: Given[MatchingSpec]) -> MatchPyramidNetwork:
         return MatchPyramidNetwork(
-            None if self.similarity == "indicator" else self.make_words(spec, word_vectors),
-            spec,
+            None if self.similarity == "indicator" else self.make_words(given),
+            given.spec,
             self.similarity,
             self.filters,
             self.kernel,
             self.grid,
             self.hidden_size,
             self.dropout,
-            bias=self.has_bias(spec),
+            bias=self.has_bias(given.spec),
         )

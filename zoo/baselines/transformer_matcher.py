@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.lightning import OptimizerCallable
-from datamodules.core.types import PlainDict
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text.tokenization import TransformersTokenizer
 from zoo.layers.encoders import TransformerEncoder
@@ -25,6 +24,7 @@ from zoo.tasks.base import check_choice
 from zoo.tasks.encoders import ReadsTransformer
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 
 Mode: TypeAlias = Literal["cross", "bi"]
 
@@ -122,14 +122,17 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         return sum(lengths.values()), " + ".join(f"data.{name}" for name in lengths)
 
     @override
-    def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> CrossEncoder | BiEncoder:
+    def build_network(self, given: Given[MatchingSpec]) -> CrossEncoder | BiEncoder:
+        spec = given.spec
         prefix = 0  # a checkpoint has the transformer's configuration, and the prefix among its weights
-        if transformer_config is None:
+        if given.transformer_config is None:
             prefix = len(TransformersTokenizer(self.transformer, lowercase=False).prefix)
         encoder = TransformerEncoder(
-            self.transformer, self.pooling, transformer_config, self.lora_rank, has_dense=self.mode == "bi"
+            self.transformer,
+            self.pooling,
+            given.transformer_config,
+            self.lora_rank,
+            has_dense=self.mode == "bi",
         )
         bias = self.has_bias(spec)
         if self.mode == "bi":

@@ -20,7 +20,6 @@ from typing_extensions import override
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
-from datamodules.core.types import PlainDict
 from zoo.baselines.convolution import WordConvolution
 from zoo.baselines.text_only import TextNetwork, TextOnly
 from zoo.layers.bags import TextBag
@@ -28,6 +27,7 @@ from zoo.layers.encoders import WordEncoder
 from zoo.layers.gru import AllStatesGRU
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
+from zoo.tasks.model import Given
 
 
 class CNNNetwork(TextNetwork):
@@ -70,11 +70,9 @@ class TextCNN(ReadsWordVectors, TextOnly):
         self.windows, self.filters, self.dropout = windows, filters, dropout
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> CNNNetwork:
-        words = self.make_words(spec, word_vectors)
-        return CNNNetwork(words, self.windows, self.filters, self.dropout, len(spec.labels))
+    def build_network(self, given: Given[ClassificationSpec]) -> CNNNetwork:
+        words = self.make_words(given)
+        return CNNNetwork(words, self.windows, self.filters, self.dropout, len(given.spec.labels))
 
 
 class GRUNetwork(TextNetwork):
@@ -113,11 +111,9 @@ class BiGRU(ReadsWordVectors, TextOnly):
         self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> GRUNetwork:
-        words = self.make_words(spec, word_vectors)
-        return GRUNetwork(words, self.hidden_size, self.dropout, len(spec.labels))
+    def build_network(self, given: Given[ClassificationSpec]) -> GRUNetwork:
+        words = self.make_words(given)
+        return GRUNetwork(words, self.hidden_size, self.dropout, len(given.spec.labels))
 
 
 class FastTextNetwork(TextNetwork):
@@ -157,7 +153,5 @@ class FastText(ReadsWordVectors, TextOnly):
         self.num_buckets = num_buckets
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> FastTextNetwork:
-        return FastTextNetwork(self.make_words(spec, word_vectors), self.num_buckets, len(spec.labels))
+    def build_network(self, given: Given[ClassificationSpec]) -> FastTextNetwork:
+        return FastTextNetwork(self.make_words(given), self.num_buckets, len(given.spec.labels))

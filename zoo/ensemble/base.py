@@ -10,13 +10,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from typing_extensions import override
 
 from datamodules.batch import BatchContents, ClassificationSpec
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
@@ -34,6 +32,7 @@ from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
 from zoo.tasks.encoders import EncodesMemory
 from zoo.tasks.fitted import Fitted
+from zoo.tasks.model import Given
 from zoo.tasks.predictor import evaluating, on_device
 
 log = logging.getLogger("zoo")
@@ -135,13 +134,12 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
         return super().metric_plan(num_rows) if has_layers else None
 
     @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> EnsembleNetwork:
+    def build_network(self, given: Given[ClassificationSpec]) -> EnsembleNetwork:
+        spec = given.spec
         words = None
-        if self.transformer is None and word_vectors is not None and "bags" in self._wanted_inputs:
-            num_words, size = word_vectors.shape
-            words = WordEncoder(num_words, size, table=word_vectors, train_table=False)
+        if self.transformer is None and given.word_vectors is not None and "bags" in self._wanted_inputs:
+            num_words, size = given.word_vectors.shape
+            words = WordEncoder(num_words, size, table=given.word_vectors, train_table=False)
         missing: set[Input] = {"vectors"} if self.transformer is None else set()
         if words is None:
             missing |= {"bags"}
@@ -155,7 +153,9 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
             )
         encoder = None
         if self.transformer is not None and any("vectors" in MEMBERS[name].reads for name in members):
-            encoder = TransformerEncoder(self.transformer, self.pooling, transformer_config, self.lora_rank)
+            encoder = TransformerEncoder(
+                self.transformer, self.pooling, given.transformer_config, self.lora_rank
+            )
         sizes = Sizes(
             num_classes=len(spec.labels),
             num_memories=spec.num_memories,

@@ -29,7 +29,7 @@ from datamodules.core.types import PlainDict
 from datamodules.state import DataState, check_resumed, check_split
 from zoo.layers.lora import is_adapter
 from zoo.layers.uncompiled import exclude_uncompiled
-from zoo.tasks.model import DataT, Model
+from zoo.tasks.model import DataT, Given, Model
 from zoo.tasks.predictor import Predictor
 from zoo.training.checkpoints import Start, meta_of
 from zoo.training.trained_parts import count_parameters, freeze_parts, make_schedule, parameter_groups
@@ -172,14 +172,14 @@ class Task(Model[DataT]):
             self._make_scores()  # other data may have others
         elif stage == "fit":
             self.check_data(data)
-            self._build(data.spec, data.words.vectors(), None)
+            self._build(Given(data.spec, data.words.vectors()))
             self.data_state = data.state()
         if stage == "fit":
             _check_precision(str(self.trainer.precision))
 
     @override
-    def _build(self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None) -> None:
-        super()._build(spec, word_vectors, transformer_config)
+    def _build(self, given: Given[Any]) -> None:
+        super()._build(given)
         freeze_parts(self.network, self.freeze_patterns)
         if self._trainer is not None:  # predictions need no scores
             self._make_scores()

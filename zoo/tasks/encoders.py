@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
 from zoo.layers.row_adam import RowTable, can_update_by_rows, clip_values, update_by_rows, update_densely
 from zoo.tasks.base import Task
+from zoo.tasks.model import Given
 from zoo.training.trained_parts import matches
 
 #: Rows of a table from which updates by rows are faster than a fused step over all rows.
@@ -37,18 +38,6 @@ def digests_of(weights: Mapping[str, object]) -> dict[str, str]:
         for name, value in weights.items()
         if isinstance(value, Tensor)
     }
-
-
-class HasWords(Protocol):
-    """A description of data with a vocabulary."""
-
-    @property
-    def num_words(self) -> int:
-        """Vocabulary size."""
-
-    @property
-    def num_chars(self) -> int:
-        """Number of characters; 0 where batches carry none."""
 
 
 class ReadsWordVectors(Task):
@@ -65,20 +54,20 @@ class ReadsWordVectors(Task):
         super().__init__(**shared)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
 
-    def make_words(self, spec: HasWords, word_vectors: Tensor | None) -> WordEncoder:
-        """The encoder of a vocabulary's words, from pre-trained values [num_words, d] where the data brings them."""
+    def make_words(self, given: Given[Any]) -> WordEncoder:
+        """The encoder of a vocabulary's words, from pre-trained vectors where the data brings them."""
         # A model that is restored from its checkpoint is given a table in any case.
-        state = self.data_state
-        is_drawn = word_vectors is None or (state is not None and state.files.get("word_vectors") is None)
+        state, table = self.data_state, given.word_vectors
+        is_drawn = table is None or (state is not None and state.files.get("word_vectors") is None)
         return WordEncoder(
-            spec.num_words,
-            self.word_size if word_vectors is None else word_vectors.shape[1],
-            table=word_vectors,
+            given.spec.num_words,
+            self.word_size if table is None else table.shape[1],
+            table=table,
             train_table=is_drawn or self.train_word_vectors,
-            **self._character_sizes(spec),
+            **self._character_sizes(given),
         )
 
-    def _character_sizes(self, spec: HasWords) -> dict[str, int]:
+    def _character_sizes(self, given: Given[Any]) -> dict[str, int]:
         """Sizes of a character LSTM."""
         return {}
 
@@ -169,9 +158,9 @@ class ReadsSpelling(ReadsWordVectors):
             raise InputError("model.characters is on, but data.characters is off; make them agree")
 
     @override
-    def _character_sizes(self, spec: HasWords) -> dict[str, int]:
+    def _character_sizes(self, given: Given[Any]) -> dict[str, int]:
         return {
-            "num_chars": spec.num_chars if self.characters else 0,
+            "num_chars": given.spec.num_chars if self.characters else 0,
             "char_hidden_size": self.char_hidden_size,
         }
 

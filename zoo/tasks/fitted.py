@@ -8,13 +8,13 @@ from inspect import signature
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.tasks.base import Task
-from zoo.tasks.model import DataT
+from zoo.tasks.model import DataT, Given
 
 
 class FittedValues(nn.Module):
@@ -43,9 +43,7 @@ class Fitted(Task[DataT]):
     depends_on_seed: ClassVar[bool] = False
 
     @override
-    def build_network(
-        self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> nn.Module:
+    def build_network(self, given: Given[Any]) -> nn.Module:
         return FittedValues()
 
     @property

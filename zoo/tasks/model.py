@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -24,6 +25,18 @@ from zoo.model_folder.meta import Meta
 from zoo.training.checkpoints import CHECKPOINT_KEY, check_shapes, plain
 
 DataT = TypeVar("DataT", bound=DataModule, default=Any)
+SpecT = TypeVar("SpecT")
+
+
+@dataclass(frozen=True)
+class Given(Generic[SpecT]):
+    """The facts from which a network is built: those of the data, or those that a trained model has kept."""
+
+    spec: SpecT
+    #: [num_words, d]: pre-trained word vectors.
+    word_vectors: Tensor | None = None
+    #: of a trained model; None where the transformer is read by its name.
+    transformer_config: PlainDict | None = None
 
 
 class Model(LightningModule, Generic[DataT]):
@@ -54,10 +67,8 @@ class Model(LightningModule, Generic[DataT]):
         self.in_use = SharedLock()
 
     @abstractmethod
-    def build_network(
-        self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> nn.Module:
-        """Make the network; `word_vectors` [num_words, d] are pre-trained; the config is a checkpoint's, or None."""
+    def build_network(self, given: Given[Any]) -> nn.Module:
+        """Make the network."""
 
     @property
     def vector_size(self) -> int | None:
@@ -97,10 +108,10 @@ class Model(LightningModule, Generic[DataT]):
             raise InputError("the model has no weights yet: train it, or load a trained one with zoo.load")
         return self.network
 
-    def _build(self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None) -> None:
-        self.spec = spec
+    def _build(self, given: Given[Any]) -> None:
+        self.spec = given.spec
         try:
-            self.network = self.build_network(spec, word_vectors, transformer_config)
+            self.network = self.build_network(given)
         except InputError:
             raise
         except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
@@ -122,7 +133,7 @@ class Model(LightningModule, Generic[DataT]):
             tables = (value for name, value in weights.items() if name.endswith(".words.table"))
             vectors = next(tables, None)
             empty = None if vectors is None else torch.empty_like(vectors)
-            self._build(spec, empty, meta.transformer_config)
+            self._build(Given(spec, empty, meta.transformer_config))
             self.to(self.device)
         check_shapes(meta, self.hparams, self.state_dict(), weights)
 

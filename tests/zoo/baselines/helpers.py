@@ -14,6 +14,7 @@ from datamodules.batch import ClassificationSpec
 from tests.zoo.test_models import trainer
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
+from zoo.tasks.model import Given
 
 
 def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
@@ -26,4 +27,4 @@ def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
 
 def network_of(model: Any, spec: ClassificationSpec) -> Any:
     torch.manual_seed(3)
-    return model.build_network(spec, None, None).eval()
+    return model.build_network(Given(spec)).eval()

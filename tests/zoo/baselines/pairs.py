@@ -13,6 +13,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from tests.zoo.plain import Vector, numbers, relu
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 
 U, NUM_CHARS = 14, 9
 #: Position, and vocabulary id, of the unknown word.
@@ -59,7 +60,7 @@ def make_batch() -> MatchingBatch:
 
 def make_network(model: MatchingTask, goal: str = "ranking", table: Tensor | None = None) -> Any:
     """The model's network with large weights, so that no term of an equation is negligible."""
-    network = model.build_network(make_spec(goal), table, None)
+    network = model.build_network(Given(make_spec(goal), table))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in network.parameters():

@@ -18,6 +18,7 @@ from tests.zoo.adapter import STRINGS
 from tests.zoo.baselines.test_reference_labels import fitted, labels_of
 from tests.zoo.conftest import sentences, write_table
 from zoo.baselines.bag_of_words import WEIGHTS, BOWRocchio, NGrams, TfidfSVM
+from zoo.tasks.model import Given
 
 TRAIN, QUERIES = sentences(90, seed=7), [text for text, _ in sentences(30, seed=8)]
 
@@ -115,7 +116,7 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
     data.prepare_data()
     data.setup("fit")
     model = BOWRocchio()
-    model._build(data.spec, None, None)
+    model._build(Given(data.spec))
     model.finish(data)
     chosen = model.fitted["memory_weight"]
     assert chosen in WEIGHTS

@@ -13,6 +13,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from tests.zoo.adapters import CharacterClassification
 from tests.zoo.baselines.helpers import network_of
 from zoo.baselines import character_networks as networks
+from zoo.tasks.model import Given
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def ids_of(batch: ClassificationBatch) -> list[list[int]]:
 def empty_network_of(model: Any, spec: ClassificationSpec) -> Any:
     """A network whose weights have shapes and no values."""
     with torch.device("meta"):
-        return model.build_network(spec, None, None)
+        return model.build_network(Given(spec))
 
 
 def numbers_in(module: nn.Module) -> int:

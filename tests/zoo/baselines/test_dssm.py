@@ -15,6 +15,7 @@ from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_
 from tests.zoo.plain import Vector, cosine, numbers
 from zoo.baselines.dssm import CDSSM, DSSM
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.model import Given
 
 TRIGRAMS = 50
 SMALL: dict[str, MatchingTask] = {
@@ -87,7 +88,7 @@ def test_letter_trigrams_of_a_word() -> None:
 def test_pairs_to_classify() -> None:
     """Two logits, whose difference rises with the cosine."""
     model = DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 5), loss="cross_entropy")
-    network, batch = model.build_network(make_spec("classification"), None, None), make_batch()
+    network, batch = model.build_network(Given(make_spec("classification"))), make_batch()
     words = network.tower.hashing(batch.char)
     vectors = [network.tower(words, text).detach().double().numpy() for text in batch[3:5]]
     similar = [cosine(vectors[0][i], vectors[1][j]) for i, j in zip(batch.first, batch.second, strict=True)]

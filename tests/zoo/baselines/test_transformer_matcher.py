@@ -15,6 +15,7 @@ from datamodules.core.errors import InputError
 from datamodules.matching.datamodule import MatchingDataModule
 from zoo.baselines.transformer_matcher import BiEncoder, CrossEncoder, TransformerMatcher
 from zoo.layers.encoders import positions_of
+from zoo.tasks.model import Given
 
 CLS, SEP, WORDS = 2, 3, 38
 #: Token ids of texts, without and with words.
@@ -55,7 +56,7 @@ def make_batch(extra: int = 0, pairs: list[tuple[int, int]] = PAIRS) -> Matching
 
 def make_network(folder: Path, **options: Any) -> Any:
     torch.manual_seed(1)
-    return TransformerMatcher(str(folder), **options).build_network(SPEC, None, None).eval()
+    return TransformerMatcher(str(folder), **options).build_network(Given(SPEC)).eval()
 
 
 def plain_vector(network: Any, ids: list[int], types: list[int], pooling: str) -> Tensor:
@@ -131,7 +132,7 @@ def test_restored_from_a_checkpoint(tiny_bert: Path) -> None:
     """From the configuration and the weights alone: the folder is not read."""
     network = make_network(tiny_bert, mode="cross")
     config = network.encoder.transformer.config.to_dict()
-    again = TransformerMatcher("no-such-folder").build_network(SPEC, None, config).eval()
+    again = TransformerMatcher("no-such-folder").build_network(Given(SPEC, None, config)).eval()
     again.load_state_dict(network.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(again(make_batch()).logits, network(make_batch()).logits)
@@ -140,7 +141,7 @@ def test_restored_from_a_checkpoint(tiny_bert: Path) -> None:
 def test_pairs_to_classify(tiny_bert: Path) -> None:
     for mode in ("cross", "bi"):
         model = TransformerMatcher(str(tiny_bert), mode=mode, loss="cross_entropy")
-        network = model.build_network(SPEC._replace(goal="classification"), None, None)
+        network = model.build_network(Given(SPEC._replace(goal="classification")))
         assert network(make_batch()).logits.shape == (len(PAIRS), 2)
 
 
@@ -169,4 +170,4 @@ def test_impossible_options(tiny_bert: Path, tmp_path: Path) -> None:
         model.check_data(more)
     TransformerMatcher(str(tiny_bert), mode="bi").check_data(more)
     with pytest.raises(InputError, match="no-such-folder"):
-        TransformerMatcher("no-such-folder").build_network(SPEC, None, None)
+        TransformerMatcher("no-such-folder").build_network(Given(SPEC))

@@ -22,6 +22,7 @@ from tests.zoo.baselines.test_reference_labels import fitted
 from tests.zoo.conftest import sentences, write_table
 from zoo.baselines.line import LINE, PTE, draw_edge, noise_tables, sample_edges
 from zoo.baselines.word_averages import Corpus, SkipGram, WordAverages, read_corpus
+from zoo.tasks.model import Given
 
 TRAIN = sentences(60, seed=3)
 #: Three texts of five words, one without any, one memory.
@@ -39,7 +40,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Classification:
 
 
 def fit(model: Any, data: Any) -> Any:
-    model._build(data.spec, None, None)
+    model._build(Given(data.spec))
     model.finish(data)
     return model
 

@@ -14,6 +14,7 @@ from tests.zoo.adapters import Classification
 from tests.zoo.baselines.helpers import network_of
 from zoo.baselines.word_networks import BiGRU, FastText, TextCNN
 from zoo.layers.bags import bigram_buckets
+from zoo.tasks.model import Given
 
 
 @pytest.fixture(scope="module")
@@ -104,5 +105,5 @@ def test_buckets_depend_on_the_order_and_are_used_evenly() -> None:
 def test_vectors_for_retrieval(made: tuple[ClassificationSpec, ClassificationBatch], tmp_path: Path) -> None:
     spec, batch = made
     model = TextCNN(windows=(2,), filters=4, word_size=6)
-    model._build(spec, None, None)
+    model._build(Given(spec))
     assert model.encode_texts(batch).shape == (len(batch.text), model.vector_size)

@@ -13,6 +13,7 @@ import zoo
 from tests.zoo.adapters import ADAPTERS
 from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done, refusal
 from tests.zoo.examples import EXAMPLES, imported
+from zoo.tasks.model import Given
 
 PAGE = EXAMPLES / "your_own_model" / "soft_vote.py"
 
@@ -59,7 +60,7 @@ def test_a_wrong_option_is_named(page: Any, zoo_command: Zoo, train_csv: Path) -
 def test_the_model_keeps_the_rules_of_the_page(page: Any, tmp_path: Path) -> None:
     adapter = ADAPTERS["classification"](tmp_path)
     model = page.SoftVote(word_size=10)
-    model._build(adapter.data.spec, None, None)
+    model._build(Given(adapter.data.spec))
     model.eval()
     with torch.no_grad():
         expected = adapter.results(model, adapter.batch)

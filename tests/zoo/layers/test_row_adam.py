@@ -26,6 +26,7 @@ from zoo.layers.bags import BigramTable
 from zoo.layers.row_adam import RowAdam, can_update_by_rows, update_by_rows, update_densely
 from zoo.registry import model_class
 from zoo.tasks import encoders
+from zoo.tasks.model import Given
 
 ROWS, SIZE = 40, 6
 
@@ -324,7 +325,7 @@ def test_several_processes_and_gpus_update_densely(processes: int, device: str) 
         world_size=processes, strategy=SimpleNamespace(root_device=torch.device(device)), precision="32-true"
     )
     model = zoo.ExpaNet(word_size=4)
-    model.network = model.build_network(spec, None, None)
+    model.network = model.build_network(Given(spec))
     model._trainer = trainer
     optimizer = Adam(model.network.parameters())
     assert model.adapt_optimizer(optimizer) is optimizer

@@ -16,6 +16,7 @@ from tests.zoo.baselines.pairs import M, N, S, T, make_batch
 from tests.zoo.plain import Vector, lstm_states, numbers
 from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention, k_max
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
+from zoo.tasks.model import Given
 
 P, SIZE, HIDDEN = 9, 5, 4
 
@@ -28,7 +29,7 @@ def make_network(goal: str = "ranking", **options: Any) -> AMVLSTMNetwork:
     sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "slices": 2}
     torch.manual_seed(0)
     loss = "hinge" if goal == "ranking" else "cross_entropy"
-    network = AMVLSTM(**{**sizes, "loss": loss, **options}).build_network(make_spec(goal), None, None)
+    network = AMVLSTM(**{**sizes, "loss": loss, **options}).build_network(Given(make_spec(goal)))
     # Large weights, so that every term of an equation matters.
     with torch.no_grad():
         for weight in network.parameters():
@@ -205,11 +206,9 @@ def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None
     """v starts at 0, so all words count alike, as in the model without attention."""
     torch.manual_seed(0)
     model = AMVLSTM(attention=attention, attention_scale="length", hidden_size=HIDDEN, word_size=SIZE)
-    network = model.build_network(make_spec(), None, None).eval()
+    network = model.build_network(Given(make_spec())).eval()
     plain = (
-        AMVLSTM(attention="none", hidden_size=HIDDEN, word_size=SIZE)
-        .build_network(make_spec(), None, None)
-        .eval()
+        AMVLSTM(attention="none", hidden_size=HIDDEN, word_size=SIZE).build_network(Given(make_spec())).eval()
     )
     plain.load_state_dict({n: v for n, v in network.state_dict().items() if "attention" not in n})
     batch = make_batch()
@@ -312,7 +311,7 @@ def transformer(tmp_path: Path) -> str:
 
 def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
     model = AMVLSTM(transformer=transformer, freeze_encoder=True, attention="both", hidden_size=HIDDEN)
-    model._build(make_spec(), None, None)
+    model._build(Given(make_spec()))
     network, batch = model.network, make_batch()
     model.train()  # a frozen transformer has no dropout in training either
     score = network(batch).score
@@ -334,7 +333,7 @@ def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
 
 
 def test_sizes_of_the_paper() -> None:
-    network = AMVLSTM().build_network(make_spec(), None, None)
+    network = AMVLSTM().build_network(Given(make_spec()))
     assert network.lstm.input_size == 300
     assert network.lstm.hidden_size == 50
     assert network.k == 100
@@ -343,4 +342,4 @@ def test_sizes_of_the_paper() -> None:
 
 def test_word_vectors_in_training_are_no_frozen_encoder() -> None:
     with pytest.raises(InputError, match=r"model\.freeze_encoder.*train_word_vectors"):
-        AMVLSTM(freeze_encoder=True).build_network(make_spec(), None, None)
+        AMVLSTM(freeze_encoder=True).build_network(Given(make_spec()))

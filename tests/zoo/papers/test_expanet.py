@@ -24,6 +24,7 @@ from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
 from zoo.expanet import HardRead, MemoryNetwork, soft_weights
 from zoo.layers.bags import bigram_buckets
+from zoo.tasks.model import Given
 
 LABELS = [str(c) for c in range(CLASSES)]
 
@@ -33,7 +34,7 @@ def make_network(
 ) -> MemoryNetwork:
     spec = ClassificationSpec(U, 0, LABELS, LABELS if memory_labels is None else memory_labels, K)
     torch.manual_seed(0)
-    network = kind(word_size=5, **options).build_network(spec, None, None)
+    network = kind(word_size=5, **options).build_network(Given(spec))
     assert isinstance(network, MemoryNetwork)
     # Large weights, so that no term of an equation is negligible.
     with torch.no_grad():
@@ -185,7 +186,7 @@ def test_matrices() -> None:
 def test_initial_vectors_have_the_papers_deviation() -> None:
     spec = ClassificationSpec(3000, 0, LABELS, LABELS, K)
     torch.manual_seed(0)
-    network = ExpaNet(word_size=100, label_vectors=True, bigrams=3000).build_network(spec, None, None)
+    network = ExpaNet(word_size=100, label_vectors=True, bigrams=3000).build_network(Given(spec))
     for name in ("text.words", "memory.words", "text.bigrams"):
         table = network.get_submodule(name).table.detach()
         assert not table[0].any()
@@ -195,7 +196,7 @@ def test_initial_vectors_have_the_papers_deviation() -> None:
 def test_pretrained_vectors_start_every_matrix() -> None:
     spec = ClassificationSpec(U, 0, LABELS, LABELS, K)
     vectors = torch.randn(U, 5)
-    network = ExpaNet(train_word_vectors=True).build_network(spec, vectors, None)
+    network = ExpaNet(train_word_vectors=True).build_network(Given(spec, vectors))
     assert torch.equal(network.text.words.table, vectors)
     assert torch.equal(network.memory.words.table, vectors)
     assert network.memory.words.table is not network.text.words.table
@@ -294,7 +295,7 @@ def test_the_temperature_falls_by_the_same_factor_in_each_step(tmp_path: Path) -
 def test_no_label_of_a_validation_row_changes_a_prediction(tmp_path: Path) -> None:
     data = prepare(make_data(tmp_path))
     model = ExpaNet(word_size=6, label_vectors=True)
-    model._build(data.spec, None, None)
+    model._build(Given(data.spec))
     dataset = data.dataset(data.split("validation"))
     batch = dataset.__getitems__(range(10))
     with torch.no_grad():

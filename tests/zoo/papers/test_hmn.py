@@ -21,6 +21,7 @@ from tests.zoo.conftest import Result, done
 from tests.zoo.plain import Vector, sigmoid, softmax
 from zoo.hmn import normal_of
 from zoo.tasks.dialogue.task import DialogueScores, turns_with_answer
+from zoo.tasks.model import Given
 
 Command = Callable[..., Result]
 
@@ -46,7 +47,7 @@ def make_batch(data: DialogueDataModule, *numbers: int) -> DialogueBatch:
 def make_model(kind: Any, data: DialogueDataModule, **options: Any) -> Any:
     torch.manual_seed(3)
     model = kind(**{"word_size": 6, **options})
-    model._build(data.spec, None, None)
+    model._build(Given(data.spec))
     for weight in model.parameters():
         weight.data.normal_(std=0.7)  # so that attention differs between positions
     return model.double().eval()

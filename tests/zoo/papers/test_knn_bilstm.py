@@ -15,6 +15,7 @@ from datamodules.core.errors import InputError
 from tests.zoo.plain import Vector, cosine, lstm_states, numbers
 from zoo import KNNBiLSTM
 from zoo.knn_bilstm import KNNNetwork, SharpAttention
+from zoo.tasks.model import Given
 
 CLASSES = 3
 B, K, M, U = 4, 5, 7, 12
@@ -25,7 +26,7 @@ def make_network(memory_labels: list[str] | None = None, **options: Any) -> KNNN
     spec = ClassificationSpec(U, 9, labels, labels if memory_labels is None else memory_labels, K)
     sizes = {"hidden_size": 4, "word_size": 5, "char_hidden_size": 2}
     torch.manual_seed(0)
-    network = KNNBiLSTM(**{**sizes, **options}).build_network(spec, None, None)
+    network = KNNBiLSTM(**{**sizes, **options}).build_network(Given(spec))
     # Large weights, so that every term of an equation matters.
     with torch.no_grad():
         for weight in network.parameters():
@@ -198,7 +199,7 @@ def test_memory_weight_of_a_duplicate_is_one() -> None:
 def test_sizes_of_the_paper() -> None:
     """200 units a text, 5 perspectives, 4 classes: 200 + 5 * 4 + 5 * 200 features for M7."""
     spec = ClassificationSpec(U, 9, list("abcd"), list("abcd"), 5)
-    network = KNNBiLSTM().build_network(spec, None, None)
+    network = KNNBiLSTM().build_network(Given(spec))
     assert network.similarity.weight is not None
     assert network.similarity.weight.shape == (5, 200)
     assert network.classifier.weight.shape == (4, 1220)
@@ -209,12 +210,12 @@ def test_pretrained_vectors_are_fixed_unless_the_option_trains_them() -> None:
     spec = ClassificationSpec(U, 0, list("ab"), list("ab"), 1)
     vectors = torch.rand(U, 6)
     for train in (False, True):
-        network = KNNBiLSTM(characters=False, train_word_vectors=train).build_network(spec, vectors, None)
+        network = KNNBiLSTM(characters=False, train_word_vectors=train).build_network(Given(spec, vectors))
         table = network.encoder.words.table
         assert torch.equal(table, vectors)
         assert table.requires_grad == train
     # Random vectors are always trained.
-    assert KNNBiLSTM(characters=False).build_network(spec, None, None).encoder.words.table.requires_grad
+    assert KNNBiLSTM(characters=False).build_network(Given(spec)).encoder.words.table.requires_grad
 
 
 def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +252,7 @@ def test_wrong_options(options: dict[str, Any], spec: dict[str, Any], words: lis
         "num_memories": 2,
     }
     with pytest.raises(InputError) as error:
-        KNNBiLSTM(**options).build_network(ClassificationSpec(**{**sizes, **spec}), None, None)
+        KNNBiLSTM(**options).build_network(Given(ClassificationSpec(**{**sizes, **spec})))
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message

@@ -16,6 +16,7 @@ from zoo.baselines.dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm
 from zoo.layers.dual_encoder import TrigramLayer, without_words
 from zoo.lstm_rnn import LSTMRNN, RecurrentTower
+from zoo.tasks.model import Given
 
 TEXT = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 0, 0, 0], [0, 0, 0, 0, 0], [4, 0, 0, 0, 0]])
 SPEC = ClickSpec(num_words=20, num_chars=9, trigrams=[])
@@ -171,7 +172,7 @@ def test_sizes_are_the_papers(model: Any, millions: float) -> None:
 def test_tied_sides_are_one_network() -> None:
     tied, untied = (LSTMRNN(num_trigrams=50, hidden_size=4, tied=tied) for tied in (True, False))
     for model in (tied, untied):
-        model._build(SPEC, None, None)
+        model._build(Given(SPEC))
     sizes = [sum(weight.numel() for weight in model.network.parameters()) for model in (tied, untied)]
     assert sizes[1] == 2 * sizes[0] == 2 * parameters(tied)
 
@@ -236,7 +237,7 @@ def test_known_trigrams_have_rows_and_others_are_ignored() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_each_network_is_clipped_by_its_own_norm(tied: bool) -> None:
     model = LSTMRNN(tied=tied, num_trigrams=20, hidden_size=3)
-    model.network = model.build_network(ClickSpec(5, 5, []), None, None)
+    model.network = model.build_network(Given(ClickSpec(5, 5, [])))
     for scale, tower in ((5.0, model.network.query), (0.01, model.network.document)):
         for weight in tower.parameters():
             weight.grad = torch.full_like(weight, scale)

@@ -304,8 +304,8 @@ class ToyTask(MatchingTask):
     def __init__(self, loss: Any = "hinge", **options: Any) -> None:
         super().__init__(loss=loss, optimizer=lambda weights: torch.optim.Adam(weights, lr=0.1), **options)
 
-    def build_network(self, spec: Any, word_vectors: Any, transformer_config: Any) -> nn.Module:
-        return ToyNetwork(spec)
+    def build_network(self, given: Any) -> nn.Module:
+        return ToyNetwork(given.spec)
 
 
 class ToyNetwork(nn.Module):

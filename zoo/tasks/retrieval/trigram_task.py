@@ -12,10 +12,10 @@ from typing_extensions import override
 from datamodules.batch import ClickSpec
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 from zoo.layers.dual_encoder import DualEncoder, Tower
 from zoo.tasks.base import check_probability, check_sizes
+from zoo.tasks.model import Given
 from zoo.tasks.retrieval.task import RetrievalTask
 from zoo.training.warm_start import numbered
 
@@ -71,9 +71,7 @@ class TrigramRetrieval(RetrievalTask):
         return super().row_names(name, weight, data)
 
     @override
-    def build_network(
-        self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> DualEncoder:
-        query = self.make_tower(spec)
-        document = query if self.tied else self.make_tower(spec)
+    def build_network(self, given: Given[ClickSpec]) -> DualEncoder:
+        query = self.make_tower(given.spec)
+        document = query if self.tied else self.make_tower(given.spec)
         return DualEncoder(query, document, self.word_dropout)
