@@ -11,7 +11,6 @@ Long Short-Term Memory Networks", 2016, Table IV.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -40,13 +39,23 @@ from zoo.training.warm_start import numbered
 FIRST_SCALE = 10.0
 
 
-class DenseTower(Tower):
-    """Base of the encoders: a layer over trigrams, and dense layers."""
+class TrigramTower(Tower):
+    """The encoder of a text: a layer over letter trigrams, and dense layers.
 
-    def __init__(self, hashing: TrigramLayer, hidden_sizes: Sequence[int]) -> None:
+    The first layer of DSSM reads the sum of a text's trigram counts; that of CDSSM is a convolution over windows of
+    words, with the maximum over time.
+    """
+
+    def __init__(
+        self, num_chars: int, trigrams: int | list[int], window: int | None, hidden_sizes: Sequence[int]
+    ) -> None:
+        """Make the layers; without a window (of words), those of DSSM."""
         super().__init__()
-        self.hashing = hashing
-        self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
+        size = hidden_sizes[0]
+        # A unit's fan-in is the trigrams of the window; each position has columns of its own.
+        self.hashing = TrigramLayer(num_chars, trigrams, (window or 1) * size, size)
+        self.window = window
+        self.bias = nn.Parameter(torch.zeros(size))
         layers = [nn.Linear(*sizes) for sizes in pairwise(hidden_sizes)]
         for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
@@ -54,50 +63,26 @@ class DenseTower(Tower):
         self.layers = nn.ModuleList(layers)
         self.size = hidden_sizes[-1]
 
-    def dense(self, state: Tensor) -> Tensor:
-        """Vectors [N, d] of the first layer's states."""
+    def forward(self, words: Tensor, text: Tensor) -> Tensor:
+        """See `Tower.forward`."""
+        if self.window is None:
+            summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
+            state = torch.tanh(summed + self.bias)
+        else:
+            sums = window_sum(words.view(len(words), self.window, -1), text)  # [N, T, F]
+            is_word = (text != 0).unsqueeze(2)
+            # Bias and tanh keep the order: after the maximum, they are computed for one word only.
+            most = sums.masked_fill(~is_word, torch.finfo(sums.dtype).min).max(dim=1).values
+            state = torch.tanh(most + self.bias) * is_word.any(dim=1)
         for layer in self.layers:
             state = torch.tanh(layer(state))
         return state
 
 
-class BagTower(DenseTower):
-    """DSSM: a multilayer perceptron over the sum of a text's trigram counts."""
-
-    def __init__(self, num_chars: int, trigrams: int | list[int], hidden_sizes: Sequence[int]) -> None:
-        size = hidden_sizes[0]
-        super().__init__(TrigramLayer(num_chars, trigrams, size, size), hidden_sizes)
-
-    def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """See `Tower.forward`."""
-        summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
-        return self.dense(torch.tanh(summed + self.bias))
-
-
-class WindowTower(DenseTower):
-    """CDSSM: a convolution over windows of words, the maximum over time, and dense layers."""
-
-    def __init__(
-        self, num_chars: int, trigrams: int | list[int], window: int, hidden_sizes: Sequence[int]
-    ) -> None:
-        size = hidden_sizes[0]
-        # A unit's fan-in is the trigrams of the window; each position has columns of its own.
-        super().__init__(TrigramLayer(num_chars, trigrams, window * size, size), hidden_sizes)
-        self.window = window
-
-    def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """See `Tower.forward`."""
-        sums = window_sum(words.view(len(words), self.window, -1), text)  # [N, T, F]
-        is_word = (text != 0).unsqueeze(2)
-        # Bias and tanh keep the order: after the maximum, they are computed for one word only.
-        most = sums.masked_fill(~is_word, torch.finfo(sums.dtype).min).max(dim=1).values
-        return self.dense(torch.tanh(most + self.bias) * is_word.any(dim=1))
-
-
 class CosineNetwork(nn.Module):
     """The cosine of a tower's vectors of two texts."""
 
-    def __init__(self, tower: DenseTower, out: PairCosine) -> None:
+    def __init__(self, tower: TrigramTower, out: PairCosine) -> None:
         super().__init__()
         self.tower, self.out = tower, out
 
@@ -109,10 +94,12 @@ class CosineNetwork(nn.Module):
         return MatchingOutput(self.out(first, second, batch))
 
 
-class TrigramMatcher(MatchingTask):
-    """Base of DSSM and CDSSM, whose loss is `softmax`; the data needs `--data.characters true`."""
+class DSSM(MatchingTask):
+    """The paper's model, whose loss is `softmax`; the data needs `--data.characters true`."""
 
     ranking_loss = "softmax"
+    #: words that the first layer reads together; None = it reads the whole text.
+    window: int | None = None
 
     def __init__(
         self, hidden_sizes: tuple[int, ...] = (300, 300, 128), num_trigrams: int = 10000, **shared: Any
@@ -127,10 +114,6 @@ class TrigramMatcher(MatchingTask):
         super().__init__(**shared)
         check_sizes(hidden_sizes=hidden_sizes, num_trigrams=num_trigrams)
         self.hidden_sizes, self.num_trigrams = hidden_sizes, num_trigrams
-
-    @abstractmethod
-    def make_tower(self, spec: MatchingSpec) -> DenseTower:
-        """Make the encoder of a text."""
 
     @override
     def check_data(self, data: MatchingDataModule) -> None:
@@ -150,20 +133,12 @@ class TrigramMatcher(MatchingTask):
     @override
     def build_network(self, given: Given[MatchingSpec]) -> CosineNetwork:
         spec = given.spec
-        out = PairCosine(FIRST_SCALE, spec.num_outputs, self.has_bias(spec))
-        return CosineNetwork(self.make_tower(spec), out)
+        tower = TrigramTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes)
+        return CosineNetwork(tower, PairCosine(FIRST_SCALE, spec.num_outputs, self.has_bias(spec)))
 
 
-class DSSM(TrigramMatcher):
-    """The paper's model."""
-
-    @override
-    def make_tower(self, spec: MatchingSpec) -> BagTower:
-        return BagTower(spec.num_chars, self.num_trigrams, self.hidden_sizes)
-
-
-class CDSSM(TrigramMatcher):
-    """The paper's model."""
+class CDSSM(DSSM):
+    """The paper's model; loss and data as those of `DSSM`."""
 
     def __init__(self, window: int = 3, hidden_sizes: tuple[int, ...] = (300, 128), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
@@ -176,13 +151,12 @@ class CDSSM(TrigramMatcher):
         check_sizes(window=window)
         self.window = window
 
-    @override
-    def make_tower(self, spec: MatchingSpec) -> WindowTower:
-        return WindowTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes)
-
 
 class RetrievalDSSM(TrigramRetrieval):
     """DSSM as an encoder of queries and documents."""
+
+    #: words that the first layer reads together; None = it reads the whole text.
+    window: int | None = None
 
     def __init__(self, hidden_sizes: tuple[int, ...] = (288, 96), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
@@ -195,8 +169,8 @@ class RetrievalDSSM(TrigramRetrieval):
         self.hidden_sizes = hidden_sizes
 
     @override
-    def make_tower(self, spec: ClickSpec) -> DenseTower:
-        return BagTower(spec.num_chars, self.trigrams(spec), self.hidden_sizes)
+    def make_tower(self, spec: ClickSpec) -> TrigramTower:
+        return TrigramTower(spec.num_chars, self.trigrams(spec), self.window, self.hidden_sizes)
 
 
 class RetrievalCLSM(RetrievalDSSM):
@@ -211,7 +185,3 @@ class RetrievalCLSM(RetrievalDSSM):
         super().__init__(**shared)
         check_sizes(window=window)
         self.window = window
-
-    @override
-    def make_tower(self, spec: ClickSpec) -> DenseTower:
-        return WindowTower(spec.num_chars, self.trigrams(spec), self.window, self.hidden_sizes)
