@@ -26,7 +26,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from zoo.layers.encoders import TransformerTokens, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
-from zoo.layers.lstm import AllStatesLSTM
+from zoo.layers.lstm import RowLSTM
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.outputs import MatchingOutput
@@ -167,10 +167,10 @@ class AMVLSTMNetwork(nn.Module):
             self.first_attention = WordAttention(words.size, attention_scale)
         if attention in ("answer", "both"):
             self.second_attention = WordAttention(words.size, attention_scale)
-        self.lstm = AllStatesLSTM(words.size, hidden_size, bidirectional=True)
+        self.lstm = RowLSTM(words.size, hidden_size, bidirectional=True)
         self.second_lstm = None
         if not shared_encoder:
-            self.second_lstm = AllStatesLSTM(words.size, hidden_size, bidirectional=True)
+            self.second_lstm = RowLSTM(words.size, hidden_size, bidirectional=True)
         self.interactions = interactions
         self.none = nn.Parameter(torch.zeros(interactions.size))
         self.dropout = nn.Dropout(dropout)

@@ -25,7 +25,7 @@ from datamodules.state import DataState
 from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.convolution import convolve, pool_neighbors
 from zoo.baselines.text_only import CharactersOnly, TextNetwork
-from zoo.layers.lstm import LastStateLSTM
+from zoo.layers.lstm import RowLSTM
 from zoo.tasks.base import check_sizes
 from zoo.tasks.model import Given
 from zoo.training.warm_start import numbered
@@ -139,7 +139,7 @@ class CharCRNNNetwork(TextNetwork):
         self.convolutions = nn.ModuleList(
             nn.Conv1d(*of_layer, window) for of_layer, window in zip(sizes, windows, strict=True)
         )
-        self.lstm = LastStateLSTM(filters, hidden_size, bidirectional=True)
+        self.lstm = RowLSTM(filters, hidden_size, bidirectional=True)
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
@@ -149,7 +149,7 @@ class CharCRNNNetwork(TextNetwork):
             states, lengths = pool_neighbors(convolve(convolution, states), lengths)  # zero beyond the text
         table = self.dropout(states).flatten(0, 1)
         rows = torch.arange(len(table), device=table.device).view(states.shape[:2])
-        last: Tensor = self.lstm(table, rows, lengths)
+        last: Tensor = self.lstm.last_states(table, rows, lengths)
         return last
 
 

@@ -14,7 +14,7 @@ from datamodules.core.types import PlainDict
 from datamodules.text.pooling import Pooling, text_vectors
 from datamodules.text.sentence_modules import SentenceModules
 from zoo.layers.lora import add_adapters
-from zoo.layers.lstm import LastStateLSTM
+from zoo.layers.lstm import RowLSTM
 from zoo.layers.row_adam import RowTable
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class WordEncoder(RowTable):
         self.char_table: nn.Embedding | None = None
         if num_chars:
             self.char_table = nn.Embedding(num_chars, CHAR_SIZE, padding_idx=0)
-            self.char_lstm = LastStateLSTM(CHAR_SIZE, char_hidden_size)
+            self.char_lstm = RowLSTM(CHAR_SIZE, char_hidden_size)
             self.size += char_hidden_size
 
     def forward(self, word: Tensor, char: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class WordEncoder(RowTable):
         vectors: Tensor = self.rows(word) * is_word  # [U, word_size]
         if self.char_table is None:
             return vectors
-        spelled = self.char_lstm(self.char_table.weight, char, (char != 0).sum(dim=1))
+        spelled = self.char_lstm.last_states(self.char_table.weight, char, (char != 0).sum(dim=1))
         return torch.cat([vectors, spelled * is_word], dim=1)
 
 
@@ -71,14 +71,14 @@ class BiLSTMEncoder(nn.Module):
         super().__init__()
         self.words = words
         self.dropout = nn.Dropout(dropout)
-        self.lstm = LastStateLSTM(words.size, hidden_size, bidirectional=True)
+        self.lstm = RowLSTM(words.size, hidden_size, bidirectional=True)
         self.size = 2 * hidden_size
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts [N, T], positions among words [U] with characters [U, L]: [N, size], zero without words."""
         # All occurrences of a word in a batch share a mask.
         vectors = self.dropout(self.words(word, char))  # [U, D]
-        last: Tensor = self.lstm(vectors, text, (text != 0).sum(dim=1))
+        last: Tensor = self.lstm.last_states(vectors, text, (text != 0).sum(dim=1))
         return last
 
 

@@ -18,11 +18,43 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from zoo.layers.uncompiled import uncompiled
 
 
-class _RowLSTM(nn.LSTM):
-    """Base: a one-layer LSTM, or two in opposite directions, over sequences of table rows."""
+class RowLSTM(nn.LSTM):
+    """A one-layer LSTM, or two in opposite directions, over sequences of table rows.
+
+    The sequences, int64 [N, T] with lengths [N], are rows of a table [V, input_size].
+    """
 
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
+
+    # TorchDynamo would trace every time step.
+    @uncompiled
+    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """The states at each position, left to right and back: [N, T, directions * hidden_size], 0 after the end."""
+        n, length = ids.shape
+        if table.device.type == "cpu":
+            packing = _Packing(ids, lengths, self.bidirectional)
+            _, packed_states = self._on_cpu(table, ids, packing)
+            padded = [
+                state.new_zeros(n * length, self.hidden_size).index_copy(0, position, state)
+                for position, state in zip(packing.positions, packed_states, strict=True)
+            ]
+            states = torch.cat(padded, dim=1).view(n, length, -1)
+        else:
+            packed, _ = self._on_gpu(table, ids, lengths)
+            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
+        return states * (lengths > 0).view(n, 1, 1)
+
+    @uncompiled
+    def last_states(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The last forward and backward states [N, directions * hidden_size], 0 where a sequence is empty."""
+        if ids.shape[1] == 0:  # no word of the batch has a letter
+            ids = ids.new_zeros(len(ids), 1)
+        if table.device.type == "cpu":
+            last, _ = self._on_cpu(table, ids, _Packing(ids, lengths, self.bidirectional))
+        else:
+            _, last = self._on_gpu(table, ids, lengths)
+        return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
 
     def _on_cpu(self, table: Tensor, ids: Tensor, packing: _Packing) -> tuple[Tensor, Tensor]:
         """Last states [D, N, H] and packed states [D, P, H]."""
@@ -41,50 +73,6 @@ class _RowLSTM(nn.LSTM):
         packed = _pack(ids, lengths)
         states, (last, _) = super().forward(packed._replace(data=table[packed.data]))
         return states, last
-
-
-class LastStateLSTM(_RowLSTM):
-    """A one-layer LSTM, or two in opposite directions, of which only the last states are needed."""
-
-    # TorchDynamo would trace every time step.
-    @uncompiled
-    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """The last forward and backward states [N, directions * hidden_size], 0 where a sequence is empty.
-
-        The sequences, int64 [N, T] with lengths [N], are rows of the table [V, input_size].
-        """
-        if ids.shape[1] == 0:  # no word of the batch has a letter
-            ids = ids.new_zeros(len(ids), 1)
-        if table.device.type == "cpu":
-            last, _ = self._on_cpu(table, ids, _Packing(ids, lengths, self.bidirectional))
-        else:
-            _, last = self._on_gpu(table, ids, lengths)
-        return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
-
-
-class AllStatesLSTM(_RowLSTM):
-    """A one-layer LSTM, or two in opposite directions, with its state at every position of a sequence."""
-
-    # TorchDynamo would trace every time step.
-    @uncompiled
-    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """The states at each position, from the left and the right: [N, T, directions * hidden_size], 0 after the end.
-
-        The sequences, int64 [N, T] with lengths [N], are rows of the table [V, input_size].
-        """
-        n, length = ids.shape
-        if table.device.type == "cpu":
-            packing = _Packing(ids, lengths, self.bidirectional)
-            _, packed_states = self._on_cpu(table, ids, packing)
-            padded = [
-                state.new_zeros(n * length, self.hidden_size).index_copy(0, position, state)
-                for position, state in zip(packing.positions, packed_states, strict=True)
-            ]
-            states = torch.cat(padded, dim=1).view(n, length, -1)
-        else:
-            packed, _ = self._on_gpu(table, ids, lengths)
-            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
-        return states * (lengths > 0).view(n, 1, 1)
 
 
 def last_states(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
