@@ -14,19 +14,10 @@ from datamodules.core.lightning import Metric
 PARTS = 2**40
 
 
-class CountedScores(Metric):
-    """A metric that counts."""
+class RowMeans(Metric):
+    """Means of one or several values over all rows, and over the rows without duplicates elsewhere."""
 
     full_state_update = False
-
-    def add_counts(self, **shapes: tuple[int, ...]) -> None:
-        """Add states of whole numbers, which are summed over the processes."""
-        for name, shape in shapes.items():
-            self.add_state(name, torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
-
-
-class RowMeans(CountedScores):
-    """Means of one or several values over all rows, and over the rows without duplicates elsewhere."""
 
     rows: Tensor
     sums: Tensor
@@ -39,6 +30,11 @@ class RowMeans(CountedScores):
         self.names, self.parts = list(names), parts
         shape = (*variants, len(self.names))
         self.add_counts(rows=(), sums=shape, rows_without_duplicates=(), sums_without_duplicates=shape)
+
+    def add_counts(self, **shapes: tuple[int, ...]) -> None:
+        """Add states of whole numbers, which are summed over the processes."""
+        for name, shape in shapes.items():
+            self.add_state(name, torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
 
     def add_rows(self, values: Tensor, counted: Tensor, is_duplicate: Tensor | None) -> None:
         """Add values [*variants, n, names] of n rows; bool [n]: counted rows, and those with duplicates elsewhere."""

@@ -20,7 +20,7 @@ from datamodules.dialogue.dataset import NO_ANSWER
 from zoo.tasks.base import Task, check_choice, check_not_negative
 from zoo.tasks.dialogue.outputs import DialogueOutput
 from zoo.tasks.dialogue.predictor import Answer, DialogueModel, DialoguePredictor
-from zoo.tasks.metrics import CountedScores
+from zoo.tasks.metrics import RowMeans
 
 Readout: TypeAlias = Literal["sentence", "word", "joint"]
 Loss: TypeAlias = Literal["joint", "each"]
@@ -29,49 +29,45 @@ Loss: TypeAlias = Literal["joint", "each"]
 _LEAST = 1e-30
 #: Questions in a chart of single questions.
 MOST_QUESTIONS = 30
-#: Probabilities and losses are summed as whole numbers of this size.
-_UNIT = 2.0**-32
 
 
-class DialogueScores(CountedScores):
+class DialogueScores(RowMeans):
     """Errors, accuracy, loss, probability of the right answer, by read-out; answers that are no choice are errors."""
 
-    errors: Tensor
-    probability: Tensor
-    loss: Tensor
-    questions: Tensor
     unanswerable: Tensor
 
     def __init__(self, readouts: tuple[str, ...], readout: str) -> None:
-        super().__init__()
+        names = [f"{kind}_{name}" for name in readouts for kind in ("errors", "probability")]
+        super().__init__([*names, "loss"], parts=2**32)
         self.readouts, self.readout = readouts, readout
-        n = len(readouts)
-        self.add_counts(errors=(n,), probability=(n,), loss=(), questions=(), unanswerable=())
+        self.add_counts(unanswerable=())
 
     def update(self, choices: Mapping[str, Tensor], answer: Tensor, weight: Tensor, loss: Tensor) -> None:
         """Count questions; `choices`: read-out -> [P, choices]; an answer of -1 is no choice, one of -100 unknown."""
         counted = (weight > 0) & (answer != NO_ANSWER)
         known = counted & (answer >= 0)
-        for i, name in enumerate(self.readouts):
-            probability = choices[name][known].gather(1, answer[known].unsqueeze(1))
-            self.errors[i] += (choices[name].argmax(dim=1) != answer)[counted].sum()
-            self.probability[i] += _whole(probability)
-        self.loss += _whole(loss[known])
-        self.questions += counted.sum()
+        right = answer.clamp(min=0).unsqueeze(1)
+        values = []
+        for name in self.readouts:
+            values += [
+                choices[name].argmax(dim=1) != answer,
+                choices[name].gather(1, right).squeeze(1) * known,
+            ]
+        rows = [value.double() for value in (*values, loss * known)]
+        self.add_rows(torch.stack(rows, dim=1), counted, None)
         self.unanswerable += (counted & ~known).sum()
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; names of the model's own read-out have no suffix."""
-        questions = self.questions.double().clamp(min=1)
-        answerable = (self.questions - self.unanswerable).double().clamp(min=1)
-        scores = {"loss": self.loss.double() * _UNIT / answerable}
-        for i, name in enumerate(self.readouts):
+        sums = dict(zip(self.names, self.sums.double() / self.parts, strict=True))
+        questions, unanswerable = self.rows.double(), self.unanswerable.double()
+        scores = {"loss": sums["loss"] / (questions - unanswerable).clamp(min=1)}
+        for name in self.readouts:
             for suffix in (f"_{name}", *([""] if name == self.readout else [])):
-                scores[f"errors{suffix}"] = self.errors[i]
-                scores[f"accuracy{suffix}"] = 1 - self.errors[i].double() / questions
-                scores[f"probability{suffix}"] = self.probability[i].double() * _UNIT / questions
-        scores |= {"questions": self.questions, "unanswerable": self.unanswerable}
-        return {name: value.double() for name, value in scores.items()}
+                scores[f"errors{suffix}"] = sums[f"errors_{name}"]
+                scores[f"accuracy{suffix}"] = 1 - sums[f"errors_{name}"] / questions.clamp(min=1)
+                scores[f"probability{suffix}"] = sums[f"probability_{name}"] / questions.clamp(min=1)
+        return scores | {"questions": questions, "unanswerable": unanswerable}
 
 
 class DialogueTask(Task[DialogueDataModule], DialogueModel):
@@ -206,7 +202,3 @@ def attention_chart(answers: Sequence[tuple[Answer, str | None]], dialogues: Dia
         mark="holds the answer",
         marked=holding,
     )
-
-
-def _whole(values: Tensor) -> Tensor:
-    return (values.double() / _UNIT).round().long().sum()
