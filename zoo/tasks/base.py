@@ -178,7 +178,7 @@ class Task(Model[DataT]):
             _check_precision(str(self.trainer.precision))
 
     @override
-    def _build(self, given: Given[Any]) -> None:
+    def _build(self, given: Given) -> None:
         super()._build(given)
         freeze_parts(self.network, self.freeze_patterns)
         if self._trainer is not None:  # predictions need no scores

@@ -54,7 +54,7 @@ class ReadsWordVectors(Task):
         super().__init__(**shared)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
 
-    def make_words(self, given: Given[Any]) -> WordEncoder:
+    def make_words(self, given: Given) -> WordEncoder:
         """The encoder of a vocabulary's words, from pre-trained vectors where the data brings them."""
         # A model that is restored from its checkpoint is given a table in any case.
         state, table = self.data_state, given.word_vectors
@@ -67,7 +67,7 @@ class ReadsWordVectors(Task):
             **self._character_sizes(given),
         )
 
-    def _character_sizes(self, given: Given[Any]) -> dict[str, int]:
+    def _character_sizes(self, given: Given) -> dict[str, int]:
         """Sizes of a character LSTM."""
         return {}
 
@@ -158,7 +158,7 @@ class ReadsSpelling(ReadsWordVectors):
             raise InputError("model.characters is on, but data.characters is off; make them agree")
 
     @override
-    def _character_sizes(self, given: Given[Any]) -> dict[str, int]:
+    def _character_sizes(self, given: Given) -> dict[str, int]:
         return {
             "num_chars": given.spec.num_chars if self.characters else 0,
             "char_hidden_size": self.char_hidden_size,

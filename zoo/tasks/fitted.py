@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from inspect import signature
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ class Fitted(Task[DataT]):
     depends_on_seed: ClassVar[bool] = False
 
     @override
-    def build_network(self, given: Given[Any]) -> nn.Module:
+    def build_network(self, given: Given) -> nn.Module:
         return FittedValues()
 
     @property

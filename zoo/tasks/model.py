@@ -25,7 +25,7 @@ from zoo.model_folder.meta import Meta
 from zoo.training.checkpoints import CHECKPOINT_KEY, check_shapes, plain
 
 DataT = TypeVar("DataT", bound=DataModule, default=Any)
-SpecT = TypeVar("SpecT")
+SpecT = TypeVar("SpecT", default=Any)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Model(LightningModule, Generic[DataT]):
         self.in_use = SharedLock()
 
     @abstractmethod
-    def build_network(self, given: Given[Any]) -> nn.Module:
+    def build_network(self, given: Given) -> nn.Module:
         """Make the network."""
 
     @property
@@ -108,7 +108,7 @@ class Model(LightningModule, Generic[DataT]):
             raise InputError("the model has no weights yet: train it, or load a trained one with zoo.load")
         return self.network
 
-    def _build(self, given: Given[Any]) -> None:
+    def _build(self, given: Given) -> None:
         self.spec = given.spec
         try:
             self.network = self.build_network(given)
