@@ -175,6 +175,15 @@ def refusal(result: Result, *words: object) -> str:
     return message
 
 
+def trainer(folder: Path | None = None, **options: Any) -> Any:
+    """Lightning's trainer that prints and keeps nothing, in tests that need no run folder."""
+    import pytorch_lightning as pl
+
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    given = {"accelerator": "cpu", "enable_checkpointing": False, "use_distributed_sampler": False, **quiet}
+    return pl.Trainer(default_root_dir=folder, **{**given, **options})
+
+
 def best(run: Path) -> Path:
     """The best checkpoint of a run."""
     return run / "checkpoints" / "best.ckpt"

@@ -20,6 +20,7 @@ from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from tests.zoo import option_cases as cases
 from tests.zoo.adapters import ADAPTERS, SIZES, Adapter
+from tests.zoo.conftest import trainer
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
@@ -172,21 +173,11 @@ class Training:
             self._train(others, changes, seed=6)
         pl.seed_everything(seed, verbose=False)
         model = self.kind(**options)
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            max_epochs=2,
-            limit_train_batches=1,
-            limit_val_batches=1,
-            num_sanity_val_steps=0,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        fit(trainer, model, data)
+        run = trainer(max_epochs=2, limit_train_batches=1, limit_val_batches=1, num_sanity_val_steps=0)
+        fit(run, model, data)
         if seed != 5:
-            trainer.save_checkpoint(TRAINED)
-        scores = {name: value for name, value in trainer.callback_metrics.items() if "time" not in name}
+            run.save_checkpoint(TRAINED)
+        scores = {name: value for name, value in run.callback_metrics.items() if "time" not in name}
         idle = {name for name, _ in model.idle_options(data)}
         return (
             list(cases.plain_values([model.network.state_dict(), scores, self.output(model, data)])),

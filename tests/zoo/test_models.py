@@ -18,6 +18,7 @@ from torch import Tensor
 import zoo
 from callbacks import RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
+from tests.zoo.conftest import trainer
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
@@ -131,19 +132,6 @@ def assert_close(results: Tensor, expected: Tensor) -> None:
 
 
 # --- runs ---
-
-
-def trainer(folder: Path, **options: Any) -> pl.Trainer:
-    given: dict[str, Any] = {
-        "accelerator": "cpu",
-        "enable_checkpointing": False,
-        "use_distributed_sampler": False,
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        **options,
-    }
-    return pl.Trainer(default_root_dir=folder, **given)
 
 
 class Run(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 import zoo
 from datamodules.base import DataModule
 from datamodules.batch import ClassificationSpec
-from tests.zoo.test_models import trainer
+from tests.zoo.conftest import trainer
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 from zoo.tasks.model import Given

@@ -39,6 +39,8 @@ def labels_of(predictor: ClassificationPredictor, texts: list[str]) -> list[str]
 
 
 def test_majority(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no weights yet"):
+        _ = Majority().fitted
     predictor = fitted(tmp_path, Majority(), [("a", "x"), ("b", "y"), ("c", "y"), ("d", "y")], num_memories=0)
     assert labels_of(predictor, ["a", "e"]) == ["y", "y"]
     assert predictor.predict("a")[0].probabilities == pytest.approx({"x": 0.25, "y": 0.75})

@@ -11,8 +11,7 @@ import pytest
 
 from datamodules import MatchingDataModule
 from tests.zoo.baselines.helpers import fit_and_load
-from tests.zoo.conftest import write_pairs
-from tests.zoo.test_models import trainer
+from tests.zoo.conftest import trainer, write_pairs
 from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap, best_threshold
 from zoo.model_folder.folder import ModelFolder
 from zoo.tasks.base import Task

@@ -20,11 +20,9 @@ from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationSpec
-from tests.zoo.adapters import Ranking
-from tests.zoo.conftest import sentences, write_table
+from tests.zoo.conftest import sentences, trainer, write_table
 from zoo.layers.bags import BigramTable
 from zoo.layers.row_adam import RowAdam, can_update_by_rows, update_by_rows, update_densely
-from zoo.registry import model_class
 from zoo.tasks import encoders
 from zoo.tasks.model import Given
 
@@ -229,23 +227,14 @@ def run(
     schedule = options.pop("lr_scheduler", None)
     model = zoo.ExpaNet(word_size=8, bigrams=60, optimizer=optimizer, lr_scheduler=schedule)
     with smallest_table(sparse):
-        trainer = fit(model, data, folder, resumed, **{"max_epochs": 2, **options})
-    return model.state_dict(), trainer
+        made = fit(model, data, folder, resumed, **{"max_epochs": 2, **options})
+    return model.state_dict(), made
 
 
 def fit(model: Any, data: Any, folder: Path, resumed: Path | None = None, **options: Any) -> pl.Trainer:
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-        **options,
-    )
-    trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
-    return trainer
+    run: pl.Trainer = trainer(folder, **options)
+    run.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -261,8 +250,8 @@ def fit(model: Any, data: Any, folder: Path, resumed: Path | None = None, **opti
 )
 def test_a_run_learns_the_same(options: dict[str, Any], tmp_path: Path) -> None:
     dense, _ = run(tmp_path, False, **options)
-    by_rows, trainer = run(tmp_path, True, **options)
-    assert trainer.optimizers[0].param_groups[0]["lr"] in (0.01, 0.5)
+    by_rows, made = run(tmp_path, True, **options)
+    assert made.optimizers[0].param_groups[0]["lr"] in (0.01, 0.5)
     for name in dense:
         torch.testing.assert_close(by_rows[name], dense[name], rtol=1e-2, atol=1e-4)
 
@@ -270,41 +259,21 @@ def test_a_run_learns_the_same(options: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [False, True])
 def test_a_run_resumes_from_a_checkpoint_of_either_kind(first: bool, tmp_path: Path) -> None:
     whole, _ = run(tmp_path, False)
-    _, trainer = run(tmp_path, first, max_epochs=1)
-    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    _, made = run(tmp_path, first, max_epochs=1)
+    made.save_checkpoint(tmp_path / "half.ckpt")
     resumed, _ = run(tmp_path, not first, tmp_path / "half.ckpt")
     for name in whole:
         torch.testing.assert_close(resumed[name], whole[name], rtol=1e-2, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["AMVLSTM", "ANMM"])
-def test_a_run_on_pairs_learns_the_same(name: str, tmp_path: Path) -> None:
-    data = Ranking(tmp_path).data
-    states = []
-    for is_sparse in (False, True):
-        pl.seed_everything(3, verbose=False)
-        model = model_class(name)(
-            # With a smaller epsilon, Adam moves a weight whose gradient is a rounding error as far as others.
-            word_size=8,
-            optimizer=lambda weights: Adam(weights, lr=0.01, eps=1e-6),
-        )
-        with smallest_table(is_sparse):
-            fit(model, data, tmp_path, max_epochs=3)
-        assert type(model.trainer.optimizers[0]) is (RowAdam if is_sparse else Adam)
-        states.append(model.state_dict())
-    dense, by_rows = states
-    for key in dense:
-        torch.testing.assert_close(by_rows[key], dense[key], rtol=1e-2, atol=1e-4)
-
-
 def test_small_tables_are_updated_densely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, trainer = run(tmp_path, None, max_epochs=1)
-    assert type(trainer.optimizers[0]) is Adam
+    _, made = run(tmp_path, None, max_epochs=1)
+    assert type(made.optimizers[0]) is Adam
     monkeypatch.setattr(encoders, "MANY_ROWS", 20)
-    _, trainer = run(tmp_path, None, max_epochs=1)
-    assert type(trainer.optimizers[0]) is RowAdam
-    _, trainer = run(tmp_path, None, max_epochs=1, optimizer=lambda weights: AdamW(weights))
-    assert type(trainer.optimizers[0]) is AdamW
+    _, made = run(tmp_path, None, max_epochs=1)
+    assert type(made.optimizers[0]) is RowAdam
+    _, made = run(tmp_path, None, max_epochs=1, optimizer=lambda weights: AdamW(weights))
+    assert type(made.optimizers[0]) is AdamW
 
 
 def test_a_schedule_that_sets_a_momentum_updates_densely(tmp_path: Path) -> None:
@@ -321,12 +290,12 @@ def test_a_schedule_that_sets_a_momentum_updates_densely(tmp_path: Path) -> None
 @pytest.mark.parametrize(("processes", "device"), [(2, "cpu"), (1, "cuda")])
 def test_several_processes_and_gpus_update_densely(processes: int, device: str) -> None:
     spec = ClassificationSpec(6000, 0, ["a", "b"], ["a", "b"], 3)
-    trainer = SimpleNamespace(
+    made = SimpleNamespace(
         world_size=processes, strategy=SimpleNamespace(root_device=torch.device(device)), precision="32-true"
     )
     model = zoo.ExpaNet(word_size=4)
     model.network = model.build_network(Given(spec))
-    model._trainer = trainer
+    model._trainer = made
     optimizer = Adam(model.network.parameters())
     assert model.adapt_optimizer(optimizer) is optimizer
     assert not model.network.text.words.is_sparse

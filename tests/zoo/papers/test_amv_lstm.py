@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import M, N, S, T, make_batch
 from tests.zoo.plain import Vector, lstm_states, numbers
-from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention, k_max
-from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
+from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention
+from zoo.layers.interactions import pair_mask, word_overlap
 from zoo.tasks.model import Given
 
 P, SIZE, HIDDEN = 9, 5, 4
@@ -221,64 +220,7 @@ def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None
         assert float((network(batch).score - plain(batch).score).abs().max()) > 1e-4
 
 
-# --- k-max pooling and interactions ---
-
-
-def test_k_max_of_fewer_interactions_than_k() -> None:
-    interaction = torch.tensor([[[[0.3, -0.9, 7.0], [-0.2, 0.5, 7.0]]]])  # [1, 1, 2, 3]
-    mask = torch.tensor([[[True, True, False], [True, True, False]]])
-    none = torch.tensor([-2.0])
-    assert k_max(interaction, mask, 2, none).tolist() == [pytest.approx([0.5, 0.3])]
-    assert k_max(interaction, mask, 5, none).tolist() == [pytest.approx([0.5, 0.3, -0.2, -0.9, -2])]
-    assert k_max(interaction, mask, 8, none).tolist() == [
-        pytest.approx([0.5, 0.3, -0.2, -0.9, -2, -2, -2, -2])
-    ]
-    assert k_max(interaction, mask & False, 3, none).tolist() == [[-2.0, -2.0, -2.0]]
-
-
-def test_interactions_are_masked_products() -> None:
-    batch = make_batch()
-    random = torch.Generator().manual_seed(0)
-    first = torch.randn(N, T, 3, generator=random)
-    second = torch.randn(M, S, 3, generator=random)
-    second[0, 0] = 0  # a vector of zeros where there is a word
-    dots, cosines = dot_interaction(first, second, batch), cosine_interaction(first, second, batch)
-    for pair in range(P):
-        i, j = int(batch.first[pair]), int(batch.second[pair])
-        for t in range(T):
-            for s in range(S):
-                u, v = first[i, t].double(), second[j, s].double()
-                real = bool(batch.first_text[i, t] and batch.second_text[j, s])
-                dot = float(u @ v) * real
-                length = max(float(u.norm() * v.norm()), 1e-9)
-                assert float(dots[pair, t, s]) == pytest.approx(dot, abs=1e-5)
-                assert float(cosines[pair, t, s]) == pytest.approx(dot / length, abs=1e-5)
-
-
-def test_interactions_are_float32_in_half_precision() -> None:
-    batch = make_batch()
-    first, second = torch.rand(N, T, 3).bfloat16(), torch.rand(M, S, 3).bfloat16()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cosines = cosine_interaction(first, second, batch)
-    assert cosines.dtype == torch.float32
-    torch.testing.assert_close(cosines, cosine_interaction(first.float(), second.float(), batch))
-
-
 # --- overlap ---
-
-
-def test_overlap_counts_shared_words_and_their_idf() -> None:
-    batch = make_batch()._replace(
-        word=torch.tensor([0, 1, 7, 8, 9]),
-        idf=torch.tensor([0.0, 9.0, 1.0, 2.0, 4.0]),
-        first_text=torch.tensor([[1, 2, 3, 3], [4, 4, 0, 0]]),
-        second_text=torch.tensor([[3, 1, 4], [0, 0, 0]]),
-        first=torch.tensor([0, 1, 1]),
-        second=torch.tensor([0, 0, 1]),
-    )
-    # Word 1 is unknown on both sides, so it is not counted as equal.
-    expected = [[2 / 4, 4 / 14, 1 / 3, 2 / 15], [1, 1, 1 / 3, 4 / 15], [0, 0, 0, 0]]
-    torch.testing.assert_close(word_overlap(batch), torch.tensor(expected))
 
 
 def test_overlap_skips_special_tokens() -> None:
@@ -338,8 +280,3 @@ def test_sizes_of_the_paper() -> None:
     assert network.lstm.hidden_size == 50
     assert network.k == 100
     assert network.mlp[0].in_features == 200  # 100 of the forward and 100 of the backward matrix
-
-
-def test_word_vectors_in_training_are_no_frozen_encoder() -> None:
-    with pytest.raises(InputError, match=r"model\.freeze_encoder.*train_word_vectors"):
-        AMVLSTM(freeze_encoder=True).build_network(Given(make_spec()))

@@ -18,7 +18,7 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.conftest import Result, sentences, trainer, write_table
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
 from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
@@ -264,18 +264,9 @@ def prepare(data: ClassificationDataModule) -> ClassificationDataModule:
 
 
 def fit(model: MemNet, data: ClassificationDataModule, folder: Path, **options: Any) -> pl.Trainer:
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-        **{"max_epochs": 1, **options},
-    )
-    trainer.fit(model, datamodule=data)
-    return trainer
+    run: pl.Trainer = trainer(folder, **{"max_epochs": 1, **options})
+    run.fit(model, datamodule=data)
+    return run
 
 
 def test_the_temperature_falls_by_the_same_factor_in_each_step(tmp_path: Path) -> None:
@@ -286,8 +277,7 @@ def test_the_temperature_falls_by_the_same_factor_in_each_step(tmp_path: Path) -
             temperatures.append(pl_module.network.read.tau)
 
     model = ExpaNet(word_size=6, read="hard", tau=2.0, final_tau=0.5)
-    trainer = fit(model, make_data(tmp_path), tmp_path, max_epochs=2, callbacks=[Temperatures()])
-    steps = trainer.global_step
+    steps = fit(model, make_data(tmp_path), tmp_path, max_epochs=2, callbacks=[Temperatures()]).global_step
     assert steps == 10
     assert temperatures == pytest.approx([2.0 * 0.25 ** (step / steps) for step in range(steps)])
 
@@ -309,8 +299,7 @@ def test_no_label_of_a_validation_row_changes_a_prediction(tmp_path: Path) -> No
 def test_attention_by_rank_is_logged(tmp_path: Path) -> None:
     data = make_data(tmp_path)
     model = ExpaNet(word_size=6, hops=2, log_attention=True)
-    trainer = fit(model, data, tmp_path)
-    figures = trainer.callback_metrics
+    figures = fit(model, data, tmp_path).callback_metrics
     batch = data.dataset(data.split("validation")).__getitems__(range(len(data.split("validation").rows)))
     with torch.no_grad():
         weights = model.eval()(batch).hop_weight

@@ -21,6 +21,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching.options import MatchingOptions
 from datamodules.state import DataState
+from tests.zoo.conftest import trainer
 from zoo.tasks.matching.metrics import NAMES, PairScores, RankingScores, area_under_curve, measure_lists
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask, cross_entropy_terms, hinge_terms, softmax_terms
@@ -347,12 +348,6 @@ class ToyData(pl.LightningDataModule):
     val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 
 
-def trainer(folder: Path, **options: Any) -> pl.Trainer:
-    silent = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    given: dict[str, Any] = {"accelerator": "cpu", "enable_checkpointing": False, **silent, **options}
-    return pl.Trainer(default_root_dir=folder, **given)
-
-
 @pytest.mark.parametrize(
     ("goal", "loss", "shown"),
     [
@@ -385,9 +380,3 @@ def test_weights_in_half_precision_are_refused(precision: Any, tmp_path: Path) -
     run = trainer(tmp_path, max_epochs=1, precision=precision)
     with pytest.raises(InputError, match=f"trainer.precision={precision}: .* use .*-mixed"):
         run.fit(ToyTask(), datamodule=ToyData([]))
-
-
-def test_pairs_to_classify_need_cross_entropy(tmp_path: Path) -> None:
-    data = ToyData([batch_of(MIXED)], goal="classification")
-    with pytest.raises(InputError, match=r"use model\.loss=cross_entropy"):
-        trainer(tmp_path, fast_dev_run=1).fit(ToyTask("hinge"), datamodule=data)

@@ -7,6 +7,7 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import zoo
 from datamodules import ClassificationDataModule, MatchingDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.table import read_table
-from tests.zoo.conftest import LABELS, last, pair_rows, sentences, write_pairs, write_table
+from tests.zoo.conftest import LABELS, last, pair_rows, sentences, trainer, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.model_folder.export import export
 from zoo.registry import model_class
@@ -29,6 +30,7 @@ from zoo.tasks.predictor import evaluating
 from zoo.training.checkpoints import Start
 
 OLD, NEW = ("metal", "fruit"), LABELS
+keeping = partial(torch.optim.SGD, lr=0.0)
 SMALL: dict[str, dict[str, Any]] = {
     "KNNBiLSTM": {"hidden_size": 4, "word_size": 6, "characters": False, "features": "M1"},
     "TextCNN": {"word_size": 6, "windows": (2,), "filters": 4},
@@ -39,13 +41,6 @@ SMALL: dict[str, dict[str, Any]] = {
 #: Data of models whose words are characters.
 CHARACTERS = {"tokenizer": "characters", "characters": False, "max_length": 30}
 DATA: dict[str, dict[str, Any]] = {"MemNet": {"num_memories": 2}, "CharCRNN": CHARACTERS}
-
-
-def trainer(**options: Any) -> pl.Trainer:
-    silent = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return pl.Trainer(
-        accelerator="cpu", use_distributed_sampler=False, enable_checkpointing=False, **silent, **options
-    )
 
 
 def table(name: str, labels: tuple[str, ...], rows: int = 30, **options: Any) -> ClassificationDataModule:
@@ -81,9 +76,7 @@ def test_old_classes_keep_their_rows_and_new_ones_get_their_own(
     options, kind = SMALL[name], model_class(name)
     start = keep(train(kind(**options), table("old", OLD, **DATA.get(name, {}))))
     words = start.meta.data.vocabulary["words"]
-    model = kind(
-        **options, init_from="old.ckpt", optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)
-    )
+    model = kind(**options, init_from="old.ckpt", optimizer=keeping)
     caplog.set_level(logging.INFO, logger="zoo")
     train(model, table("new", NEW, **DATA.get(name, {})))
     state, data = model.state_dict(), model.data_state
@@ -114,7 +107,7 @@ def test_rows_of_hashed_numbers_are_taken_only_where_the_numbers_mean_the_same()
             zoo.FastText(
                 **options,
                 init_from="old.ckpt",
-                optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+                optimizer=keeping,
             ),
             data,
         )
@@ -127,9 +120,7 @@ def test_votes_of_a_grown_set_of_labels(caplog: pytest.LogCaptureFixture) -> Non
     options = {**SMALL["KNNBiLSTM"], "features": "M5", "num_perspectives": 2}
     old = train(zoo.KNNBiLSTM(**options), table("old", OLD, num_memories=2))
     keep(old)
-    model = zoo.KNNBiLSTM(
-        **options, init_from="old.ckpt", optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)
-    )
+    model = zoo.KNNBiLSTM(**options, init_from="old.ckpt", optimizer=keeping)
     train(model, table("new", NEW, num_memories=2))
     before, after = (each.network.classifier.weight.detach() for each in (old, model))
     (old_labels, labels), size = (each.data_state.facts["labels"] for each in (old, model)), 8
@@ -364,7 +355,7 @@ def test_a_model_trained_by_adapters_is_used_without_peft_and_its_start(
         transformer=str(tiny_bert),
         features="M1",
         init_from="lora.ckpt",
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        optimizer=keeping,
     )
     train(plain, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(plain, "plain.ckpt")
@@ -383,7 +374,7 @@ def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
         **options,
         lora_rank=2,
         init_from="old.ckpt",
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        optimizer=keeping,
     )
     train(model, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(model, "lora.ckpt")
