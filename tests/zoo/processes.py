@@ -6,10 +6,12 @@ fork need it.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from zoo.cli.main import main
 from zoo.registry import MODELS
@@ -39,6 +41,15 @@ def zoo_process(*arguments: object, code: int = 0) -> str:
     printed.unlink()
     assert process.exitcode == code, text
     return text
+
+
+def scores_of_one_and_two(checkpoint: object, *options: object) -> tuple[Any, Any]:
+    """The scores of `zoo test` by one process, and by two that share the rows."""
+    scores = []
+    for output, devices in (("one.json", ["--trainer.accelerator=cpu"]), ("two.json", DDP)):
+        zoo_process("test", "--ckpt_path", checkpoint, *options, f"--output={output}", *devices)
+        scores.append(json.loads(Path(output).read_text()))
+    return scores[0], scores[1]
 
 
 def _run(arguments: list[str], folder: str, environment: dict[str, str], printed: Path) -> None:

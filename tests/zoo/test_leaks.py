@@ -22,7 +22,7 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Memory
 from datamodules.retrieval.memories.near_duplicates import are_near, signatures
 from tests.zoo.conftest import SMALL, Result, done, refusal, write_pairs, write_table
-from tests.zoo.processes import DDP, zoo_process
+from tests.zoo.processes import scores_of_one_and_two
 
 Zoo = Callable[..., Result]
 Warned = Callable[[], list[str]]
@@ -243,13 +243,9 @@ def test_training_rows_in_a_test_are_counted_by_one_and_two_processes(
     test = write_table(tmp_path / "test.csv", changed(rows[50:], CHANGES["stop"]))
     fit(zoo_command, *SMALL, "--data.train_file", train, "--data.validation_file", train)
     assert len(warned()) == 1
-    options = ["--data.test_file", test, "--data.eval_batch_size=5"]
-    one = scored(zoo_command, "test", *options)
+    one, two = scores_of_one_and_two("run", "--data.test_file", test, "--data.eval_batch_size=5")
     assert (one["rows_in_training"], one["rows_in_memory"], one["rows"]) == (20, 20, 51)
-    assert len(warned()) == 1
-    checkpoint = Path("run")
-    zoo_process("test", "--ckpt_path", checkpoint, *options, "--output=two.json", *DDP)
-    assert json.loads(Path("two.json").read_text()) == one
+    assert one == two
     assert "accuracy_without_duplicates" in one
 
 

@@ -13,8 +13,8 @@ import zoo
 from datamodules import MatchingDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.zoo.conftest import Result, done, pair_rows, write_pairs
-from tests.zoo.processes import DDP, zoo_process
+from tests.zoo.conftest import Result, done, pair_rows, refusal, write_pairs
+from tests.zoo.processes import scores_of_one_and_two
 from zoo.tasks.matching.predictor import MatchingPredictor
 
 Command = Callable[..., Result]
@@ -173,6 +173,8 @@ def test_predict_scores_pairs_and_answers_questions(
     assert len({record["question"] for record in records("scores.jsonl")}) == 1
 
     Path("questions.txt").write_text("where is plum\nfog\n")
+    for wrong, words in (("memory=gone", "gone"), ("candidates=0", "--candidates 0: must be 1 to 10,000")):
+        refusal(zoo_command(*options, "--input=questions.txt", f"--{wrong}"), words)
     for source in (["--input=questions.txt"], ["--input=pairs.jsonl", "--text_column=first"]):
         more = ["--memory", memory, "--candidates=2", "--output=answers.jsonl"]
         done(zoo_command(*options, *source, *more))
@@ -182,24 +184,6 @@ def test_predict_scores_pairs_and_answers_questions(
         assert isinstance(candidates, list)
         assert {"id", "text", "score", "retrieval_score", "words"} == candidates[0].keys()
         assert len(candidates) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--input=questions.txt", "--memory=gone"], "gone"),
-        (["--input=questions.txt", "--candidates=0"], "--candidates 0: must be 1 to 10,000"),
-        (["--input=gone.jsonl"], "gone.jsonl: no such file"),
-    ],
-)
-def test_input_that_predict_refuses(
-    options: list[str], message: str, fit: Callable[..., Path], zoo_command: Command
-) -> None:
-    Path("questions.txt").write_text("where is plum\n")
-    result = zoo_command("predict", "--ckpt_path", fit(), *options)
-    assert result.code == 2
-    (line,) = result.err.splitlines()
-    assert message in line
 
 
 def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train_tsv: Path) -> None:
@@ -230,30 +214,14 @@ def test_the_memory_of_candidates_grows(
     assert "version   2" in result.out
     ((only,),) = matcher(run).answer("a xylophone", candidates=1)
     assert only.text == "xylophone strings"
-    result = zoo_command("memory", "tune", run, train_tsv)
-    assert result.code == 2
-    (line,) = result.err.splitlines()
-    assert "a AMVLSTM has no weights that could be fitted without training" in line
+    tuned = zoo_command("memory", "tune", run, train_tsv)
+    refusal(tuned, "a AMVLSTM has no weights that could be fitted without training")
 
 
-def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) -> None:
-    data = ["--data=ClassificationDataModule", "--data.train_file", train_csv, "--data.num_memories=0"]
-    model = [option for option in SMALL if option.startswith(("--model", "--trainer"))]
-    result = zoo_command("fit", *model, *data, "--run_dir=run")
-    assert result.code == 2
-    assert "a model for matching" in result.err.splitlines()[-1]
-
-
-def test_two_processes_print_the_digits_of_one(
-    fit: Callable[..., Path], zoo_command: Command, tmp_path: Path
-) -> None:
+def test_two_processes_print_the_digits_of_one(fit: Callable[..., Path], tmp_path: Path) -> None:
     """11 questions in batches of 4: three batches, so that one is repeated, and must not be counted."""
-    run = fit()
     test_file = write_pairs(tmp_path / "test.tsv", pair_rows(11, seed=2))
-    options = ["test", "--ckpt_path", run, "--data.test_file", test_file, "--data.eval_batch_size=4"]
-    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
-    zoo_process(*options, "--output=two.json", *DDP)
-    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    one, two = scores_of_one_and_two(fit(), "--data.test_file", test_file, "--data.eval_batch_size=4")
     assert one["pairs"] == len(pair_rows(11, seed=2))
     assert one["questions"] + one["questions_without_positive"] == 11
     # The loss alone is a sum of floating-point numbers.

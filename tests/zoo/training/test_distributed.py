@@ -11,19 +11,14 @@ import torch
 import yaml
 
 from tests.dialogues import made_up, write_published
-from tests.zoo.conftest import SMALL, Result
-from tests.zoo.processes import DDP, zoo_process
+from tests.zoo.conftest import SMALL
+from tests.zoo.processes import DDP, scores_of_one_and_two, zoo_process
 
 
-def test_two_processes_print_the_digits_of_one(
-    fit: Callable[..., Path], zoo_command: Callable[..., Result], test_csv: Path
-) -> None:
+def test_two_processes_print_the_digits_of_one(fit: Callable[..., Path], test_csv: Path) -> None:
     """31 rows in batches of 5: seven batches, so that one is repeated, and must not be counted."""
     checkpoint = fit("run", "--trainer.max_epochs=2")
-    options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_csv, "--data.eval_batch_size=5"]
-    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
-    zoo_process(*options, "--output=two.json", *DDP)
-    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    one, two = scores_of_one_and_two(checkpoint, "--data.test_file", test_csv, "--data.eval_batch_size=5")
     assert one["rows"] == 31
     assert one == two
 
@@ -47,7 +42,7 @@ def test_two_processes_train(train_csv: Path) -> None:
 
 
 @pytest.mark.slow
-def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
+def test_dialogues_in_two_processes() -> None:
     """Seven dialogues with different numbers of questions, in batches of 2."""
     train, test = (
         write_published(Path(f"{name}.txt"), made_up(number, seed=number))
@@ -58,10 +53,7 @@ def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
         "--data.train_file", train, "--data.batch_size=3", "--trainer.max_epochs=2", "--run_dir=run", *DDP,
     )  # fmt: skip
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
-    options = ["test", "--ckpt_path=run", "--data.test_file", test, "--data.eval_batch_size=2"]
-    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
-    zoo_process(*options, "--output=two.json", *DDP)
-    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    one, two = scores_of_one_and_two("run", "--data.test_file", test, "--data.eval_batch_size=2")
     assert one["questions"] == sum(len(dialogue.questions) for dialogue in made_up(7, seed=7))
     assert one == two
 
@@ -75,9 +67,7 @@ def test_an_error_in_a_process_is_one_line() -> None:
 
 
 @pytest.mark.slow
-def test_an_ensemble_in_two_processes(
-    zoo_command: Callable[..., Result], train_csv: Path, test_csv: Path
-) -> None:
+def test_an_ensemble_in_two_processes(train_csv: Path, test_csv: Path) -> None:
     """All stages of a fit, then the table of a test in batches of unequal size."""
     small = [option for option in SMALL if not option.startswith("--model")]
     zoo_process(
@@ -86,10 +76,6 @@ def test_an_ensemble_in_two_processes(
     )  # fmt: skip
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
     assert json.loads(Path("run/answer.json").read_text())["rows"][-1]["texts"] == 18
-    options = ["test", "--ckpt_path=run", "--data.test_file", test_csv]
-    options += ["--data.eval_batch_size=5"]
-    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
-    zoo_process(*options, "--output=two.json", *DDP)
-    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    one, two = scores_of_one_and_two("run", "--data.test_file", test_csv, "--data.eval_batch_size=5")
     assert one["answer"]["rows"][-1]["texts"] == 31
     assert one == two
