@@ -1,20 +1,150 @@
-"""The vectors of a transformer: padding, parts of a batch and precision do not change them."""
+"""Transformers and published sentence encoders in a model: plain loops, parts of a batch, precision, checkpoints."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AutoModel
 
+import zoo
+from datamodules.core import storage
+from datamodules.core.errors import InputError
+from datamodules.text.tokenization import TransformersTokenizer
+from tests import sentence_folders as folders
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo
 from zoo.layers import encoders
-from zoo.layers.encoders import TransformerEncoder
+from zoo.layers.encoders import TransformerEncoder, pooling_of, transformer_config_of
 
 WORD = torch.arange(20)
 #: A text without tokens, and texts of different lengths, unsorted.
 TEXTS = torch.tensor([[3, 4, 5, 6, 7], [0, 0, 0, 0, 0], [9, 3, 0, 0, 0], [5, 0, 0, 0, 0], [7, 8, 9, 0, 0]])
+
+pytestmark = pytest.mark.usefixtures("float32")
+
+
+@pytest.fixture
+def folder(tiny_bert: Path) -> Path:
+    """An encoder with Transformer, Pooling, Dense and Normalize."""
+    modules = [
+        ("Transformer", ""),
+        ("Pooling", "1_Pooling"),
+        ("Dense", "2_Dense"),
+        ("Normalize", "3_Normalize"),
+    ]
+    folders.write_modules(tiny_bert, modules)
+    folders.write_json(tiny_bert / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    folders.write_dense(tiny_bert / "2_Dense", (16, 5), "Tanh")
+    return tiny_bert
+
+
+@pytest.fixture
+def static(tiny_bert: Path, tmp_path: Path) -> Path:
+    """A static encoder."""
+    folders.write_static(tmp_path / "static", tiny_bert)
+    folders.write_modules(tmp_path / "static", [("StaticEmbedding", "")])
+    return tmp_path / "static"
+
+
+def encode(encoder: TransformerEncoder, texts: Tensor = TEXTS) -> Tensor:
+    with torch.inference_mode():
+        return encoder.eval()(WORD, torch.zeros(1), texts)
+
+
+def restored(encoder: TransformerEncoder) -> TransformerEncoder:
+    """The encoder by its configuration and weights alone."""
+    config = transformer_config_of(nn.Sequential(encoder))
+    again = TransformerEncoder("no-such-folder", config=json.loads(json.dumps(config)))
+    again.load_state_dict(encoder.state_dict())
+    assert pooling_of(again) == pooling_of(encoder)
+    return again
+
+
+@pytest.mark.parametrize("pooling", folders.POOLINGS)
+def test_vectors(pooling: str, folder: Path) -> None:
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
+    encoder = TransformerEncoder(str(folder))
+    vectors = encode(encoder)
+    assert vectors.shape == (5, encoder.size) == (5, 5)
+    dense, transformer = (
+        load_file(folder / "2_Dense" / "model.safetensors"),
+        AutoModel.from_pretrained(folder),
+    )
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        if not text.any():
+            assert not vector.any()
+            continue
+        with torch.no_grad():
+            states = transformer(input_ids=WORD[text[text != 0]][None]).last_hidden_state[0]
+        pooled = torch.tensor(folders.plain_pool(states.tolist(), pooling))
+        expected = torch.tanh(dense["linear.weight"] @ pooled + dense["linear.bias"]).tolist()
+        torch.testing.assert_close(vector, torch.tensor(folders.unit(expected)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(encode(restored(encoder)), vectors)
+
+
+def test_an_option_replaces_the_published_pooling(folder: Path) -> None:
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})
+    encoder, other = TransformerEncoder(str(folder)), TransformerEncoder(str(folder), pooling="mean")
+    mean = encode(other)
+    assert not torch.allclose(encode(encoder), mean, atol=1e-3)
+    assert pooling_of(encoder) != pooling_of(other)
+    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    torch.testing.assert_close(encode(TransformerEncoder(str(folder))), mean)
+
+
+def test_a_static_encoder(static: Path) -> None:
+    encoder, table = (
+        TransformerEncoder(str(static)),
+        load_file(static / "model.safetensors")["embedding.weight"],
+    )
+    vectors = encode(encoder)
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        rows = table[WORD[text[text != 0]]].tolist()
+        expected = folders.plain_pool(rows, "mean") if rows else [0.0] * 6
+        torch.testing.assert_close(vector, torch.tensor(expected), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(encode(restored(encoder)), vectors)
+    tokenizer = TransformersTokenizer(str(static), lowercase=False)
+    assert (tokenizer.prefix, tokenizer.suffix) == ((), ())
+
+
+@pytest.mark.parametrize("kind", ["folder", "static"])
+def test_a_run_with_a_published_encoder(
+    kind: str, zoo_command: Zoo, train_csv: Path, request: pytest.FixtureRequest
+) -> None:
+    published: Path = request.getfixturevalue(kind)
+    # Texts are read in lower case, which the tokenizer alone does not do.
+    storage.write_json(published / "sentence_bert_config.json", {"do_lower_case": True})
+    tokenizer = json.loads((published / "tokenizer.json").read_text())
+    storage.write_json(published / "tokenizer.json", {**tokenizer, "normalizer": None})
+    options = ["--model=MemoryEnsemble", f"--model.transformer={published}", f"--data.tokenizer={published}"]
+    options += ["--model.metric_steps=0", "--model.members=[encoder]", f"--data.train_file={train_csv}"]
+    result = zoo_command(
+        "fit", *SMALL_DATA, *QUIET_TRAINER, *options, "--trainer.max_epochs=1", "--run_dir=run"
+    )
+    assert result.code == 0, result.err
+    run = Path("run")
+    before = zoo.load(run).encode(["the old apple", "rain"])
+    assert zoo.load(run).model.network.encoder.published.is_static == (kind == "static")
+    shutil.rmtree(published / "2_Dense", ignore_errors=True)
+    (published / "modules.json").unlink()
+    after = zoo.load(run).encode(["the old apple", "rain"])
+    torch.testing.assert_close(torch.from_numpy(after), torch.from_numpy(before))
+    assert zoo.load(run).encode(["The OLD Apple", "RAIN"]).tolist() == after.tolist()
+
+
+def test_unknown_modules_are_refused(folder: Path) -> None:
+    folders.write_modules(folder, [("Transformer", ""), ("LSTM", "1_LSTM")])
+    with pytest.raises(InputError, match=r"modules.json: the module .*LSTM"):
+        TransformerEncoder(str(folder))
+
+
+# --- plain transformers ---
 
 
 @pytest.fixture
@@ -28,12 +158,6 @@ def has_bfloat16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     return bool(request.param)
 
 
-def encode(encoder: TransformerEncoder, texts: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return encoder(WORD, torch.zeros(1), texts)
-
-
-@pytest.mark.usefixtures("float32")
 def test_parts_of_a_batch_have_the_vectors_of_single_texts(
     encoder: TransformerEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
