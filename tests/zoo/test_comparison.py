@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.zoo.conftest import Zoo, done
+from tests.zoo.conftest import Zoo, done, refusal
 from zoo.comparison import Comparison, compared, draw, table_of
 from zoo.run_folder import Run, draw_training, read_run
 
@@ -72,29 +72,18 @@ def test_settings_that_differ_and_figures_of_the_best_epoch(tmp_path: Path, zoo_
         write_run(tmp_path / "slow", 0.001, [0.5, 0.7, 0.6]),
         write_run(tmp_path / "fast", 0.01, [0.6, 0.9]),
     ]
+    (runs[0] / "summary.json").unlink()  # killed
     result = done(zoo_command("compare", "--output", tmp_path / "out", *runs))
     lines = result.out.splitlines()
     assert cells(lines[0]) == [
         "run", "val/accuracy", "val/loss", "best epoch", "model.optimizer.lr", "seconds",
     ]  # fmt: skip
     assert cells(lines[2]) == [str(runs[1]), "0.9", "0.1", "2", "0.01", "3.5"]
-    assert cells(lines[3]) == [str(runs[0]), "0.7", "0.3", "2", "0.001", "3.5"]
+    assert cells(lines[3]) == [str(runs[0]), "0.7", "0.3", "2", "0.001", "unfinished"]
     assert (tmp_path / "out" / "compare.md").read_text().splitlines() == lines[:4]
 
 
 # --- reading ---
-
-
-def test_an_unfinished_run_has_its_best_epoch(tmp_path: Path, zoo_command: Zoo) -> None:
-    finished = write_run(tmp_path / "finished", 0.001, [0.4, 0.5])
-    killed = write_run(tmp_path / "killed", 0.01, [0.5, 0.7, 0.6])
-    (killed / "summary.json").unlink()
-    header, _, *lines = zoo_command("compare", finished, killed).out.splitlines()
-    rows = [dict(zip(cells(header), cells(line), strict=True)) for line in lines]
-    assert [[row[name] for name in ("seconds", "val/accuracy", "best epoch")] for row in rows] == [
-        ["unfinished", "0.7", "2"],
-        ["3.5", "0.5", "2"],
-    ]
 
 
 def test_learning_rates_belong_to_the_epoch_that_follows(tmp_path: Path) -> None:
@@ -243,12 +232,15 @@ def test_tasks_and_data_have_tables_of_their_own(tmp_path: Path, zoo_command: Zo
     assert names(result.out) == ["c", "a", "e", "f", "b", "d"]
 
 
-def test_single_classes_are_shown_if_named(tmp_path: Path, zoo_command: Zoo) -> None:
+def test_metrics_are_named(tmp_path: Path, zoo_command: Zoo) -> None:
+    """Those of single classes are shown only then."""
     run = write_run(tmp_path / "run", 0.1, [0.5])
     header = cells(zoo_command("compare", run).out.splitlines()[0])
     assert [name for name in header if "/" in name] == ["val/accuracy", "val/loss", "val/rows"]
     header = cells(zoo_command("compare", run, "--metrics=val/rows,val/f1/a").out.splitlines()[0])
     assert [name for name in header if "/" in name] == ["val/rows", "val/f1/a"]
+    refusal(zoo_command("compare", run, "--metrics=val/luck"), "val/luck: no run has it; there are")
+    refusal(zoo_command("compare"), "name run folders")
 
 
 def test_options_of_another_model_are_no_differences() -> None:
@@ -313,13 +305,6 @@ def test_nothing_is_cut_in_the_picture() -> None:
         assert all(box.width == 0 or 0 <= box.x0 < box.x1 <= figure.bbox.x1 for box in boxes)
         marks = np.concatenate([axes.transData.transform(line.get_xydata()) for line in axes.lines])
         assert (np.abs(marks - axes.bbox.get_points().mean(axis=0)) < axes.bbox.size / 2 - 4).all()
-
-
-def test_an_unknown_metric(tmp_path: Path, zoo_command: Zoo) -> None:
-    result = zoo_command("compare", write_run(tmp_path / "run", 0.1, [0.5]), "--metrics=val/luck")
-    assert result.code == 2
-    assert "val/luck: no run has it; there are" in result.err
-    assert zoo_command("compare").code == 2
 
 
 def test_the_training_is_drawn_with_its_validation() -> None:

@@ -62,27 +62,17 @@ def test_the_registry_agrees_with_the_classes(name: str) -> None:
     assert getattr(zoo, name) is model_class(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("KNNBiLSTM", ["classification", "Wang", "num_perspectives", "freeze_encoder", "word_size"]),
-        ("MemoryEnsemble", ["classification", "members", "folds"]),
-        ("HMN", ["dialogue", "readout"]),
-        ("LSTMRNN", ["retrieval", "Palangi", "tied"]),
-        ("TransformerMatcher", ["matching", "transformer", "mode"]),
-        ("Majority", ["classification", "options"]),
-    ],
-)
-def test_list_of_one_model(name: str, parts: list[str], zoo_command: Zoo) -> None:
-    result = done(zoo_command("list", name))
-    title, *lines = result.out.splitlines()
-    assert title == name
-    facts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
-    assert facts["task"] == MODELS[name].task
-    assert facts["paper"] == MODELS[name].paper
-    assert "options" in facts
-    for part in parts:
-        assert part in result.out
+def test_list_of_one_model(zoo_command: Zoo) -> None:
+    for name, parts in {
+        "KNNBiLSTM": ["num_perspectives", "freeze_encoder", "word_size"],
+        "LSTMRNN": ["tied"],
+        "Majority": [],
+    }.items():
+        title, *lines = done(zoo_command("list", name)).out.splitlines()
+        assert title == name
+        facts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
+        assert (facts["task"], facts["paper"]) == (MODELS[name].task, MODELS[name].paper)
+        assert set(parts) <= set(facts["options"].split(", "))
 
 
 def test_list_of_an_unknown_model(zoo_command: Zoo) -> None:
@@ -112,21 +102,15 @@ def test_help_of_classes(zoo_command: Zoo) -> None:
 # --- memories ---
 
 
-def test_index_search_and_another_memory(trained_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_index_and_search(zoo_command: Zoo, tmp_path: Path) -> None:
     rows = [("copper kettle", "metal"), ("ripe plum", "fruit"), ("plum jam", "fruit")]
     table = write_table(tmp_path / "m.csv", rows)
     result = done(zoo_command("index", "--file", table, "--memory", "memory"))
     assert result.out == "memory: 3 memories, 2 labels\n"
     result = zoo_command("search", "a plum", "--memory", "memory", "--k=2")
-    assert [line.split(maxsplit=2)[2] for line in result.out.splitlines()] == [
-        "[fruit] ripe plum",
-        "[fruit] plum jam",
-    ]
+    hits = [line.split(maxsplit=2)[2] for line in result.out.splitlines()]
+    assert hits == ["[fruit] ripe plum", "[fruit] plum jam"]
     assert "no memory shares a word" in zoo_command("search", "umbrella", "--memory", "memory").out
-    # A trained model reads another memory, smaller than its own.
-    result = done(zoo_command("predict", "--ckpt_path", trained_run, "--input", table, "--memory", "memory"))
-    first = json.loads(result.out.splitlines()[0])
-    assert [memory["text"] for memory in first["memories"]] == ["copper kettle"]
 
 
 def test_search_for_more_than_there_can_be(zoo_command: Zoo, train_csv: Path) -> None:

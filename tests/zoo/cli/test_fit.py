@@ -15,7 +15,6 @@ import yaml
 
 import zoo
 from tests.zoo.conftest import SMALL, Fit, Zoo, best, done, fit_options, last, python, refusal, resume
-from zoo.model_folder.export import export
 
 
 def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -192,14 +191,6 @@ def test_m1_retrieves_nothing(fit: Fit, zoo_command: Zoo, test_csv: Path, tmp_pa
     assert all(json.loads(line)["memories"] == [] for line in result.out.splitlines())
 
 
-def test_retriever_options(fit: Fit) -> None:
-    run = fit("run", "--data.retriever=EmbeddedRetriever", "--data.retriever.similarity=LMDirichlet")
-    checkpoint = torch.load(best(run), weights_only=True)
-    assert checkpoint["memory_zoo"]["model"]["data"]["retriever"]["init_args"]["similarity"] == "LMDirichlet"
-    (prediction,) = zoo.load(run).predict(["plum and zinc"])
-    assert prediction.memories
-
-
 def test_bfloat16_trains(fit: Fit) -> None:
     run = fit("run", "--config=trainer/bf16", "--trainer.max_epochs=4")
     summary = json.loads((run / "summary.json").read_text())
@@ -290,15 +281,9 @@ def test_a_checkpoint_without_its_run_is_not_resumed(trained_run: Path, zoo_comm
     )
 
 
-@pytest.mark.parametrize("is_exported", [False, True])
-def test_a_folder_is_no_checkpoint_to_resume_from(
-    is_exported: bool, trained_run: Path, zoo_command: Zoo
-) -> None:
+def test_a_folder_is_no_checkpoint_to_resume_from(trained_run: Path, zoo_command: Zoo) -> None:
     """A run folder stands for its best checkpoint, which is rarely its last one."""
-    folder = trained_run
-    if is_exported:
-        folder = export(trained_run, "exported")
-    result = zoo_command("fit", "--ckpt_path", folder, "--trainer.max_epochs=2")
+    result = zoo_command("fit", "--ckpt_path", trained_run, "--trainer.max_epochs=2")
     refusal(result, "checkpoints/last.ckpt", "--model.init_from")
     assert not Path("run").exists()
 

@@ -161,16 +161,25 @@ def test_vectors_in_archives(zoo_command: Zoo, fit: Fit, train_csv: Path) -> Non
 def test_inputs_of_predict(
     trained_run: Path, zoo_command: Zoo, test_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["predict", "--ckpt_path", trained_run]
     os.mkfifo("pipe.txt")
     Path("folder.txt").mkdir()
-    refusal(zoo_command(*command, "--input=pipe.txt"), "is a pipe")
-    refusal(zoo_command(*command, "--input=folder.txt"), "is a folder")
-    refusal(zoo_command(*command, "--input", test_csv, "--device=meta"), "device meta")
-    refusal(zoo_command(*command, "--input", test_csv, "--batch_size=0"), "--batch_size 0")
+    Path("latin.txt").write_bytes("caf\xe9".encode("latin-1"))
+    Path("out.jsonl").write_text("kept")
     latin = io.TextIOWrapper(io.BytesIO("caf\xe9\n".encode("latin-1")), encoding="utf-8")
     monkeypatch.setattr("sys.stdin", latin)
-    refusal(zoo_command(*command, "--input=-"), "standard input", "UTF-8")
+    for options, words in (
+        (["--input=pipe.txt"], ["is a pipe"]),
+        (["--input=folder.txt"], ["is a folder"]),
+        (["--input=gone.txt"], ["gone.txt"]),
+        (["--input=latin.txt"], ["latin.txt", "UTF-8"]),
+        (["--input=-"], ["standard input", "UTF-8"]),
+        (["--input", test_csv, "--device=meta"], ["device meta"]),
+        (["--input", test_csv, "--batch_size=0"], ["--batch_size 0"]),
+        (["--input", test_csv, "--text_column=body"], ["test.csv", "body", "text"]),
+    ):
+        command = ["predict", "--ckpt_path", trained_run, "--output=out.jsonl"]
+        refusal(zoo_command(*command, *options), *words)
+    assert Path("out.jsonl").read_text() == "kept"
 
 
 def test_numbers_and_texts_in_python(trained_run: Path) -> None:

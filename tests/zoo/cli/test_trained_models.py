@@ -181,18 +181,10 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -
 # --- what is missing or damaged ---
 
 
-def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
+def test_a_test_without_its_table(trained_run: Path, zoo_command: Zoo) -> None:
     model = ["--ckpt_path", trained_run]
     refusal(zoo_command("test", *model, "--data.test_file", "gone.csv"), "gone.csv")
     refusal(zoo_command("test", *model), "data.test_file")
-    refusal(zoo_command("predict", *model, "--input", "gone.txt"), "gone.txt")
-    Path("latin.txt").write_bytes("caf\xe9".encode("latin-1"))
-    Path("out.jsonl").write_text("kept")
-    result = zoo_command("predict", *model, "--input", "latin.txt", "--output", "out.jsonl")
-    refusal(result, "latin.txt", "UTF-8")
-    assert Path("out.jsonl").read_text() == "kept"
-    result = zoo_command("predict", *model, "--input", test_csv, "--text_column=body")
-    refusal(result, "test.csv", "body", "text")
 
 
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])

@@ -235,27 +235,9 @@ def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: p
         assert torch.equal(exact, mixed)
 
 
-@pytest.mark.parametrize(
-    ("options", "spec", "words"),
-    [
-        ({"features": "M9"}, {}, ["model.features", "M9", "M1"]),
-        ({"num_perspectives": -1}, {}, ["model.num_perspectives=-1"]),
-        ({"features": "M2"}, {"memory_labels": []}, ["M2", "--data.memory_label_column", "M6"]),
-    ],
-)
-def test_wrong_options(options: dict[str, Any], spec: dict[str, Any], words: list[str]) -> None:
-    sizes = {
-        "num_words": U,
-        "num_chars": 9,
-        "labels": ["a", "b"],
-        "memory_labels": ["a", "b"],
-        "num_memories": 2,
-    }
-    with pytest.raises(InputError) as error:
-        KNNBiLSTM(**options).build_network(Given(ClassificationSpec(**{**sizes, **spec})))
-    message = str(error.value)
-    assert "\n" not in message
-    assert all(word in message for word in words), message
+def test_labels_of_memories_without_labels_are_refused() -> None:
+    with pytest.raises(InputError, match=r"M2 reads .*use M3 or M6.*--data\.memory_label_column"):
+        make_network(memory_labels=[], features="M2")
 
 
 # --- in addition to the paper: sharp weights and text dropout ---

@@ -12,7 +12,6 @@ import zoo.reproduce.run as runs_of_a_table
 from tests.dialogues import made_up, write_published
 from zoo.cli import main
 from zoo.reproduce.command import reproduce
-from zoo.reproduce.table import load_table
 
 BASE: dict[str, Any] = {
     "model": {"class_path": "HMN", "init_args": {"word_size": 6}},
@@ -77,17 +76,3 @@ def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.
     # A second call reads the results.
     monkeypatch.setattr(runs_of_a_table, "_zoo", lambda *_: pytest.fail("nothing was left to run"))
     assert reproduce("small.yaml", str(data_dir), run_dir="out") == figures
-
-
-def test_the_papers_figures() -> None:
-    table = load_table("hmn")
-    assert table.rows["air-EN HMN"].paper == {
-        "test/errors_sentence": 112.8,
-        "test/errors_word": 24.8,
-        "test/errors_joint": 4.4,
-    }
-    assert table.rows["all MemNN"].paper == {"test/errors_sentence": 225.6}
-    papers = table.rows["hotel-CH HMN paper recipe and vocabulary"].overrides
-    assert papers["data.min_count"] == 1
-    assert papers["model.loss"] == "joint"
-    assert load_table("hmn-k").rows["gru k=7"].paper["test/errors_word"] == 155.0

@@ -21,7 +21,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
-from tests.zoo.conftest import LABELS, Zoo, done, sentences, write_table
+from tests.zoo.conftest import Zoo, done, sentences, write_table
 from tests.zoo.reproduce.conftest import MAJORITY, ROWS, STAND_IN, Calls, write_yaml
 from zoo.reproduce import run as runs_of_a_table
 from zoo.reproduce.command import reproduce
@@ -63,7 +63,11 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
         "first": {"overrides": {"model.features": "M1"}},
         "later": {
             "init_from": "first",
-            "overrides": {"data.rows_per_class": {"fruit": 5}, "data.memory": None},
+            "overrides": {
+                "data.rows_per_class": {"fruit": 5},
+                "data.memory": None,
+                "data.class_names": ["fruit", "metal", "weather"],
+            },
         },
     }
     reproduce(write_yaml(rows, overrides={"data.max_length": 9}), str(data_dir), str(test_csv), run_dir="out")
@@ -77,6 +81,7 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
         "--data.max_length=9",
         '--data.rows_per_class={"fruit": 5}',
         "--data.memory=null",
+        '--data.class_names=["fruit", "metal", "weather"]',  # names of classes, and no files
         f"--data.train_file={data_dir}/corpus/train.csv",
         f"--model.init_from={out}/first/seed-2",
         "--seed_everything=2",
@@ -86,12 +91,6 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
     assert f"--data.test_file={test_csv}" in calls[7]
     # The test is not an argument of training.
     assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
-
-
-def test_names_of_classes_are_no_files(data_dir: Path, stand_in: Calls) -> None:
-    rows = {"M1": {"overrides": {"model.features": "M1", "data.class_names": ["fruit", "metal", "weather"]}}}
-    reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
-    assert '--data.class_names=["fruit", "metal", "weather"]' in stand_in()[0]
 
 
 def test_the_rows_of_a_models_own_table_are_metrics(
@@ -246,6 +245,10 @@ def test_finished_runs_are_kept_and_half_a_run_is_repeated(
     data_dir.rename("moved")
     assert reproduce(name, "moved", str(test_csv), seeds=3, run_dir="out")["M7"]["test/accuracy"]["n"] == 3
     assert [call[0] for call in stand_in()] == ["fit", "test"] * 2
+    # The table keeps its rows and seeds where fewer are run.
+    whole = reproduce(name, "moved", str(test_csv), seeds=3, run_dir="out")
+    assert reproduce(name, "moved", str(test_csv), rows="M7", seeds=1, run_dir="out") == whole
+    assert stand_in() == []
 
 
 def test_processes_on_one_folder_do_each_run_once(data_dir: Path, stand_in: Calls) -> None:
@@ -282,15 +285,6 @@ def test_another_test_file_of_the_same_size_is_another_test(
     test_csv.write_text(contents.replace("plum", "mulp"))
     reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     assert [call[0] for call in stand_in()] == ["test"]
-
-
-def test_a_table_only_grows(data_dir: Path, stand_in: Calls) -> None:
-    table = write_yaml(ROWS)
-    whole = reproduce(table, str(data_dir), seeds=2)
-    stand_in()
-    assert reproduce(table, str(data_dir), rows="majority", seeds=1) == whole
-    assert reproduce(table, str(data_dir), rows="M7", seeds=1) == whole
-    assert stand_in() == []
 
 
 def test_a_row_that_fails_is_named_and_the_others_finish(
@@ -360,21 +354,6 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
         figures["M1"]["test/accuracy"]["mean"]
         == json.loads(done.with_name("test.json").read_text())["accuracy"]
     )
-
-
-# --- reference rows ---
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_reference_rows_are_scored_on_the_same_rows(data_dir: Path, test_csv: Path) -> None:
-    rows = {name: {"overrides": {"model": name}} for name in ("Majority", "NeighborVote", "TfidfSVM")}
-    figures = reproduce(write_yaml(rows), str(data_dir), str(test_csv), run_dir="out")
-    test_labels = read_table(str(test_csv)).labels
-    assert test_labels is not None
-    assert figures["Majority"]["val/accuracy"]["mean"] == pytest.approx(1 / 3)  # 6 of 18, stratified
-    assert figures["Majority"]["test/accuracy"]["mean"] == test_labels.count(LABELS[0]) / len(test_labels)
-    assert figures["TfidfSVM"]["test/accuracy"]["mean"] > 0.9
-    assert figures["NeighborVote"]["test/accuracy"]["mean"] > 0.9
 
 
 def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Calls) -> None:
@@ -455,13 +434,9 @@ def test_bad_input_is_one_line(
 def test_a_bad_table_is_named(keys: dict[str, Any], message: str, data_dir: Path) -> None:
     with pytest.raises(InputError, match=message):
         reproduce(write_yaml(**{"rows": ROWS, **keys}), str(data_dir))
-
-
-def test_no_yaml_is_named(data_dir: Path) -> None:
     Path("torn.yaml").write_text("rows: [")
-    with pytest.raises(InputError, match=r"torn\.yaml: no YAML") as raised:
+    with pytest.raises(InputError, match=r"^torn\.yaml: no YAML"):
         reproduce("torn.yaml", str(data_dir))
-    assert "\n" not in str(raised.value)
 
 
 def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
@@ -547,25 +522,12 @@ def test_the_folder_of_an_encoder_is_named_in_whole(data_dir: Path, stand_in: Ca
     assert f"--model.transformer={(data_dir / 'encoder').resolve()}" in stand_in()[0]
 
 
-def test_the_papers_figures() -> None:
+def test_every_row_of_the_papers_has_its_figure() -> None:
     tables = {name: load_table(name) for name in shipped_tables()}
     papers = {
-        name: {
-            row.name: row.paper[table.paper_metric]
-            for row in table.rows.values()
-            if table.paper_metric in row.paper
-        }
+        name: [row.name for row in table.rows.values() if table.paper_metric in row.paper]
         for name, table in tables.items()
     }
-    assert papers["knn-low-resource"] == {"M1": 0.852, "M7": 0.902}
-    assert papers["knn-unbalanced"] == {"M1": 0.486, "M7": 0.906}
-    assert papers["knn-recipe"] == {"M1": 0.925, "M7": 0.942}
-    assert papers["knn-table3"]["Yelp F M7"] == 0.619
-    assert papers["wikiqa"]["aMV-LSTM Q"] == max(papers["wikiqa"].values()) == 0.651
-    assert len(papers["wikiqa"]) == 10
-    assert papers["expanet-dblp-short"]["ExpaNet-S"] == max(papers["expanet-dblp-short"].values()) == 0.7905
-    assert papers["expanet-dblp-long"]["ExpaNet-S"] == max(papers["expanet-dblp-long"].values()) == 0.8032
-    assert (len(papers["expanet-dblp-short"]), len(papers["expanet-dblp-long"])) == (14, 7)
-    assert tables["expanet-dblp-long"].rows["ExpaNet-S"].paper["test/macro_f1"] == 0.776
+    sizes = {"wikiqa": 10, "expanet-dblp-short": 14, "expanet-dblp-long": 7, "knn-recipe": 2}
+    assert {name: len(papers[name]) for name in sizes} == sizes
     assert tables["hmn"].rows["air-EN HMN"].paper["test/errors_joint"] == 4.4
-    assert tables["wikiqa"].rows["aNMM"].paper["test/ndcg@5"] == 0.613
