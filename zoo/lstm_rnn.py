@@ -21,7 +21,7 @@ R y(t-1) + b) (Equation 1), and one that reads sentences in both directions and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -39,19 +39,8 @@ from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 Cell: TypeAlias = Literal["lstm", "rnn"]
 
 
-class Trace(NamedTuple):
-    """States and gates of a recurrent network at each word of N texts of T words; 0 after a text's end.
-
-    Each is float32 [N, T, H], with two directions [N, T, 2 H]; None where the network has no such state or gate.
-    """
-
-    #: y.
-    state: Tensor
-    #: c.
-    cell: Tensor | None = None
-    input_gate: Tensor | None = None
-    output_gate: Tensor | None = None
-    forget_gate: Tensor | None = None
+#: Names of the states and gates of a trace: y, c, i, o and f of the equations.
+TRACED = ("state", "cell", "input_gate", "output_gate", "forget_gate")
 
 
 class RecurrentTower(Tower):
@@ -98,15 +87,19 @@ class RecurrentTower(Tower):
         if self.cell == "lstm" and self.peepholes is None:
             last_state: Tensor = last_states(self._products(words), self.recurrent, text, lengths)
             return last_state
-        states = self.trace(words, text).state
+        states = self.trace(words, text)["state"]
         last = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         # The backward network's last state is at the first word.
         ends = [states[..., : self.hidden_size].gather(1, last).squeeze(1)]
         ends += [states[:, 0, self.hidden_size :]] if self.directions == 2 else []
         return torch.cat(ends, dim=1)
 
-    def trace(self, words: Tensor, text: Tensor) -> Trace:
-        """Compute the equations step by step, both directions at once; arguments as in `forward`."""
+    def trace(self, words: Tensor, text: Tensor) -> dict[str, Tensor]:
+        """Compute the equations step by step, both directions at once; arguments as in `forward`.
+
+        Returns:
+            Those of `TRACED` that the network has, at each word: float32 [N, T, directions * H], 0 after a text's end.
+        """
         n, length = text.shape
         products, lengths = self._products(words), (text != 0).sum(dim=1)
         position = torch.arange(length, device=text.device)
@@ -133,7 +126,7 @@ class RecurrentTower(Tower):
                 order = reverse.view(1, n, length, 1).expand(1, -1, -1, self.hidden_size)
                 part = torch.cat([part[:1], part[1:].gather(2, order) * is_word])
             parts.append(part.permute(1, 2, 0, 3).flatten(2))
-        return Trace(*parts)
+        return dict(zip(TRACED, parts, strict=False))
 
     def _products(self, words: Tensor) -> Tensor:
         """W l + b: [directions, U, gates * H]."""
@@ -216,5 +209,4 @@ class LSTMRNN(TrigramRetrieval):
     def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
         """See `TracesStates`."""
         tower = self.network.query if queries else self.network.document
-        parts = tower.trace(tower.hashing(batch.char), batch.text)._asdict()
-        return {name: part for name, part in parts.items() if part is not None}, tower.directions
+        return tower.trace(tower.hashing(batch.char), batch.text), tower.directions

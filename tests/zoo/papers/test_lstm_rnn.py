@@ -15,7 +15,7 @@ from tests.zoo.plain import sigmoid
 from zoo.baselines.dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm
 from zoo.layers.dual_encoder import TrigramLayer, without_words
-from zoo.lstm_rnn import LSTMRNN, RecurrentTower
+from zoo.lstm_rnn import LSTMRNN, TRACED, RecurrentTower
 from zoo.tasks.model import Given
 
 TEXT = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 0, 0, 0], [0, 0, 0, 0, 0], [4, 0, 0, 0, 0]])
@@ -88,12 +88,10 @@ def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> 
             last = traced["y"][-1] if text else np.zeros(h)
             part = slice(direction * h, (direction + 1) * h)
             np.testing.assert_allclose(embedded[row, part], last, atol=1e-6)
-            names = ("state", "cell", "input_gate", "output_gate", "forget_gate")
-            for name, key in zip(names, ("y", "c", "i", "o", "f"), strict=True):
-                values = getattr(trace, name)
-                if values is None:
-                    assert made.cell == "rnn" or name == "forget_gate"
-                    continue
+            equations = dict(zip(TRACED, ("y", "c", "i", "o", "f"), strict=True))
+            assert len(trace) == (1 if made.cell == "rnn" else 4 + ("forget" in made.gates))
+            for name, values in trace.items():
+                key = equations[name]
                 part_values = values[row, :, part].numpy()
                 expected = traced[key] if direction == 0 else traced[key][::-1]
                 np.testing.assert_allclose(part_values[: len(text)], np.reshape(expected, (-1, h)), atol=1e-6)
