@@ -118,8 +118,7 @@ class PairBM25(PairReference):
         assert batch.second_string is not None
         queries = [Counter(terms) for terms in self.statistics.terms(batch.first_string)]
         documents = self.statistics.terms(batch.second_string)
-        of_term = self.statistics.term_weights(self.fitted)
-        of_length = self.statistics.length_weights(self.fitted, documents)
+        of_term, of_length = self.statistics.weights(self.fitted, documents)
         number = {term: i for i, term in enumerate(self.fitted["terms"])}
         frequencies = [Counter(terms) for terms in documents]
         scores = [

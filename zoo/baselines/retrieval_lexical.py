@@ -39,8 +39,7 @@ class TermRanking(FittedRanking["csr_matrix"]):
         from scipy.sparse import csr_matrix
 
         terms = self.statistics.terms(documents)
-        of_term = self.statistics.term_weights(self.fitted)
-        of_length = self.statistics.length_weights(self.fitted, terms)
+        of_term, of_length = self.statistics.weights(self.fitted, terms)
         counts = self._counts(terms)
         row = np.repeat(np.arange(len(documents)), np.diff(counts.indptr))
         arguments = zip(of_term[counts.indices], of_length[row], counts.data, strict=True)

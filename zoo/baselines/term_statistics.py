@@ -38,16 +38,14 @@ class TermStatistics:
             "tokens": sum(map(len, terms)),
         }
 
-    def term_weights(self, counts: PlainDict) -> NDArray[np.float64]:
-        """The weight of each term [terms + 1]; the last is that of all other terms."""
+    def weights(
+        self, counts: PlainDict, terms: Sequence[Sequence[str]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The weight of each term [terms + 1], of which the last is that of others; and of n texts' lengths [n]."""
         with_term, occurrences = (
             np.append(counts[name].numpy(), 0) for name in ("texts_with_term", "occurrences")
         )
         statistics = Statistics(counts["texts"], counts["tokens"])
-        return term_weights(self.ranking, statistics, with_term, occurrences)
-
-    def length_weights(self, counts: PlainDict, terms: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-        """The weight of each text's length [n], from its terms."""
         lengths = np.array([len(of_text) for of_text in terms], np.int64)
-        statistics = Statistics(counts["texts"], counts["tokens"])
-        return length_weights(self.ranking, statistics)[length_bytes(lengths)]
+        of_term = term_weights(self.ranking, statistics, with_term, occurrences)
+        return of_term, length_weights(self.ranking, statistics)[length_bytes(lengths)]
