@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import zoo.reproduce.run as runs_of_a_table
 from tests.dialogues import made_up, write_published
-from zoo.cli import main
+from tests.zoo.reproduce.conftest import write_yaml
 from zoo.reproduce.command import reproduce
 
 BASE: dict[str, Any] = {
@@ -48,18 +47,10 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def in_this_process(arguments: list[str], log: Path) -> None:
-    assert main(arguments) == 0, log
-
-
+@pytest.mark.usefixtures("in_this_process")
 def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_of_a_table, "_zoo", in_this_process)
-    table = {
-        **{"description": "made up", "minutes": 1, "seeds": 1, "base": BASE, "rows": ROWS},
-        **{"paper_metric": "test/errors_joint", "metrics": ["probability", "errors_joint"]},
-        **{"counts": ["errors_joint"], "skip_absent": True},
-    }
-    Path("small.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
+    metrics = {"paper_metric": "test/errors_joint", "metrics": ["probability", "errors_joint"]}
+    write_yaml(ROWS, base=BASE, seeds=1, counts=["errors_joint"], skip_absent=True, **metrics)
     figures = reproduce("small.yaml", str(data_dir), run_dir="out")
     assert figures["joint set"]["val/questions"]["mean"] == 40
     assert figures["joint set"]["test/questions"]["mean"] == 20
