@@ -64,11 +64,8 @@ def fit(zoo_command: Zoo, *options: object, run: str = "run") -> dict[str, float
 
 
 def scored(zoo_command: Zoo, command: str, *options: object, run: str = "run") -> dict[str, float]:
-    checkpoint = Path(run)
-    result = zoo_command(
-        command, "--ckpt_path", checkpoint, "--output=scores.json", "--trainer.accelerator=cpu", *options
-    )
-    assert result.code == 0, result.err
+    given = ["--ckpt_path", run, "--output=scores.json", "--trainer.accelerator=cpu"]
+    done(zoo_command(command, *given, *options))
     scores: dict[str, float] = json.loads(Path("scores.json").read_text())
     return scores
 

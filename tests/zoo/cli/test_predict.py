@@ -10,7 +10,7 @@ import pytest
 
 import zoo
 from datamodules.core.outputs import spreadsheet_cells
-from tests.zoo.conftest import LABELS, Zoo, refusal, write_pairs, write_table
+from tests.zoo.conftest import LABELS, Zoo, done, refusal, write_pairs, write_table
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
 from zoo.model_folder.folder import ModelFolder
@@ -172,8 +172,7 @@ def test_a_matching_model_writes_a_row_for_each_candidate(zoo_command: Zoo, tmp_
     Path("texts.csv").write_text("text\na plum\niron\n")
     assert zoo_command("index", "--file=texts.csv", "--label_column=null", "--memory=memory").code == 0
     predict = ["predict", "--ckpt_path=run", "--input=questions.txt", "--memory=memory", "--output=out.csv"]
-    result = zoo_command(*predict)
-    assert result.code == 0, result.err
+    done(zoo_command(*predict))
     (row,) = read_csv("out.csv")  # one memory has a word of the question
     assert [*row] == [
         "text", "rank", "candidate_id", "candidate_text", "candidate_score", "candidate_retrieval_score",

@@ -18,7 +18,7 @@ from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.text.tokenization import TransformersTokenizer
 from tests import sentence_folders as folders
-from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done
 from zoo.layers import encoders
 from zoo.layers.encoders import TransformerEncoder, pooling_of, transformer_config_of
 
@@ -124,10 +124,7 @@ def test_a_run_with_a_published_encoder(
     storage.write_json(published / "tokenizer.json", {**tokenizer, "normalizer": None})
     options = ["--model=MemoryEnsemble", f"--model.transformer={published}", f"--data.tokenizer={published}"]
     options += ["--model.metric_steps=0", "--model.members=[encoder]", f"--data.train_file={train_csv}"]
-    result = zoo_command(
-        "fit", *SMALL_DATA, *QUIET_TRAINER, *options, "--trainer.max_epochs=1", "--run_dir=run"
-    )
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *SMALL_DATA, *QUIET_TRAINER, *options, "--trainer.max_epochs=1", "--run_dir=run"))
     run = Path("run")
     before = zoo.load(run).encode(["the old apple", "rain"])
     assert zoo.load(run).model.network.encoder.published.is_static == (kind == "static")

@@ -18,7 +18,7 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Result, sentences, trainer, write_table
+from tests.zoo.conftest import QUIET_TRAINER, Result, done, sentences, trainer, write_table
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
 from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
@@ -358,26 +358,13 @@ def test_a_long_memory_is_cut_to_its_own_length(tmp_path: Path) -> None:
 def test_predictions_have_the_weights_of_each_hop(
     zoo_command: Callable[..., Result], train_csv: Path, tmp_path: Path
 ) -> None:
-    result = zoo_command(
-        "fit",
-        "--model=ExpaNet",
-        "--model.hops=3",
-        "--model.word_size=8",
-        "--model.label_vectors=true",
-        "--data=ClassificationDataModule",
-        f"--data.train_file={train_csv}",
-        "--data.num_memories=4",
-        "--data.characters=false",
-        "--trainer.accelerator=cpu",
-        "--trainer.max_epochs=1",
-        "--trainer.enable_progress_bar=false",
-        "--run_dir=run",
-    )
-    assert result.code == 0, result.err
+    model = ["--model=ExpaNet", "--model.hops=3", "--model.word_size=8", "--model.label_vectors=true"]
+    data = ["--data=ClassificationDataModule", "--data.num_memories=4", "--data.characters=false"]
+    table = f"--data.train_file={train_csv}"
+    done(zoo_command("fit", *model, *data, table, *QUIET_TRAINER, "--trainer.max_epochs=1", "--run_dir=run"))
     texts = ["the iron of some gold", "words without any memory"]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
-    result = zoo_command("predict", "--ckpt_path=run", "--input=texts.txt", "--output=predictions.jsonl")
-    assert result.code == 0, result.err
+    done(zoo_command("predict", "--ckpt_path=run", "--input=texts.txt", "--output=predictions.jsonl"))
     records = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
     predictions = zoo.load("run").predict(texts)
     memories = predictions[0].memories

@@ -318,8 +318,7 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
 
 def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Calls, zoo_command: Zoo) -> None:
     table = write_yaml({"M1": ROWS["M1"]}, description="red \x1b[31m text")
-    result = zoo_command("reproduce", table, "--data_dir", data_dir, "--run_dir=out", "--seeds=1")
-    assert result.code == 0, result.err
+    result = done(zoo_command("reproduce", table, "--data_dir", data_dir, "--run_dir=out", "--seeds=1"))
     assert "red \\u001b[31m text" in result.out
     assert "\x1b" not in result.out + table_text()
 
@@ -443,14 +442,8 @@ def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
     data_dir: Path, stand_in: Calls, zoo_command: Zoo
 ) -> None:
     absent = {"overrides": {"data.train_file": "absent.csv"}}
-    result = zoo_command(
-        "reproduce",
-        write_yaml({**ROWS, "far": absent, "farther": absent}, skip_absent=True),
-        "--data_dir",
-        data_dir,
-        "--run_dir=out",
-    )
-    assert result.code == 0, result.err
+    table = write_yaml({**ROWS, "far": absent, "farther": absent}, skip_absent=True)
+    result = done(zoo_command("reproduce", table, "--data_dir", data_dir, "--run_dir=out"))
     line = f"Skipped: far, farther: {data_dir}/absent.csv is missing."
     assert result.out.splitlines().count(line) == 2  # at once, and below the table
     assert "far" not in json.loads(Path("out/table.json").read_text())

@@ -13,7 +13,7 @@ import zoo
 from datamodules import MatchingDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.zoo.conftest import Result, done, pair_rows, refusal, write_pairs
+from tests.zoo.conftest import QUIET_TRAINER, Result, done, pair_rows, refusal, write_pairs
 from tests.zoo.processes import scores_of_one_and_two
 from zoo.tasks.matching.predictor import MatchingPredictor
 
@@ -22,9 +22,7 @@ Command = Callable[..., Result]
 SMALL = [
     "--model=AMVLSTM", "--model.word_size=12", "--model.hidden_size=6", "--model.k=8",
     "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02",
-    "--data=MatchingDataModule", "--data.batch_size=8", "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
-    "--trainer.log_every_n_steps=1",
+    "--data=MatchingDataModule", "--data.batch_size=8", *QUIET_TRAINER,
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, resume, sentences
+from tests.zoo.conftest import Fit, Zoo, done, fit_options, refusal, resume, sentences
 from zoo.training.checkpoints import Start
 
 
@@ -57,10 +57,7 @@ def test_cached_encodings_give_the_scores_of_the_whole_network(
     fit: Fit, start: Path, zoo_command: Zoo
 ) -> None:
     run = frozen(fit, start, "--trainer.max_epochs=2", "--model.dropout=0.3")
-    result = zoo_command(
-        "validate", f"--ckpt_path={run}", f"--config={run}/config.yaml", "--output=scores.json"
-    )
-    assert result.code == 0, result.err
+    done(zoo_command("validate", f"--ckpt_path={run}", f"--config={run}/config.yaml", "--output=scores.json"))
     with (run / "metrics.csv").open() as file:
         losses = [float(row["val/loss"]) for row in csv.DictReader(file) if row["val/loss"]]
     epoch = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["epoch"]
