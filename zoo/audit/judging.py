@@ -84,11 +84,10 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
         return cross_judge(rows)
     encode = partial(model.encode, data)
     rows = rows.with_vectors(EncodedMemory.open(memory, model.encoder_fingerprint(data), encode))
-    plan = model.metric_plan(len(rows.target))
-    if network.encoder_before is None or plan is None:
+    before, plan = network.encoder_before, network.metric_plan
+    if before is None or plan is None:
         return cross_judge(rows)
-    before = network.encoder_before
-    metric = EncoderMetric(model, data, split, rows.target, rows.groups, plan, rows.sizes, before)
+    metric = EncoderMetric(model, data, split, rows.target, rows.groups, [plan], rows.sizes, before)
     with model.in_use, metric.using(metric.original):
         metric.tune_folds()
         return cross_judge(rows, metric.fold_of_row, metric.read_without)

@@ -78,7 +78,7 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
                 nearest vectors).
             pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             metric_steps: steps in which the `transformer` is tuned until texts of one class are neighbors, unless
-                held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
+                held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
             max_ngram: words of the longest n-gram of words.
             max_letters: letters of the longest n-gram of letters; 0 = whole words only.
             c: the support vector machine's weight of training errors against small weights.
@@ -128,10 +128,10 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
         return {each for name in self.member_names for each in MEMBERS[name].reads}
 
     @override
-    def metric_plan(self, num_rows: int) -> MetricPlan | None:
+    def metric_plans(self, num_rows: int) -> list[MetricPlan]:
         encoder = self.network.encoder
         has_layers = encoder is not None and not encoder.published.is_static
-        return super().metric_plan(num_rows) if has_layers else None
+        return super().metric_plans(num_rows) if has_layers else []
 
     @override
     def build_network(self, given: Given[ClassificationSpec]) -> EnsembleNetwork:

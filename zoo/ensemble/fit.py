@@ -110,20 +110,22 @@ class EnsembleFit:
 
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""
-        plan = self.model.metric_plan(len(self.target))
-        if plan is None:
+        network, plans = self.network, self.model.metric_plans(len(self.target))
+        if not plans:
             return
-        self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
-        sizes = self.network.sizes
-        metric = EncoderMetric(self.model, self.data, self.training, self.target, self.groups, plan, sizes)
-        is_better = metric.learn()
-        self.metric = metric if is_better else None
-        # Half precision is enough to tune it again on parts of a memory, for an audit.
-        before = {name: value.half() for name, value in metric.original.items()}
-        self.network.encoder_before = before if is_better else None
+        self.model.show_stage("stage 1 of 4: the encoder's metric is learned")
+        sizes = network.sizes
+        metric = EncoderMetric(self.model, self.data, self.training, self.target, self.groups, plans, sizes)
+        network.metric_plan = metric.learn()
         self.model.forget_digests()
-        if not is_better:
+        if network.metric_plan is None:
+            network.encoder_before = None
             log.info("the encoder classifies held-out rows better as it is: its metric is not learned")
+            return
+        log.info("the encoder's metric is learned: %s", network.metric_plan)
+        self.metric = metric
+        # Half precision is enough to tune it again on parts of a memory, for an audit.
+        network.encoder_before = {name: value.half() for name, value in metric.original.items()}
 
     def _cross_fit(self, readings: Readings) -> HeldOut:
         """Outputs for training rows by members, and references, fitted without their fold."""

@@ -1,8 +1,9 @@
-"""The stage of a fit that learns the metric of a frozen encoder, and chooses between it and the encoder as it was."""
+"""The stage of a fit that learns the metric of a frozen encoder, and chooses how far the encoder moves, if at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +23,8 @@ from zoo.ensemble.members import Encoder
 from zoo.ensemble.pool import folds_of
 from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights
 
+log = logging.getLogger("zoo")
+
 #: Weights of an encoder's layers, by name.
 Weights: TypeAlias = dict[str, Tensor]
 
@@ -29,6 +32,8 @@ Weights: TypeAlias = dict[str, Tensor]
 FOLDS = 3
 #: Of a loss for which the encoder stays as it was.
 _STANDARD_ERRORS = 2.0
+#: Log-likelihood per row, in nats, that a plan has to gain over the plan before.
+_GAIN = 0.02
 
 
 class _TunedFold(NamedTuple):
@@ -42,7 +47,11 @@ class _TunedFold(NamedTuple):
 
 
 class EncoderMetric:
-    """Tunes a model's frozen encoder on rows of known classes: all of them, or all but a fold."""
+    """Tunes a model's frozen encoder on rows of known classes: all of them, or all but a fold.
+
+    Each third of the rows is read by an encoder that was tuned on the others. The fit of an ensemble and the audit of
+    its memory make one; cross-fitting reads through it.
+    """
 
     def __init__(
         self,
@@ -51,55 +60,89 @@ class EncoderMetric:
         split: TextSplit,
         target: NDArray[np.int64],
         groups: NDArray[np.integer],
-        plan: MetricPlan,
+        plans: Sequence[MetricPlan],
         sizes: Sizes,
         before: Weights | None = None,
     ) -> None:
-        """Take n rows, their classes and groups [n], and the weights before any tuning; None = the present ones."""
-        self.encoder, self.target, self.layers, self.sizes = model.network.encoder, target, plan.layers, sizes
+        """Take n rows, their classes and groups [n], the plans of the tuning, and the weights before any tuning.
+
+        `before` = None: the encoder's present weights.
+        """
+        self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
+        #: the cheapest first.
+        self.plans = list(plans)
         self.texts = split.rows.texts[:]
-        self._tune_on = partial(model.tune_encoder, data, split, target, plan)
+        self._tune_on = partial(model.tune_encoder, data, split, target)
         self._encode = partial(model.encode, data)
+        #: of all layers that some plan tunes.
         self.original: Weights = self._weights() if before is None else before
         #: the fold of each row, int64 [n].
         self.fold_of_row = folds_of(target, FOLDS, groups)
         #: encoders for cross-fitting; empty where there is none.
         self.folds: list[_TunedFold] = []
 
-    def learn(self) -> bool:
-        """Tune the encoder on the training rows, unless held-out rows are clearly less likely then.
+    def learn(self) -> MetricPlan | None:
+        """Tune the encoder by the best plan, unless held-out rows are clearly less likely then.
 
-        Each third of the rows is held out in turn. The encoder then has the mean weights of all three, which is as good
-        as one that is tuned on all rows (Wortsman et al., "Model soups", ICML 2022).
+        Plans are tried on the first fold, until one gains nothing over the plan before. The encoder then has the mean
+        weights of all folds' encoders, which is as good as one that is tuned on all rows (Wortsman et al., "Model
+        soups", ICML 2022).
 
         Returns:
-            True if the encoder was tuned; otherwise it is as it was.
+            The plan; None if the encoder is as it was.
         """
         before = self._encode(self.texts)
-        self.tune_folds()
-        gains = np.concatenate([self._gains_of_fold(fold, before) for fold in self.folds])
-        weights = [fold.weights for fold in self.folds]
-        self._use({name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]})
-        # An encoder of one part is a little worse than their mean, so that its gain is slightly negative where tuning
-        # hardly matters.
-        is_worse = bool(gains.sum() < -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)))
-        if is_worse:
-            self.folds = []
-            self._use(self.original)
-        return not is_worse
-
-    def _tune(self, rows: NDArray[np.int64]) -> Weights:
-        """Weights of the encoder, tuned on some of the rows."""
+        plan = self._best_plan(before)
+        self._use(self.original)  # also where only another plan has moved it
+        if plan is not None:
+            self.plans = [plan]
+            self.original = self._weights()
+            self.tune_folds()
+            gains = np.concatenate([self._gains(fold, before) for fold in self.folds])
+            # An encoder of one part is a little worse than their mean, so that its gain is slightly negative where
+            # tuning hardly matters.
+            if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
+                weights = [fold.weights for fold in self.folds]
+                self._use(
+                    {
+                        name: torch.stack([each[name] for each in weights]).mean(dim=0)
+                        for name in self.original
+                    }
+                )
+                return plan
+        self.folds = []
         self._use(self.original)
-        self._tune_on(rows)
-        return self._weights()
+        return None
+
+    def _best_plan(self, before: NDArray[np.float32]) -> MetricPlan | None:
+        """The plan by which the first fold is most likely; its encoder is the first of `folds`.
+
+        None if no plan can be expected to gain anything over the vectors [n, l] before.
+        """
+        best = None
+        for plan in self.plans:
+            fold = self._tune_without(0, plan)
+            gains = self._gains(fold, before if best is None else self.folds[0].vectors)
+            mean, error = gains.mean(), gains.std() / np.sqrt(len(gains))
+            over = "the published encoder" if best is None else str(best)
+            log.info("%s: a held-out row gains %.2f ± %.2f nats over %s", plan, mean, error, over)
+            if mean + (_STANDARD_ERRORS * error if best is None else 0.0) < _GAIN:
+                break
+            best, self.folds = plan, [fold]
+            if mean < _GAIN:
+                break
+        return best
 
     def tune_folds(self) -> None:
         """Tune an encoder for each fold, which it does not see; the encoder in use is the last one then."""
-        for fold in np.unique(self.fold_of_row):
-            rows = np.flatnonzero(self.fold_of_row == fold)
-            weights = self._tune(np.flatnonzero(self.fold_of_row != fold))
-            self.folds.append(_TunedFold(rows, weights, self._encode(self.texts)))
+        for fold in range(len(self.folds), int(self.fold_of_row.max()) + 1):
+            self.folds.append(self._tune_without(fold, self.plans[0]))
+
+    def _tune_without(self, fold: int, plan: MetricPlan) -> _TunedFold:
+        """Tune the encoder, from its weights before, on the rows outside of a fold."""
+        self._use(self.original)
+        self._tune_on(plan, np.flatnonzero(self.fold_of_row != fold))
+        return _TunedFold(np.flatnonzero(self.fold_of_row == fold), self._weights(), self._encode(self.texts))
 
     def _use(self, weights: Weights) -> None:
         """Give the encoder these weights."""
@@ -133,12 +176,14 @@ class EncoderMetric:
             return look_up_vectors(texts, fold.vectors, rows, self._encode)
 
     def _weights(self) -> Weights:
-        return {name: value.detach().clone() for name, value in trained_weights(self.encoder, self.layers)}
+        """The encoder's present weights, of all layers that some plan tunes."""
+        layers = (trained_weights(self.encoder, plan.layers) for plan in self.plans)
+        return {name: value.detach().clone() for layer in layers for name, value in layer}
 
     # --- the choice ---
 
-    def _gains_of_fold(self, fold: _TunedFold, before: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Log-likelihoods that the held-out rows of a fold gain over the vectors [n, l] before."""
+    def _gains(self, fold: _TunedFold, before: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Log-likelihoods that the held-out rows of a fold gain over other vectors [n, l] of all rows."""
         rows, others = fold.rows, np.setdiff1d(np.arange(len(self.target)), fold.rows)
         after, as_it_was = (
             self._likelihoods(vectors[others], self.target[others], vectors[rows], self.target[rows])

@@ -22,6 +22,7 @@ from zoo.ensemble.pool import Pool
 from zoo.layers.bags import VectorBag
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.tfidf import NGrams
+from zoo.tasks.classification.metric_learning import MetricPlan
 
 
 class RetrievedRows(NamedTuple):
@@ -82,6 +83,8 @@ class EnsembleNetwork(nn.Module):
         self.pool: Pool | None = None
         #: the weights of the encoder before it was tuned on the training rows, by name; None = it was not.
         self.encoder_before: dict[str, Tensor] | None = None
+        #: the plan by which it was tuned.
+        self.metric_plan: MetricPlan | None = None
         #: version of the memory whose rows the members were fitted to; 0 = they were fitted to the training rows.
         self.fitted_version = 0
         #: of the classes that only the memory has, see `rarity_of`.
@@ -158,12 +161,14 @@ class EnsembleNetwork(nn.Module):
     def get_extra_state(self) -> PlainDict:
         """Pool and earlier weights of the encoder, for the state dict."""
         pool = None if self.pool is None else self.pool.describe()
-        return {"pool": pool, "encoder_before": self.encoder_before}
+        plan = None if self.metric_plan is None else self.metric_plan._asdict()
+        return {"pool": pool, "encoder_before": self.encoder_before, "metric_plan": plan}
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the values of a state dict."""
         self.pool = None if state["pool"] is None else Pool.of(state["pool"])
         self.encoder_before = state["encoder_before"]
+        self.metric_plan = None if state["metric_plan"] is None else MetricPlan(**state["metric_plan"])
 
     def describe_members(self) -> PlainDict:
         """The values of all that is fitted without gradients: plain values and tensors."""

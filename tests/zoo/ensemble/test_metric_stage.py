@@ -41,11 +41,13 @@ def test_the_metric_is_learned_unless_it_is_worse(
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
     with caplog.at_level(logging.INFO, logger="zoo"):
-        gains = iter([1.0, 0.0] * FOLDS)  # each part of the rows: tuned, as it is
+        gains = iter(
+            [1.0, 0.0, 1.0, 1.0, *[1.0, 0.0] * FOLDS]
+        )  # the plan, all layers, each fold: tuned, as it is
         monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
         tuned = layer_weights(run("tuned", *options))
-        assert "the encoder's metric is learned, 5 steps" in caplog.text
-        gains = iter([0.0, 1.0] * FOLDS)
+        assert "the encoder's metric is learned: 5 steps, half of the layers" in caplog.text
+        gains = iter([0.0, 1.0])  # the first fold decides
         kept = layer_weights(run("kept", *options))
         assert "classifies held-out rows better as it is" in caplog.text
     layers = [name for name in own if name.startswith("encoder.layer.1.")]
@@ -63,7 +65,7 @@ def test_no_steps_leave_the_encoder_as_it_is(run: Run, tiny_bert: Path) -> None:
 def test_the_memory_is_encoded_by_the_tuned_encoder(
     run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gains = iter([1.0, 0.0] * FOLDS)
+    gains = iter([1.0, 0.0, 1.0, 1.0, *[1.0, 0.0] * FOLDS])
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
     folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5")
     predictor = zoo.load(folder)

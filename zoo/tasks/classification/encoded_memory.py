@@ -57,8 +57,8 @@ class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
         # Before a frozen encoder encodes all texts; a resumed run, and a model that goes on, have their metric.
         if self.trainer.ckpt_path is None and self.init_from is None:
             split = self.training_data.split("train")
-            if (plan := self.metric_plan(len(split.rows))) is not None:
-                log.info("the encoder's metric is learned, %d steps", plan.steps)
+            for plan in self.metric_plans(len(split.rows))[:1]:
+                log.info("the encoder's metric is learned: %s", plan)
                 target = label_numbers(split.rows, self.labels)
                 self.tune_encoder(self.training_data, split, target, plan, np.arange(len(target)))
         super().on_fit_start()

@@ -28,13 +28,9 @@ from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsTransformer
 from zoo.tasks.predictor import on_device
 
-#: Share of the tuning that is kept: weights between those before and after it are as good where rows are few, and
-#: better where they are many (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022).
-_KEPT = 0.75
-
 
 class MetricPlan(NamedTuple):
-    """The training of a metric.
+    """The training of a metric: how far, and how deep, an encoder moves away from its published weights.
 
     Attributes:
         steps: of the optimizer; 0 = the encoder stays as it is.
@@ -43,6 +39,8 @@ class MetricPlan(NamedTuple):
             thirds of the time.
         learning_rate: the highest; it rises for a tenth of the steps, then falls linearly to 0.
         temperature: of the loss.
+        kept: share of the way from the weights before the training to those after it; .75 is better where classes are
+            topics (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022).
     """
 
     steps: int
@@ -50,6 +48,11 @@ class MetricPlan(NamedTuple):
     layers: int | None = None
     learning_rate: float = 3e-4
     temperature: float = 0.1
+    kept: float = 0.75
+
+    def __str__(self) -> str:
+        layers = "half of the layers" if self.layers is None else f"{self.layers} layers"
+        return f"{self.steps} steps, {layers}"
 
 
 def steps_for(num_rows: int) -> int:
@@ -181,7 +184,7 @@ def learn_metric(
             )
         with torch.no_grad():
             for weight, original in zip(trained, before, strict=True):
-                weight.copy_(torch.lerp(original, weight, _KEPT))
+                weight.copy_(torch.lerp(original, weight, plan.kept))
     finally:
         for name, weight in encoder.named_parameters():
             weight.requires_grad_(was_trained[name])
@@ -227,10 +230,21 @@ class LearnsMetric(ReadsTransformer, ClassificationTask):
         if metric_steps and self.transformer is None:
             raise InputError("model.metric_steps tunes a transformer: name one with --model.transformer")
 
-    def metric_plan(self, num_rows: int) -> MetricPlan | None:
-        """The tuning for n training rows; None if there is none."""
+    def metric_plans(self, num_rows: int) -> list[MetricPlan]:
+        """Plans of the tuning for n training rows, the cheapest first; empty if there is none.
+
+        A kind of question, an intent, or a tone may need that all layers move, and a topic that few do.
+        """
         steps = steps_for(num_rows) if self.metric_steps is None else self.metric_steps
-        return MetricPlan(steps, layers=self.metric_layers) if self.transformer and steps else None
+        if self.transformer is None or not steps:
+            return []
+        plans = [MetricPlan(steps, layers=self.metric_layers)]
+        depth = len(layers_of(self.network.encoder.transformer))
+        if self.metric_layers is None:
+            plans.append(MetricPlan(steps, layers=depth, kept=1.0))
+            if self.metric_steps is None:
+                plans.append(MetricPlan(2 * steps, layers=depth, kept=1.0))
+        return plans
 
     def tune_encoder(
         self,
