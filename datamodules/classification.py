@@ -47,15 +47,21 @@ class ClassificationOptions(TextOptions):
         rows_per_class: keep this number or share of training rows per class, or `{World: 2000, Sports: 4000}`; chosen
             by `split_seed`.
         memory_label_column: label of the memory table; None = its texts have no labels.
+        label_texts: table of texts that describe a label, with the columns text and label, in addition to the words of
+            its name.
+        unlabelled_file: table of further texts, without labels, from which `MemoryEnsemble` learns with a transformer.
     """
 
     class_names: str | list[str] | dict[str, str] | None = None
     classes: list[str] | None = None
     rows_per_class: int | float | dict[str, int] | None = None
     memory_label_column: Column | None = None
+    label_texts: str | None = None
+    unlabelled_file: str | None = None
     characters: bool = True
 
-    files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names")
+    files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names", "label_texts", "unlabelled_file")
+    unprepared: ClassVar[tuple[str, ...]] = (*TextOptions.unprepared, "label_texts", "unlabelled_file")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)
     eval_batches: ClassVar[int] = 4
 

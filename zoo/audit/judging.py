@@ -112,7 +112,9 @@ def cross_judge(
     """Judge each row by members that were fitted without its fold; see `cross_fit`."""
     readings, target, groups = rows.readings, rows.target, rows.groups
     names = [
-        name for name in MEMBERS if all(getattr(readings, each) is not None for each in MEMBERS[name].reads)
+        name
+        for name, member in MEMBERS.items()
+        if all(getattr(readings, each) is not None for each in member.reads | member.learns_from)
     ]
     folds = folds_of(target, FOLDS, groups) if folds is None else folds
     held_out = cross_fit(readings, names, rows.sizes, target, groups, folds, read_without)

@@ -60,7 +60,15 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
 
     def __init__(
         self,
-        members: Sequence[str] = ("lexical", "naive_bayes", "encoder", "bag", "lexical_vote", "dense_vote"),
+        members: Sequence[str] = (
+            "lexical",
+            "naive_bayes",
+            "encoder",
+            "self_trained",
+            "bag",
+            "lexical_vote",
+            "dense_vote",
+        ),
         pooling: Pooling | None = None,
         metric_steps: int | None = None,
         max_ngram: int = 2,
@@ -73,9 +81,10 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
 
         Args:
             members: some of `lexical` (support vector machine of n-grams), `naive_bayes` (of the same), `encoder`
-                (kernel machine on the vectors of the `transformer`), `bag` (kernel machine on the mean of pre-trained
-                word vectors), `lexical_vote` (of the retriever's memories), `dense_vote` (of the memories with the
-                nearest vectors).
+                (kernel machine on the vectors of the `transformer`), `self_trained` (regression on these, which learns
+                from the names of the classes and from texts without labels as well), `bag` (kernel machine on the mean
+                of pre-trained word vectors), `lexical_vote` (of the retriever's memories), `dense_vote` (of the
+                memories with the nearest vectors).
             pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             metric_steps: steps in which the `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
@@ -111,6 +120,11 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
         self._answer_scores: AnswerScores | None = None
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
+
+    @property
+    @override
+    def reads_guides(self) -> bool:
+        return self.transformer is not None and "self_trained" in self.member_names
 
     @override
     def idle_options(self, data: TextRowsDataModule[Any]) -> Iterator[tuple[str, str]]:
@@ -252,7 +266,9 @@ def read_table(
     readings = readings._replace(texts=texts, memory=memory if "memory" in inputs else None)
     if "ngrams" in inputs:
         readings = readings._replace(ngrams=network.ngrams(texts))
+    encode = partial(model.encode, data) if memory is None else memory.encoded.vectors_of
     if "vectors" in inputs:
-        encode = partial(model.encode, data) if memory is None else memory.encoded.vectors_of
         readings = readings._replace(vectors=torch.from_numpy(encode(texts)))
+    if "guides" in inputs and network.guides is not None:
+        readings = readings._replace(guides=network.guides.encoded_by(encode))
     return readings

@@ -26,6 +26,7 @@ from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
+from zoo.ensemble.guides import read_guides
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import Members
 from zoo.ensemble.metric import EncoderMetric
@@ -87,6 +88,8 @@ class EnsembleFit:
         """Run all stages, and return the table on the validation rows."""
         network, show = self.network, self.model.show_stage
         network.pool = None
+        if "guides" in network.members.fitted_on:
+            network.guides = read_guides(self.data, self.data.spec.labels)
         self._learn_metric()
         show("stage 2 of 4: the memory is encoded")
         self.model.search_memory(
@@ -120,7 +123,7 @@ class EnsembleFit:
         self.model.forget_digests()
         if network.metric_plan is None:
             network.encoder_before = None
-            log.info("the encoder classifies held-out rows better as it is: its metric is not learned")
+            log.info("the encoder is as it was: its metric does not make held-out rows more likely")
             return
         log.info("the encoder's metric is learned: %s", network.metric_plan)
         self.metric = metric

@@ -18,6 +18,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import ExcludedRows
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from zoo.ensemble.guides import Guides
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.layers.kernel_machine import RIDGE
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 #: Input of a member: a field of `Readings`.
-Input: TypeAlias = Literal["texts", "ngrams", "vectors", "bags", "neighbors", "memory"]
+Input: TypeAlias = Literal["texts", "ngrams", "vectors", "bags", "neighbors", "memory", "guides"]
 
 
 class SearchedMemory(NamedTuple):
@@ -56,6 +57,8 @@ class Readings(NamedTuple):
     memory: SearchedMemory | None = None
     #: rows of the memory that each text must not retrieve; None = it may retrieve all.
     excluded: ExcludedRows | None = None
+    #: texts of no row that members learn from.
+    guides: Guides | None = None
 
     def select(self, rows: NDArray[np.int64]) -> Readings:
         """The inputs for some of the texts."""
@@ -128,6 +131,8 @@ class Member(nn.Module, ABC):
     title: ClassVar[str]
     #: the inputs that it reads.
     reads: ClassVar[frozenset[Input]]
+    #: further inputs that it is fitted on.
+    learns_from: ClassVar[frozenset[Input]] = frozenset()
     #: False if `fit` does nothing.
     has_fit: bool = True
 

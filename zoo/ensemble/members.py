@@ -14,15 +14,12 @@ from typing_extensions import override
 
 from zoo.ensemble.member import Input, Member, Readings, Sizes
 from zoo.ensemble.outputs import Outputs, Scores, Votes
+from zoo.ensemble.regression import Regression, SelfTrained
 from zoo.layers.kernel_machine import KernelMachine
-from zoo.layers.tfidf import Planes, SparseLinear, naive_bayes, planes_of, support_vectors
+from zoo.layers.tfidf import Planes, SparseLinear, naive_bayes, support_vectors
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-
-#: Weights of errors that a regression chooses from by three folds, and the number of rows to choose on.
-_COSTS = (0.3, 1.0, 3.0, 10.0, 30.0)
-_COST_ROWS = 3000
 
 
 class Lexical(Member):
@@ -180,44 +177,9 @@ class WordSVM(Lexical):
     kinds: ClassVar[slice] = slice(0, 1)
 
 
-class Regression(Member):
-    """A reference: multinomial logistic regression on the vectors of a frozen encoder."""
-
-    name = "regression"
-    title = "logistic regression on the transformer"
-    reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes)
-        self.linear = nn.Linear(sizes.vector_size, sizes.num_classes).requires_grad_(False)
-
-    @override
-    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        from sklearn.linear_model import LogisticRegression
-
-        assert readings.vectors is not None
-        vectors, present = readings.vectors.numpy(), np.unique(target)
-        # A missing class never wins.
-        self.linear.weight.zero_()
-        self.linear.bias.fill_(-10.0)
-        if len(present) == 1:
-            self.linear.bias[present] = 10.0
-            return
-        classifier = LogisticRegression(C=_best_cost(vectors, target), max_iter=500).fit(vectors, target)
-        weight, bias = (torch.from_numpy(part).float() for part in planes_of(classifier))
-        self.linear.weight[present], self.linear.bias[present] = weight, bias
-
-    @override
-    def forward(self, readings: Readings) -> Scores:
-        assert readings.vectors is not None
-        vectors = functional.normalize(readings.vectors.float(), dim=1)
-        with torch.autocast(vectors.device.type, enabled=False):
-            return Scores(self.linear(vectors))
-
-
 #: Members by name; those that read texts precede the votes.
 MEMBERS: dict[str, type[Member]] = {
-    member.name: member for member in (Lexical, NaiveBayes, Encoder, Bag, LexicalVote, DenseVote)
+    member.name: member for member in (Lexical, NaiveBayes, Encoder, SelfTrained, Bag, LexicalVote, DenseVote)
 }
 
 REFERENCES: dict[str, type[Member]] = {member.name: member for member in (Majority, WordSVM, Regression)}
@@ -243,7 +205,8 @@ class Members(nn.ModuleDict):
     @property
     def fitted_on(self) -> set[Input]:
         """The inputs that they are fitted on."""
-        return self.inputs_of(name for name, member in self.by_name.items() if member.has_fit)
+        fitted = {name: member for name, member in self.by_name.items() if member.has_fit}
+        return self.inputs_of(fitted).union(*(member.learns_from for member in fitted.values()))
 
     def inputs_of(self, names: Iterable[str]) -> set[Input]:
         """The inputs that some of them read."""
@@ -263,19 +226,3 @@ class Members(nn.ModuleDict):
 def titles() -> dict[str, str]:
     """Name -> name in tables, of all members and references."""
     return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
-
-
-def _best_cost(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> float:
-    """The weight of errors with the highest likelihood on held-out folds; 1 where rows are too few for folds."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
-
-    present, counts = np.unique(target, return_counts=True)
-    few = np.random.default_rng(0).permutation(len(target))[:_COST_ROWS]
-    rows = few[np.isin(target[few], present[counts >= 6])]
-    sizes = np.unique(target[rows], return_counts=True)[1]
-    if len(sizes) < 2 or sizes.min() < 3:
-        return 1.0
-    model, folds = LogisticRegression(max_iter=200), StratifiedKFold(3)
-    search = GridSearchCV(model, {"C": _COSTS}, scoring="neg_log_loss", cv=folds, refit=False)
-    return float(search.fit(vectors[rows], target[rows]).best_params_["C"])

@@ -167,7 +167,10 @@ class EncoderMetric:
         memory = readings.memory
         if memory is not None:
             memory = memory.encoded_by(partial(self._encode_by, tuned))
-        return readings._replace(vectors=torch.from_numpy(tuned.vectors), memory=memory)
+        guides = readings.guides
+        if guides is not None:
+            guides = guides.encoded_by(partial(self._encode_by, tuned))
+        return readings._replace(vectors=torch.from_numpy(tuned.vectors), memory=memory, guides=guides)
 
     def _encode_by(self, fold: _TunedFold, texts: list[str]) -> NDArray[np.float32]:
         """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""

@@ -13,6 +13,7 @@ from typing_extensions import Self, override
 from datamodules.batch import ClassificationBatch
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
+from zoo.ensemble.guides import Guides
 from zoo.ensemble.known_texts import IN_MEMORY, KnownTexts
 from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import REFERENCES, Members
@@ -81,6 +82,8 @@ class EnsembleNetwork(nn.Module):
         self.requires_grad_(False)
         #: None until the members are fitted.
         self.pool: Pool | None = None
+        #: the texts of no row that members are fitted on; those without a class are in no checkpoint.
+        self.guides: Guides | None = None
         #: the weights of the encoder before it was tuned on the training rows, by name; None = it was not.
         self.encoder_before: dict[str, Tensor] | None = None
         #: the plan by which it was tuned.
@@ -159,14 +162,17 @@ class EnsembleNetwork(nn.Module):
         return readings.without_duplicates() if self.excludes_duplicates else readings
 
     def get_extra_state(self) -> PlainDict:
-        """Pool and earlier weights of the encoder, for the state dict."""
+        """Pool, words of classes, and earlier weights of the encoder, for the state dict."""
         pool = None if self.pool is None else self.pool.describe()
         plan = None if self.metric_plan is None else self.metric_plan._asdict()
-        return {"pool": pool, "encoder_before": self.encoder_before, "metric_plan": plan}
+        guides = None if self.guides is None else self.guides.describe()
+        tuning = {"encoder_before": self.encoder_before, "metric_plan": plan}
+        return {"pool": pool, "guides": guides, **tuning}
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the values of a state dict."""
         self.pool = None if state["pool"] is None else Pool.of(state["pool"])
+        self.guides = None if state["guides"] is None else Guides.of(state["guides"])
         self.encoder_before = state["encoder_before"]
         self.metric_plan = None if state["metric_plan"] is None else MetricPlan(**state["metric_plan"])
 

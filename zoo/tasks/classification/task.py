@@ -43,6 +43,22 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
     #: meaning of the output's `memory_weight`, for charts.
     memory_weight: str = "weight"
 
+    @property
+    def reads_guides(self) -> bool:
+        """Return True if the model learns from the words of labels and from texts without labels."""
+        return False
+
+    @override
+    def idle_options(self, data: TextRowsDataModule[Any]) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        if not self.reads_guides:
+            for name in ("label_texts", "unlabelled_file"):
+                if getattr(data.options, name, None) is not None:
+                    yield (
+                        f"data.{name}",
+                        "only the member self_trained of MemoryEnsemble reads it, with model.transformer",
+                    )
+
     @override
     def check_data(self, data: TextRowsDataModule[Any]) -> None:
         super().check_data(data)

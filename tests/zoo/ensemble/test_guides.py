@@ -1,0 +1,145 @@
+"""Texts that are no rows: the classes' own words, and texts without labels."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from tests.zoo.conftest import Result, write_table
+from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
+from zoo.ensemble.guides import UNLABELLED, Guides, words_of
+from zoo.ensemble.member import Readings, Sizes
+from zoo.ensemble.regression import SelfTrained
+
+Run = Callable[..., Path]
+
+
+def fitted(
+    centers: np.ndarray, rows: np.ndarray, target: list[int], guides: Guides | None
+) -> tuple[SelfTrained, float]:
+    """A member fitted to vectors, and its accuracy on texts around the centers."""
+    random = np.random.default_rng(1)
+    classes = np.repeat(np.arange(len(centers)), 200)
+    texts = centers[classes] + random.normal(scale=0.9, size=(len(classes), centers.shape[1]))
+    member = SelfTrained(Sizes(len(centers), 0, centers.shape[1], 0, 1, 0, 1.0))
+    vectors = torch.from_numpy(rows).float()
+    member.fit(Readings([""] * len(rows), vectors=vectors, guides=guides), np.array(target))
+    scores = member(Readings([""] * len(texts), vectors=torch.from_numpy(texts).float())).scores
+    return member, float((scores.argmax(dim=1).numpy() == classes).mean())
+
+
+def test_words_and_unlabelled_texts_help_where_labels_are_few() -> None:
+    random = np.random.default_rng(0)
+    centers = random.normal(size=(3, 16))
+    rows = centers + random.normal(scale=2.0, size=centers.shape)
+    named = torch.from_numpy(centers + random.normal(scale=1.5, size=centers.shape)).float()
+    others = centers[random.integers(3, size=300)] + random.normal(scale=0.9, size=(300, 16))
+    unlabelled = torch.from_numpy(others).float()
+    only_named = Guides(["a", "b", "c"], np.arange(3), named)
+    both = Guides(
+        ["a", "b", "c", *map(str, range(300))],
+        np.append(np.arange(3), np.full(300, UNLABELLED)),
+        torch.cat([named, unlabelled]),
+    )
+    accuracies = [fitted(centers, rows, [0, 1, 2], guides)[1] for guides in (only_named, both)]
+    assert accuracies[0] < accuracies[1] - 0.02
+    assert accuracies[1] > 0.9
+
+
+def test_without_guides_the_scores_are_0() -> None:
+    member, _ = fitted(np.eye(3), np.eye(3), [0, 1, 2], None)
+    assert not member.linear.weight.any()
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("card_arrival", "card arrival"),
+        ("Sci/Tech", "Sci Tech"),
+        ("cardArrival", "card Arrival"),
+        ("c1", ""),
+        ("0", ""),
+        ("体育", "体育"),
+        ("__", ""),
+    ],
+)
+def test_the_words_of_a_label(label: str, words: str) -> None:
+    assert words_of(label) == words
+
+
+def test_an_ensemble_reads_names_and_texts_without_labels(
+    run: Run, tiny_bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = distinct_sentences(60, seed=3)
+    table = write_table(tmp_path / "train.csv", rows[:40])
+    pool = tmp_path / "pool.csv"
+    with pool.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [("text",), *[(text,) for text, _ in rows[30:]], (rows[59][0].upper(),), (" ",)]
+        )
+    described = write_table(tmp_path / "labels.csv", [("a thing to eat", rows[0][1])])
+    with caplog.at_level(logging.INFO, logger="zoo"):
+        folder = run(
+            "run",
+            f"--model.transformer={tiny_bert}",
+            "--model.metric_steps=1",
+            "--data.validation_split=0",
+            f"--data.unlabelled_file={pool}",
+            f"--data.label_texts={described}",
+            table=table,
+        )
+    assert "10 texts are train rows; they are skipped" in caplog.text
+    assert "regression with class names and unlabelled texts" in (folder / "output.txt").read_text()
+    for file in (pool, described, table):
+        file.unlink()
+    guides = zoo.load(folder).model.network.guides
+    labels = zoo.load(folder).model.labels
+    assert guides.texts == [*labels, "a thing to eat"]
+    assert guides.target.tolist() == [*range(len(labels)), labels.index(rows[0][1])]
+
+
+@pytest.mark.parametrize(
+    ("option", "rows", "message"),
+    [
+        (
+            "label_texts",
+            [("fish", "unheard")],
+            "row 0 has the label 'unheard', which the training table lacks",
+        ),
+        ("label_texts", [(" ", "{0}")], "row 0 has no text for its label"),
+        ("label_texts", [("same", "{0}"), ("Same", "{1}")], "'same' is a text of the labels"),
+        ("unlabelled_file", [("{text}", "x")], "no text that is new"),
+    ],
+)
+def test_bad_files_are_named(
+    zoo_command: Callable[..., Result],
+    tiny_bert: Path,
+    tmp_path: Path,
+    option: str,
+    rows: list[tuple[str, str]],
+    message: str,
+) -> None:
+    training = distinct_sentences(20, seed=0)
+    labels = sorted({label for _, label in training})
+    filled = [(text.format(text=training[0][0]), label.format(*labels)) for text, label in rows]
+    file = write_table(tmp_path / "given.csv", filled)
+    table = write_table(tmp_path / "train.csv", training)
+    options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", f"--data.{option}={file}"]
+    result = zoo_command("fit", *SMALL, f"--data.train_file={table}", *options)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_without_a_transformer_nothing_reads_them(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = write_table(tmp_path / "pool.csv", distinct_sentences(5, seed=9))
+    run("run", f"--data.unlabelled_file={pool}")
+    assert "data.unlabelled_file has no effect: only the member self_trained" in caplog.text

@@ -1,0 +1,142 @@
+"""Texts that a fit learns from and that are no labelled rows: the classes' own words, and texts without labels."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import Self
+
+from datamodules.classification import label_numbers
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.types import PlainDict
+from datamodules.corpora.table import read_table
+from datamodules.retrieval.dense.vector_store import Encode
+from datamodules.retrieval.folding import fold_hashes
+from datamodules.text_rows import TextRowsDataModule
+
+log = logging.getLogger("zoo")
+
+#: Class of a text without a label.
+UNLABELLED = -1
+#: Texts without labels that are drawn from a larger file: more bring nothing where labels are few.
+MOST_TEXTS = 3_000
+
+
+class Guides(NamedTuple):
+    """Texts that are no rows, with a class or without one; `read_guides` makes them, `SelfTrained` learns from them.
+
+    The words of classes stay with a model, for a later fit of its members. Texts without labels do not.
+    """
+
+    #: m texts.
+    texts: list[str]
+    #: int64 [m], classes; `UNLABELLED` for none.
+    target: NDArray[np.int64]
+    #: float32 [m, l], vectors of the encoder; None before they are encoded.
+    vectors: Tensor | None = None
+
+    def encoded_by(self, encode: Encode) -> Self:
+        """The same texts with their vectors by an encoder."""
+        return self._replace(vectors=torch.from_numpy(encode(self.texts)) if self.texts else None)
+
+    def of_classes(self) -> Self:
+        """The texts that have a class."""
+        rows = np.flatnonzero(self.target != UNLABELLED)
+        return self._replace(texts=[self.texts[row] for row in rows], target=self.target[rows], vectors=None)
+
+    def describe(self) -> PlainDict:
+        """Plain values of the texts that have a class."""
+        known = self.of_classes()
+        return {"texts": known.texts, "target": known.target.tolist()}
+
+    @classmethod
+    def of(cls, described: PlainDict) -> Self:
+        """The texts that `describe` described."""
+        return cls(described["texts"], np.array(described["target"], np.int64))
+
+
+def words_of(label: str) -> str:
+    """The words of a label: two of `card_arrival` and `cardArrival`; an empty string for a number or a code (`c1`)."""
+    parts = re.sub(r"[\W_]+", " ", re.sub(r"([a-z])([A-Z])", r"\1 \2", label)).split()
+    return " ".join(parts) if any(len(re.findall(r"[^\W\d]", part)) > 1 for part in parts) else ""
+
+
+def read_guides(data: TextRowsDataModule[Any], labels: Sequence[str]) -> Guides:
+    """The words of the labels, the texts of `data.label_texts`, and those of `data.unlabelled_file`.
+
+    Raises:
+        InputError: a text of a label is empty, belongs to an unknown label, or to two labels; no text without a label
+            is left.
+    """
+    texts = [words_of(label) for label in labels]
+    known = [number for number, text in enumerate(texts) if text]
+    texts, target = [texts[number] for number in known], list(known)
+    if data.options.label_texts is not None:
+        rows = read_table(data.options.label_texts)
+        for row, (text, number) in enumerate(
+            zip(rows.texts[:], label_numbers(rows, labels).tolist(), strict=True)
+        ):
+            if number < 0:
+                raise InputError(
+                    f"{rows.source}: row {row} has the label {excerpt((rows.labels or [])[row])!r}, which the training"
+                    " table lacks"
+                )
+            if not text.strip():
+                raise InputError(
+                    f"{rows.source}: row {row} has no text for its label; write one, or remove the row"
+                )
+            texts.append(text)
+            target.append(number)
+    for key, number in _classes_by_key(texts, target).items():
+        if len(number) > 1:
+            first, second = (labels[each] for each in sorted(number)[:2])
+            raise InputError(
+                f"data.label_texts: {excerpt(key)!r} is a text of the labels {excerpt(first)!r} and"
+                f" {excerpt(second)!r}; a text can stand for one"
+            )
+    unlabelled = _unlabelled_texts(data) if data.options.unlabelled_file is not None else []
+    return Guides([*texts, *unlabelled], np.array([*target, *[UNLABELLED] * len(unlabelled)], np.int64))
+
+
+def _classes_by_key(texts: Sequence[str], target: Sequence[int]) -> dict[str, set[int]]:
+    """Text without case -> its classes."""
+    classes: dict[str, set[int]] = {}
+    for text, number in zip(texts, target, strict=True):
+        classes.setdefault(text.casefold().strip(), set()).add(number)
+    return classes
+
+
+def _unlabelled_texts(data: TextRowsDataModule[Any]) -> list[str]:
+    """Distinct texts of the file, without those of the tables of the fit and the test; at most `MOST_TEXTS`."""
+    options = data.options
+    rows = read_table(
+        str(options.unlabelled_file), **{**data.table_columns(), "label_column": None, "id_column": None}
+    )
+    keys = fold_hashes(rows.texts)
+    is_used = np.zeros(len(keys), bool)
+    is_used[np.unique(keys, return_index=True)[1]] = True
+    is_used &= np.array([bool(text.strip()) for text in rows.texts[:]], bool)
+    tables: dict[str, Any] = {name: data.split(name).rows for name in ("train", "validation")}
+    if options.tables["test"] is not None or options.is_split_off("test"):
+        tables["test"] = data.read_tables(["test"])["test"]
+    for name, table in tables.items():
+        is_known = is_used & np.isin(keys, fold_hashes(table.texts))
+        if count := int(is_known.sum()):
+            log.info("%s: %d texts are %s rows; they are skipped", rows.source, count, name)
+        is_used &= ~is_known
+    chosen = np.flatnonzero(is_used)
+    if not len(chosen):
+        raise InputError(
+            f"{rows.source}: no text that is new; name other texts with data.unlabelled_file, or omit it"
+        )
+    if len(chosen) > MOST_TEXTS:
+        log.info("%s: %d of %d texts are drawn", rows.source, MOST_TEXTS, len(chosen))
+        chosen = np.sort(np.random.default_rng(data.seed).choice(chosen, MOST_TEXTS, replace=False))
+    return list(rows.texts.take(chosen))
