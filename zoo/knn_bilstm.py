@@ -226,7 +226,7 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
             text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
                 without it, the classifier hardly learns to read memories. The paper has none.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
-            **shared: options of `ReadsSpelling`, `FrozenEncoder`, `LearnsMetric` and `Task`. The paper keeps
+            **shared: options of `ReadsSpelling`, `FrozenEncoder`, `ReadsTransformer` and `Task`. The paper keeps
                 pre-trained vectors fixed.
         """
         super().__init__(optimizer=optimizer, **shared)

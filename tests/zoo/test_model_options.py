@@ -82,10 +82,6 @@ CASES: cases.Cases = {
         "transformer": cases.Case(BERT, data=TOKENS),
         "lora_rank": cases.Case(2, TRANSFORMER, TOKENS),
     },
-    "LearnsMetric": {
-        "metric_steps": cases.Case(2, TRANSFORMER, TOKENS),
-        "metric_layers": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
-    },
     "FrozenEncoder": {"freeze_encoder": cases.Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
         "members": cases.Case(["lexical"]),

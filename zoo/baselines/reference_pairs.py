@@ -97,15 +97,9 @@ class PairBM25(PairReference):
 
     reads_strings = True
 
-    def __init__(self, k1: float = 1.2, b: float = 0.75, **shared: Any) -> None:
-        """Configure the ranking.
-
-        Args:
-            k1: saturation of the term frequency.
-            b: weight of the document length.
-        """
+    def __init__(self, **shared: Any) -> None:
         super().__init__(**shared)
-        self.statistics = TermStatistics(Ranking(k1=k1, b=b))
+        self.statistics = TermStatistics(Ranking())
 
     @override
     def finish(self, data: DataModule) -> None:

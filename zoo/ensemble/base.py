@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.batch import BatchContents, ClassificationSpec
+from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
@@ -26,11 +26,12 @@ from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
-from zoo.layers.encoders import TransformerEncoder, WordEncoder
+from zoo.layers.encoders import TransformerEncoder, WordEncoder, layers_of
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.metric_learning import LearnsMetric, MetricPlan
-from zoo.tasks.encoders import EncodesMemory
+from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, rivals_of, steps_for
+from zoo.tasks.classification.task import ClassificationTask
+from zoo.tasks.encoders import EncodesMemory, ReadsTransformer
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.model import Given
 from zoo.tasks.predictor import evaluating, on_device
@@ -49,7 +50,7 @@ _REASONS: dict[Input, str] = {
 }
 
 
-class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
+class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask):
     """Base of `MemoryEnsemble`: its members, the encoder that they read, and the memory that they search."""
 
     depends_on_seed = True
@@ -71,6 +72,7 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
         ),
         pooling: Pooling | None = None,
         metric_steps: int | None = None,
+        metric_layers: int | None = None,
         max_ngram: int = 2,
         max_letters: int = 5,
         c: float = 1.0,
@@ -88,14 +90,16 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
             pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             metric_steps: steps in which the `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
+            metric_layers: number of its upper layers that are tuned; None = half of them, or all, chosen by held-out
+                rows. With `lora_rank`, their adapters are tuned.
             max_ngram: words of the longest n-gram of words.
             max_letters: letters of the longest n-gram of letters; 0 = whole words only.
             c: the support vector machine's weight of training errors against small weights.
             folds: number of parts into which the training rows are divided; each is classified by members that were
                 fitted to the others, and weights are fitted to the results.
-            **shared: options of `LearnsMetric` and `Task`.
+            **shared: options of `ReadsTransformer` and `Task`.
         """
-        super().__init__(metric_steps=metric_steps, **shared)
+        super().__init__(**shared)
         check_choice("pooling", pooling or "mean", POOLINGS)
         if pooling is not None and self.transformer is None:
             raise InputError(
@@ -110,9 +114,17 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
             )
         if folds < 2:
             raise InputError(f"model.folds={folds}: use at least 2")
+        if (metric_steps or 0) < 0 or (metric_layers is not None and metric_layers < 1):
+            raise InputError(
+                f"model.metric_steps={metric_steps}, model.metric_layers={metric_layers}: use at least 0, and 1"
+            )
+        if metric_steps and self.transformer is None:
+            raise InputError("model.metric_steps tunes a transformer: name one with --model.transformer")
         if self.lora_rank is not None and metric_steps == 0:
             raise InputError("model.lora_rank trains the transformer's metric: omit --model.metric_steps 0")
         self.member_names, self.pooling = list(members), pooling
+        self.metric_steps, self.metric_layers = metric_steps, metric_layers
+        self.reads_guides = self.transformer is not None and "self_trained" in members
         self.max_ngram, self.max_letters, self.c, self.folds = max_ngram, max_letters, c, folds
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: the table of the last fit.
@@ -120,11 +132,6 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
         self._answer_scores: AnswerScores | None = None
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
-
-    @property
-    @override
-    def reads_guides(self) -> bool:
-        return self.transformer is not None and "self_trained" in self.member_names
 
     @override
     def idle_options(self, data: TextRowsDataModule[Any]) -> Iterator[tuple[str, str]]:
@@ -140,12 +147,6 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
     @property
     def _wanted_inputs(self) -> set[Input]:
         return {each for name in self.member_names for each in MEMBERS[name].reads}
-
-    @override
-    def metric_plans(self, num_rows: int) -> list[MetricPlan]:
-        encoder = self.network.encoder
-        has_layers = encoder is not None and not encoder.published.is_static
-        return super().metric_plans(num_rows) if has_layers else []
 
     @override
     def build_network(self, given: Given[ClassificationSpec]) -> EnsembleNetwork:
@@ -233,6 +234,45 @@ class EnsembleModel(Fitted, EncodesMemory, LearnsMetric):
             encoded = EncodedMemory.open(memory, encoder, partial(self.encode, data))
             target = torch.from_numpy(label_numbers(memory.rows, self.labels))
             network.memory = SearchedMemory(encoded, target)
+
+    # --- the encoder's metric ---
+
+    def metric_plans(self, num_rows: int) -> list[MetricPlan]:
+        """Plans of the tuning for n training rows, the cheapest first; empty if there is none.
+
+        A kind of question, an intent, or a tone may need that all layers move, and a topic that few do.
+        """
+        encoder: TransformerEncoder | None = self.network.encoder
+        steps = steps_for(num_rows) if self.metric_steps is None else self.metric_steps
+        if encoder is None or encoder.published.is_static or not steps:
+            return []
+        plans = [MetricPlan(steps, layers=self.metric_layers)]
+        if self.metric_layers is None:
+            depth = len(layers_of(encoder.transformer))
+            plans.append(MetricPlan(steps, layers=depth, kept=1.0))
+            if self.metric_steps is None:
+                plans.append(MetricPlan(2 * steps, layers=depth, kept=1.0))
+        return plans
+
+    def tune_encoder(
+        self,
+        data: TextRowsDataModule[Any],
+        split: TextSplit,
+        target: NDArray[np.int64],
+        plan: MetricPlan,
+        rows: NDArray[np.int64],
+    ) -> None:
+        """Tune the encoder, in place, on some rows of a split; `target` [n] has the classes of all of them."""
+        rivals = None if split.neighbors is None else rivals_of(split.neighbors, target, self.labels)
+        dataset = data.dataset(split, BatchContents(memory_texts=False))
+
+        def read(positions: NDArray[np.int64]) -> ClassificationBatch:
+            batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self)
+            return batch
+
+        # The stage is none of Lightning's steps, which would have this precision by themselves.
+        precision = None if self._trainer is None else str(self.trainer.precision)
+        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, rivals, precision=precision)
 
     def learned_by_gradients(self) -> str | None:
         """The part that only a training can fit again; None if there is none."""

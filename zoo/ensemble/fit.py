@@ -26,12 +26,12 @@ from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
-from zoo.ensemble.guides import read_guides
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import Members
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
+from zoo.tasks.classification.guides import read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
 

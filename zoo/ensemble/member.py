@@ -18,9 +18,9 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import ExcludedRows
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from zoo.ensemble.guides import Guides
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.layers.kernel_machine import RIDGE
+from zoo.tasks.classification.guides import Guides
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

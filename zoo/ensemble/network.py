@@ -13,7 +13,6 @@ from typing_extensions import Self, override
 from datamodules.batch import ClassificationBatch
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from zoo.ensemble.guides import Guides
 from zoo.ensemble.known_texts import IN_MEMORY, KnownTexts
 from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import REFERENCES, Members
@@ -23,6 +22,7 @@ from zoo.ensemble.pool import Pool
 from zoo.layers.bags import VectorBag
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.tfidf import NGrams
+from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.metric_learning import MetricPlan
 
 

@@ -14,9 +14,9 @@ import torch
 import zoo
 from tests.zoo.conftest import Result, write_table
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
-from zoo.ensemble.guides import UNLABELLED, Guides, words_of
 from zoo.ensemble.member import Readings, Sizes
-from zoo.ensemble.regression import SelfTrained
+from zoo.ensemble.members import SelfTrained
+from zoo.tasks.classification.guides import UNLABELLED, Guides, words_of
 
 Run = Callable[..., Path]
 

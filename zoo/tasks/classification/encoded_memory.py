@@ -6,25 +6,23 @@ import logging
 import os
 from typing import Any
 
-import numpy as np
 from torch import nn
 from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents
-from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text_rows import TextRowsDataModule
-from zoo.tasks.classification.metric_learning import LearnsMetric
 from zoo.tasks.classification.predictor import ClassificationPredictor
-from zoo.tasks.encoders import EncodesMemory, FrozenEncoder
+from zoo.tasks.classification.task import ClassificationTask
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsTransformer
 
 log = logging.getLogger("zoo")
 
 
-class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
+class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, ReadsTransformer, ClassificationTask):
     """A classifier whose network has an `encoder`, and whose batches may carry the vectors of their memories.
 
     A batch has the words of its memories, or their vectors: those of the whole memory, if they are stored with it or
@@ -51,17 +49,6 @@ class ReadsEncodedMemory(EncodesMemory, FrozenEncoder, LearnsMetric):
     def setup(self, stage: str) -> None:
         self._encoded_memory = None  # it belongs to the data of an earlier run
         super().setup(stage)
-
-    @override
-    def on_fit_start(self) -> None:
-        # Before a frozen encoder encodes all texts; a resumed run, and a model that goes on, have their metric.
-        if self.trainer.ckpt_path is None and self.init_from is None:
-            split = self.training_data.split("train")
-            for plan in self.metric_plans(len(split.rows))[:1]:
-                log.info("the encoder's metric is learned: %s", plan)
-                target = label_numbers(split.rows, self.labels)
-                self.tune_encoder(self.training_data, split, target, plan, np.arange(len(target)))
-        super().on_fit_start()
 
     @override
     def read_memory(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,16 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from datamodules.batch import BatchContents, ClassificationBatch
+from datamodules.batch import ClassificationBatch
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import Neighbors
-from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.layers.encoders import TransformerEncoder, fast_precision, layers_of
 from zoo.layers.lora import is_adapter
-from zoo.tasks.classification.task import ClassificationTask
-from zoo.tasks.encoders import ReadsTransformer
-from zoo.tasks.predictor import on_device
 
 
 class MetricPlan(NamedTuple):
@@ -206,65 +202,6 @@ def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator
     named = [(name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned]
     adapters = [(name, weight) for name, weight in named if is_adapter(name)]
     return iter(adapters or named)
-
-
-class LearnsMetric(ReadsTransformer, ClassificationTask):
-    """A classifier whose pre-trained encoder can be tuned first, until texts of one class are neighbors."""
-
-    def __init__(self, metric_steps: int | None = 0, metric_layers: int | None = None, **shared: Any) -> None:
-        """Choose the tuning.
-
-        Args:
-            metric_steps: steps in which the `transformer` is tuned by the classes of the training rows, before anything
-                else is fitted; 0 = none, None = chosen by the number of rows.
-            metric_layers: number of its upper layers that are tuned; None = half of them. With
-                `lora_rank`, their adapters are tuned.
-            **shared: options of `ReadsTransformer` and the task.
-        """
-        super().__init__(**shared)
-        self.metric_steps, self.metric_layers = metric_steps, metric_layers
-        if (metric_steps or 0) < 0 or (metric_layers is not None and metric_layers < 1):
-            raise InputError(
-                f"model.metric_steps={metric_steps}, model.metric_layers={metric_layers}: use at least 0, and 1"
-            )
-        if metric_steps and self.transformer is None:
-            raise InputError("model.metric_steps tunes a transformer: name one with --model.transformer")
-
-    def metric_plans(self, num_rows: int) -> list[MetricPlan]:
-        """Plans of the tuning for n training rows, the cheapest first; empty if there is none.
-
-        A kind of question, an intent, or a tone may need that all layers move, and a topic that few do.
-        """
-        steps = steps_for(num_rows) if self.metric_steps is None else self.metric_steps
-        if self.transformer is None or not steps:
-            return []
-        plans = [MetricPlan(steps, layers=self.metric_layers)]
-        depth = len(layers_of(self.network.encoder.transformer))
-        if self.metric_layers is None:
-            plans.append(MetricPlan(steps, layers=depth, kept=1.0))
-            if self.metric_steps is None:
-                plans.append(MetricPlan(2 * steps, layers=depth, kept=1.0))
-        return plans
-
-    def tune_encoder(
-        self,
-        data: TextRowsDataModule[Any],
-        split: TextSplit,
-        target: NDArray[np.int64],
-        plan: MetricPlan,
-        rows: NDArray[np.int64],
-    ) -> None:
-        """Tune the encoder, in place, on some rows of a split; `target` [n] has the classes of all of them."""
-        rivals = None if split.neighbors is None else rivals_of(split.neighbors, target, self.labels)
-        dataset = data.dataset(split, BatchContents(memory_texts=False))
-
-        def read(positions: NDArray[np.int64]) -> ClassificationBatch:
-            batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self)
-            return batch
-
-        # The stage is none of Lightning's steps, which would have this precision by themselves.
-        precision = None if self._trainer is None else str(self.trainer.precision)
-        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, rivals, precision=precision)
 
 
 def rivals_of(neighbors: Neighbors, target: NDArray[np.int64], labels: list[str]) -> NDArray[np.int64] | None:

@@ -40,13 +40,10 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
 
     #: the options that disable the memory; "" = the model also runs without one, None = it does not.
     without_memory: ClassVar[str | None] = None
+    #: the model learns from the words of labels and from texts without labels.
+    reads_guides: bool = False
     #: meaning of the output's `memory_weight`, for charts.
     memory_weight: str = "weight"
-
-    @property
-    def reads_guides(self) -> bool:
-        """Return True if the model learns from the words of labels and from texts without labels."""
-        return False
 
     @override
     def idle_options(self, data: TextRowsDataModule[Any]) -> Iterator[tuple[str, str]]:
