@@ -43,8 +43,10 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[_Index]):
     ) -> None:
         if len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
-        size, known = self.vectors.size, np.full(len(texts), -1)
-        before, lookup = np.empty((0, size), np.float32), RowLookup.of(np.empty(0, np.uint64))
+        # Where no text is new, no encoder is loaded.
+        size = self.vectors.size if old is None else old[0].vectors.shape[1]
+        before, known = np.empty((0, size), np.float32), np.full(len(texts), -1)
+        lookup = RowLookup.of(np.empty(0, np.uint64))
         if old is not None:
             before, lookup, known = old[0].vectors, old[0].lookup, old[1].copy()
         new = np.flatnonzero(known < 0)

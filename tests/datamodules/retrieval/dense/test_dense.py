@@ -150,7 +150,9 @@ def test_texts_of_the_collection_are_not_encoded_again(
     np.testing.assert_array_equal(again.search(QUERIES, 5).rows, expected.rows)
 
 
-def test_a_grown_index_ranks_like_a_new_one(tmp_path: Path, tiny_encoder: str, encoded: list[str]) -> None:
+def test_a_grown_index_ranks_like_a_new_one(
+    tmp_path: Path, tiny_encoder: str, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [*TEXTS, "", TEXTS[3], *labelled_texts(30, seed=2)[0], *labelled_texts(5, seed=2)[0]]
     grown = build(tmp_path / "old", ["", *TEXTS[1:]], tiny_encoder)
     before = grown.search(QUERIES, 9)
@@ -166,6 +168,13 @@ def test_a_grown_index_ranks_like_a_new_one(tmp_path: Path, tiny_encoder: str, e
         np.testing.assert_allclose(hits.scores, wanted.scores, atol=2e-6)
         np.testing.assert_array_equal(hits.rows == -1, wanted.rows == -1)
         np.testing.assert_array_equal(hits.rows[:, 0], wanted.rows[:, 0])
+    # Without a new text, no encoder is loaded, although the cache has no vectors of so few texts.
+    monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "empty"))
+    few = build(tmp_path / "few", TEXTS[:9], tiny_encoder)
+    few.close()
+    monkeypatch.delattr(transformer_encoder, "TransformerEncoder")
+    few.open(tmp_path / "few" / "index", "fingerprint")
+    few.update(Collection(TEXTS[1:9], "fewer"), np.arange(1, 9), tmp_path / "fewer")
 
 
 def test_the_ranking_depends_on_the_weights_and_not_on_their_location(
