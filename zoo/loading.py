@@ -136,7 +136,7 @@ def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> Fitted:
     if fitted.weights is not None:
         ensemble.use_weights(read_values(values, fitted.weights))
     if fitted.members is not None:
-        ensemble.use_members(read_values(values, fitted.members))
+        ensemble.network.use_members(read_values(values, fitted.members))
     return fitted
 
 

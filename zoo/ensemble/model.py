@@ -120,14 +120,15 @@ class MemoryEnsemble(EnsembleModel):
     def describe_held_out(self) -> PlainDict | None:
         return None if self.held_out is None else self.held_out.describe()
 
-    def describe_members(self) -> PlainDict:
-        """Values of the fitted members."""
-        values: PlainDict = self.network.describe_members()
-        return values
-
-    def use_members(self, values: PlainDict) -> None:
-        """Replace the values of the fitted members."""
-        self.network.use_members(values)
+    @staticmethod
+    def replace_fitted(weights: dict[str, Any], pool: PlainDict | None, members: PlainDict | None) -> None:
+        """Put a description of weights, and of members, in the place of those among the weights of a model folder."""
+        state = weights["network._extra_state"]
+        if pool is not None:
+            state["pool"] = pool
+        if members is not None:
+            state["version"] = members["version"]
+            weights |= {f"network.{name}": value for name, value in members.items() if name != "version"}
 
     # --- checkpoints ---
 

@@ -25,6 +25,9 @@ from zoo.layers.tfidf import NGrams
 from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.metric_learning import MetricPlan
 
+#: Parts whose values are fitted without gradients.
+_FITTED = ("members.", "ngrams.", "bag.")
+
 
 class RetrievedRows(NamedTuple):
     """Memories that a member retrieved by itself, besides those of the batch."""
@@ -162,34 +165,29 @@ class EnsembleNetwork(nn.Module):
         return readings.without_duplicates() if self.excludes_duplicates else readings
 
     def get_extra_state(self) -> PlainDict:
-        """Pool, words of classes, and earlier weights of the encoder, for the state dict."""
+        """Pool, words of classes, version of the members and earlier weights of the encoder, for the state dict."""
         pool = None if self.pool is None else self.pool.describe()
         plan = None if self.metric_plan is None else self.metric_plan._asdict()
         guides = None if self.guides is None else self.guides.describe()
         tuning = {"encoder_before": self.encoder_before, "metric_plan": plan}
-        return {"pool": pool, "guides": guides, **tuning}
+        return {"pool": pool, "guides": guides, "version": self.fitted_version, **tuning}
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the values of a state dict."""
         self.pool = None if state["pool"] is None else Pool.of(state["pool"])
         self.guides = None if state["guides"] is None else Guides.of(state["guides"])
-        self.encoder_before = state["encoder_before"]
+        self.encoder_before, self.fitted_version = state["encoder_before"], state["version"]
         self.metric_plan = None if state["metric_plan"] is None else MetricPlan(**state["metric_plan"])
 
     def describe_members(self) -> PlainDict:
-        """The values of all that is fitted without gradients: plain values and tensors."""
-        state = {name: dict(part.state_dict()) for name, part in self._fitted_parts().items()}
-        return {"version": self.fitted_version, **state}
+        """The part of the state dict that is fitted without gradients, and the version of the memory."""
+        fitted = {name: value for name, value in self.state_dict().items() if name.startswith(_FITTED)}
+        return {"version": self.fitted_version, **fitted}
 
     def use_members(self, values: PlainDict) -> None:
         """Take values that `describe_members` described."""
-        for name, part in self._fitted_parts().items():
-            part.load_state_dict(values[name])
+        self.load_state_dict(self.state_dict() | {name: values[name] for name in values if name != "version"})
         self.fitted_version = int(values["version"])
-
-    def _fitted_parts(self) -> dict[str, nn.Module]:
-        parts: dict[str, nn.Module] = {"members": self.members, "ngrams": self.ngrams}
-        return parts if self.bag is None else {**parts, "bag": self.bag}
 
 
 def _memory_weights(

@@ -1,4 +1,4 @@
-"""A model for others: a copy of its folder with a card, and nothing older than its current version.
+"""A model for others: a copy of its folder with a card, without all that its current version does not apply.
 
 `zoo export` writes it, and uploads it to the Hugging Face Hub or as an artifact of Weights & Biases.
 """
@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from datamodules.core import storage
 from datamodules.core.errors import InputError, visible
+from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory
+from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.markdown import code_span
 from zoo.model_folder import artifacts
 from zoo.model_folder.folder import FITTED, KIND, LEARNED, MEMORY, REPORT, STATE, ModelFolder
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
-from zoo.model_folder.writing import keep_encodings
+from zoo.model_folder.writing import keep_encodings, write_files
 from zoo.registry import model_class, paper_of
 from zoo.run_folder import read_run
 
@@ -42,12 +46,18 @@ def export(source: str | Path, folder: str | Path) -> Path:
     if folder.exists():
         raise InputError(f"{folder}: exists; name a new folder")
     model = ModelFolder.open(source)
-    model.weights()  # of damaged ones, no copy is made
+    weights = model.weights()  # of damaged ones, no copy is made
     storage.check_inside(model.path)
     memory = model.open_memory() if model.has_memory else None
     fitted = model.state.fitted_to(model.state.version or 0)
     facts = storage.read_checked(model.state_file, "copy the folder again")
-    card = model_card(model, memory if isinstance(memory, FolderMemory) else None, fitted)
+    pool, members = (None if name is None else read_values(model.path / FITTED, name) for name in fitted[:2])
+    remembering: Sequence[str] = LEARNED
+    if members is not None and members["version"] == model.state.version:
+        # A tuned encoder has learned from the rows of the training. Their hashes stay in any case.
+        is_tuned = weights["network._extra_state"]["encoder_before"] is not None
+        remembering = LEARNED[1 if is_tuned else 2 :]
+    card = model_card(model, memory if isinstance(memory, FolderMemory) else None, fitted, remembering)
     with storage.named_disk_errors(folder, "folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -63,10 +73,14 @@ def export(source: str | Path, folder: str | Path) -> Path:
             # Vectors of removed texts are deleted, too.
             memory.copy_to(partial / MEMORY, partial / STATE, only_current=True).compact()
             keep_encodings(partial / MEMORY, facts.get("encoder"))
-        for name in fitted.names:
-            (partial / FITTED).mkdir(exist_ok=True)
-            shutil.copyfile(whole_file(model.path / FITTED, name), partial / FITTED / name)
-        state = State(version, {version: fitted} if fitted != Fitted() else {})
+        if pool is not None or members is not None:
+            _write_fitted(partial, model, weights, pool, members)
+            facts["trained"] = None
+        if fitted.held_out is not None:
+            (partial / FITTED).mkdir()
+            file = whole_file(model.path / FITTED, fitted.held_out)
+            shutil.copyfile(file, partial / FITTED / fitted.held_out)
+        state = State(version, {version: Fitted(held_out=fitted.held_out)} if fitted.held_out else {})
         for key in ("encoder", "trained", REPORT):
             storage.set_key(partial / STATE, key, facts.get(key))
         storage.set_key(partial / STATE, "fitted", state.describe_fitted())
@@ -76,8 +90,21 @@ def export(source: str | Path, folder: str | Path) -> Path:
     return folder
 
 
-def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted) -> str:
-    """Return the README of a model: task, labels, memory, scores and use."""
+def _write_fitted(folder: Path, model: ModelFolder, weights: PlainDict, *fitted: PlainDict | None) -> None:
+    """Write the weights and members that were fitted after the training in the place of those of the training."""
+    ensemble: Any = model_class(model.meta.model)
+    ensemble.replace_fitted(weights, *fitted)
+    meta = model.meta_with_vocabulary()
+    vocabulary, has_words = meta.data.vocabulary, any(name.endswith(".words.table") for name in weights)
+    if fitted[1] is not None and not has_words and meta.data.options["tokenizer"] in OWN_TOKENIZERS:
+        # Nothing reads the numbers of words, of which the first two are padding and the unknown word.
+        words = [*vocabulary["words"][:2], *[""] * len(vocabulary["words"][2:])]
+        meta = replace(meta, data=replace(meta.data, vocabulary={**vocabulary, "words": words}))
+    write_files(folder, meta, weights)
+
+
+def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted, files: Sequence[str]) -> str:
+    """Return the README of a model: task, labels, memory, files that remember removed rows, scores and use."""
     kind, meta = model_class(model.meta.model), model.meta
     lines = ["---", "library_name: memory-zoo"]
     if kind.pipeline_tag:
@@ -101,7 +128,7 @@ def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted) 
         report = storage.read_checked(model.state_file, "copy the folder again").get(REPORT)
         lines += ["Its memory or weights have changed since the training, to which all scores below belong."]
         lines += [] if report is None else [f"The weights were {visible(str(report))}."]
-        lines += [f"The files `{'`, `'.join(LEARNED)}` remember rows that the memory has lost.", ""]
+        lines += [f"The files `{'`, `'.join(files)}` remember rows that the memory has lost.", ""]
     return "\n".join([*lines, *_scores(model), _USE.format(example=kind.predictor_type.example)])
 
 

@@ -82,7 +82,7 @@ def write(
         )
         state = State(version, {version: fitted} if held_out is not None else {})
         storage.set_key(partial / STATE, "fitted", state.describe_fitted())
-        _write_files(partial, meta, without_adapters(weights))
+        write_files(partial, meta, without_adapters(weights))
         storage.set_key(partial / STATE, "trained", version)
         for lock_file in partial.glob(".*.lock"):
             lock_file.unlink()
@@ -104,7 +104,8 @@ def _portable(meta: Meta, data: DataModule[Any, Any, Any], folder: Path) -> Meta
     )
 
 
-def _write_files(folder: Path, meta: Meta, weights: Mapping[str, Any]) -> None:
+def write_files(folder: Path, meta: Meta, weights: Mapping[str, Any]) -> None:
+    """Write a description and weights into the folder of a model."""
     tensors: dict[str, Tensor] = {}
     values: PlainDict = {}
     for name, value in weights.items():

@@ -90,10 +90,19 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     # For good: in the memory, and in the members that replace those of the training.
     lines = run_lines(zoo_command, "compact", folder, "--keep=1")
     assert lines[0] == f"{folder / 'model' / 'memory'}: 1 versions deleted, version 2 kept"
-    card = (export(folder, tmp_path / "card") / "README.md").read_text()
-    assert SECRET in (folder / "model" / "vocabulary.json").read_text()
+    exported = export(folder, tmp_path / "exported")
+    card = (exported / "README.md").read_text()
     for name in ("vocabulary.json", "model.safetensors", "model.json"):
-        assert all(name in text for text in (lines[1], again[-1], card))
+        assert all(name in text for text in (lines[1], again[-1]))
+    # An export has the members that it applies, and no others. Only hashes of the training texts stay.
+    assert "The files `vocabulary.json` remember rows" in card
+    assert SECRET in (folder / "model" / "vocabulary.json").read_text()
+    assert not any(SECRET.encode() in path.read_bytes() for path in exported.rglob("*") if path.is_file())
+    assert not [*exported.glob("fitted/members-*"), *exported.glob("fitted/weights-*")]
+    assert zoo.load(exported).predict(TEXTS) == zoo.load(folder).predict(TEXTS)
+    # What is fitted later replaces the exported values, too.
+    run_lines(zoo_command, "remove", exported, "--ids=[39]", "--refit=true")
+    assert zoo.load(exported).model.network.fitted_version == 3
     assert "checkpoints/last.ckpt, the training table and its copies in the cache" in lines[1]
     assert ["version-1" in line for line in (again[-1], lines[1])] == [True, False]
     weight = mine.model.network.pool.weights["all"]["lexical"]

@@ -176,11 +176,11 @@ def test_rows_that_the_members_know_are_not_held_out(
     sure = [max(each.values()) for each in probabilities(folder)]
     assert np.mean(sure) < 0.7
     # The next tuning keeps the members, and holds out no row that they know.
-    members = zoo.load(folder).model.describe_members()
+    members = zoo.load(folder).model.network.describe_members()
     result = done(zoo_command("memory", "tune", folder, dev))
     assert "of the memory, each" not in result.out
-    kept = zoo.load(folder).model.describe_members()
-    assert kept["members"].keys() == members["members"].keys()
+    kept = zoo.load(folder).model.network.describe_members()
+    assert kept.keys() == members.keys()
     assert kept["version"] == members["version"] == 2
 
 
