@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -17,12 +16,11 @@ from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, UnknownLabels
-from datamodules.retrieval.base import MOST_HITS
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
 from zoo.serve.limits import HEALTH, LimitedRequests
-from zoo.serve.live_model import LiveModel, hits_of, report_row
+from zoo.serve.live_model import LiveModel, hits_of, row_of
 
 #: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
@@ -144,13 +142,13 @@ def make_app(
         return live.write(change)
 
     @app.get("/memory/rows/{row_id:path}")
-    def row(row_id: str, k: Annotated[int, Query(ge=1, le=MOST_HITS)] = 10) -> Response:
-        """Audit one row: its neighbors without itself and its duplicates, and the label that they vote for."""
+    def row(row_id: str) -> Response:
+        """Return a row; `/search` with `exclude_duplicates` returns its neighbors, and `zoo audit` judges its label."""
         served = live.current()
-        report = report_row(served.memory, row_id, k)
-        if report is None:
+        found = row_of(served.memory, row_id)
+        if found is None:
             raise HTTPException(404, f"the memory has no row with the id {row_id!r}")
-        return answer({**report, "memory_version": served.memory_version})
+        return answer({**found, "memory_version": served.memory_version})
 
     return app
 

@@ -43,9 +43,8 @@ def serve(
     """Serve a model over HTTP: predictions with evidence, and a memory that can be searched and edited.
 
     The routes are described in /openapi.json. Rows that were added, removed or relabelled are on the disk when the
-    answer arrives, and the next request to any process uses them. A memory that other runs share is copied next to the
-    model at the first change. If the environment has ZOO_SERVE_KEY, requests must send it:
-    `Authorization: Bearer KEY`.
+    answer arrives, and the next request to any process uses them. If the environment has ZOO_SERVE_KEY, requests must
+    send it: `Authorization: Bearer KEY`.
 
     Args:
         model: a run folder, a model folder or a name on the Hub.

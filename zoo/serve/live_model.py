@@ -145,36 +145,12 @@ def hits_of(neighbors: Neighbors) -> list[list[PlainDict]]:
     ]
 
 
-def report_row(memory: Memory, row_id: str, k: int) -> PlainDict | None:
-    """A row, its k best neighbors without itself and its duplicates, and their vote; None if there is no such row.
-
-    A neighbor votes for its label with the third power of its retrieval score; `votes` are shares, the largest first.
-    """
+def row_of(memory: Memory, row_id: str) -> PlainDict | None:
+    """The row with an id; None if there is none."""
     if not isinstance(memory, FolderMemory):
-        raise InputError(f"{memory.location()}: an index of yours; rows of memory folders are audited")
+        raise InputError(f"{memory.location()}: an index of yours; rows of memory folders are shown")
     row = pc.index(memory.rows.table.column("id"), row_id).as_py()
-    if row < 0:
-        return None
-    (described,) = memory.rows.select([row]).table.to_pylist()
-    neighbors = memory.search([described["text"]], k, exclude_duplicates=True, own_ids=[row_id])
-    hits = hits_of(neighbors)[0]
-    report: PlainDict = {**described, "neighbors": hits}
-    if described["label"] is None:
-        return report
-    votes = _votes(hits)
-    best = next(iter(votes), None)
-    agrees = None if best is None else best == described["label"]
-    return {**report, "votes": votes, "vote": best, "agrees": agrees}
-
-
-def _votes(hits: list[PlainDict]) -> dict[str, float]:
-    """Label -> share of the vote of hits, best first; see `zoo.layers.vote`."""
-    shares: dict[str, float] = {}
-    for hit in hits:
-        relative = hit["retrieval_score"] / max(hits[0]["retrieval_score"], 1e-6)
-        shares[hit["label"]] = shares.get(hit["label"], 0.0) + max(relative, 1e-3) ** 3
-    total = sum(shares.values())
-    return {label: share / total for label, share in sorted(shares.items(), key=lambda each: -each[1])}
+    return None if row < 0 else dict(memory.rows.select([row]).table.to_pylist()[0])
 
 
 def _reopened(memory: FolderMemory) -> FolderMemory:

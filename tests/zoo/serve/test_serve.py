@@ -119,30 +119,6 @@ def test_rows_are_removed_and_relabelled(client: TestClient) -> None:
     assert client.get("/health").json()["memory_version"] == 4
 
 
-def test_a_row_is_audited_without_itself_and_its_duplicates(client: TestClient) -> None:
-    text = "plum plum cherry"
-    rows = [
-        {
-            "id": f"{label}/{number}",
-            "text": text if number == 0 else f"plum cherry {label} {number}",
-            "label": label,
-        }
-        for label in ("fruit", "metal")
-        for number in range(3)
-    ]
-    rows.append({"id": "alone", "text": "quixotic", "label": "metal"})
-    post(client, "/memory/add", rows=rows)
-    alone = client.get("/memory/rows/alone").json()
-    assert (alone["neighbors"], alone["votes"], alone["vote"], alone["agrees"]) == ([], {}, None, None)
-    report = client.get("/memory/rows/metal/0", params={"k": 4}).json()
-    assert (report["id"], report["text"], report["label"]) == ("metal/0", text, "metal")
-    assert text not in [neighbor["text"] for neighbor in report["neighbors"]]
-    assert len(report["neighbors"]) == 4
-    assert sum(report["votes"].values()) == pytest.approx(1)
-    assert report["vote"] == max(report["votes"], key=report["votes"].get)
-    assert report["agrees"] is (report["vote"] == "metal")
-
-
 def test_requests_in_flight_keep_their_version(
     live: LiveModel, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +188,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         answer = client.post(route, json=body)
         assert (answer.status_code, word in answer.json()["detail"]) == (status, True), answer.text
         assert ("--" in answer.text, len(answer.text) < 500) == (False, True)
-    assert "k: Input" in client.get("/memory/rows/0", params={"k": 0}).json()["detail"]
+    assert "k: Input" in client.post("/search", json={"text": "a", "k": 0}).json()["detail"]
     # A body without a length is counted as it arrives; a page of another site sends no JSON, and has another name.
     chunks = iter([b" " * 300_000] * 9)
     assert client.post("/predict", content=chunks, headers=json_type).status_code == 413
