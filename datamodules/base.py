@@ -268,12 +268,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             name = type(self.retriever).__name__
             yield "retriever", f"{name} is set, but nothing is retrieved with these options"
 
-    def describe_cut_texts(self, split: SplitT) -> Iterator[Message]:
-        """Lines for the log about texts that are longer than a model reads."""
-        for option, (tokens, length) in zip(self.lengths_by_option(), self.texts_of(split), strict=True):
-            if cut := int((np.diff(tokens.offsets) > length - self.words.special_tokens).sum()):
-                yield logging.INFO, f"{cut} of {len(tokens)} texts are cut to data.{option}={length} words"
-
     def split(self, name: str) -> SplitT:
         """A prepared table: `train`, `validation` or `test`."""
         return self._splits[name]
@@ -358,6 +352,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         dataset = self.dataset(self.split(name), contents, training)
         for level, line in dataset.messages():
             log.log(level, "%s", line)
+        if not contents.strings:  # which are read whole
+            _log_cut_texts(self, name)
         evaluated = options.eval_batch_size or options.eval_batches * options.batch_size
         sampler = LengthBucketSampler(
             dataset.lengths if dataset.is_redrawn else dataset.lengths(),
@@ -482,6 +478,14 @@ def _describe_memory(data: DataModule, training: bool) -> PlainDict | None:
         "path": path,
         "contents": storage.contents_of(pointer),
     }
+
+
+def _log_cut_texts(data: DataModule, name: str) -> None:
+    """Log the number of a split's texts that are longer than a model of tokens reads."""
+    for (store, option), length in zip(data.length_options.items(), data.lengths, strict=True):
+        tokens, most = getattr(data.split(name), store), length - data.words.special_tokens
+        if tokens is not None and (cut := int((np.diff(tokens.offsets) > most).sum())):
+            log.info("%s: %d of %d texts are cut to data.%s=%d words", name, cut, len(tokens), option, length)
 
 
 def _load(dataset: BatchDataset[Any], sampler: LengthBucketSampler, num_workers: int) -> DataLoader[Any]:

@@ -180,7 +180,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             )
         if name == "train":
             yield from self._describe_negatives(split)
-        yield from self.describe_cut_texts(split)
         if name != "train" and split.hits is not None:
             without = int((split.hits.rows < 0).all(axis=1).sum())
             if without:

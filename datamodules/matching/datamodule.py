@@ -163,7 +163,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         self._check(name, split)
         if self._ranks:
             yield from self._describe_questions(split)
-        yield from self.describe_cut_texts(split)
 
     def _describe_questions(self, split: MatchingSplit) -> Iterator[Message]:
         pairs = split.pairs
