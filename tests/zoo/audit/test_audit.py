@@ -130,16 +130,22 @@ def test_conflicts_are_counted_and_shown(tmp_path: Path) -> None:
     assert rows["90"].suspicion > 0.5 > rows["7"].suspicion
 
 
-def test_vectors_of_a_frozen_encoder_are_read(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+def test_vectors_of_a_frozen_encoder_are_read(
+    run: Run, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path
+) -> None:
     train = write_table(tmp_path / "noisy.csv", [*ROWS, (ROWS[0][0].upper(), "fruit")])
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", "--data.validation_split=0"]
-    predictor = zoo.load(run("bert", *options, table=train))
+    folder = run("bert", *options, table=train)
+    predictor = zoo.load(folder)
     judgement = judge(predictor.memory, predictor.memory.labels(), predictor)
     assert judgement.votes.keys() == {"lexical_vote", "dense_vote"}
     for votes in judgement.votes.values():
         for row in (0, 90):
             assert not {0, 90} & set(votes.rows[row].tolist())
     assert len(audit(predictor).rows) == 91
+    # Right after an addition, nothing has read the memory.
+    assert zoo_command("memory", "add", folder, write_table(train, [("quince tart", "fruit")])).code == 0
+    assert zoo_command("audit", folder).out.startswith("audit.csv: 92 rows")
 
 
 def test_a_learned_metric_does_not_know_the_row_that_it_judges(
