@@ -150,7 +150,7 @@ class Model(LightningModule, Generic[DataT]):
         config = transformer_config_of(self.network)
         return Meta(
             model=type(self).__name__,
-            options=plain(dict(self.hparams)),
+            options=self.hparams_initial,
             spec=dict(self.spec._asdict()),
             data=self.data_state,
             transformer_config=None if config is None else plain(config),
@@ -158,6 +158,12 @@ class Model(LightningModule, Generic[DataT]):
             fits_weights=self.fits_weights,
             takes_new_labels=self.takes_new_labels,
         )
+
+    @property
+    @override
+    def hparams_initial(self) -> Any:
+        """The options, also for loggers: they write YAML, and the reader of a run refuses its tuples."""
+        return plain(dict(self.hparams))
 
     def describe_extras(self) -> PlainDict:
         """Further values that another model reads which starts from this one."""

@@ -18,6 +18,7 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.embeddings import Embeddings
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.retrieval_runs import titles, trained
+from zoo.run_folder import read_run
 from zoo.search import encode as vectors
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
@@ -50,6 +51,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("model", ["LSTMRNN", "RetrievalDSSM", "RetrievalCLSM"])
 def test_the_vectors_are_the_models(zoo_command: Command, model: str) -> None:
     checkpoint = trained(zoo_command, CORPUS, "run", "--model.tied=false", model=model)
+    assert read_run(Path(checkpoint)).settings
     documents, queries = (
         encode(zoo_command, checkpoint, side, "--side", side, "--batch_size=7")
         for side in ("document", "query")
