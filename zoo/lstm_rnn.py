@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from datamodules.batch import ClickSpec, DocumentBatch, QueryBatch
+from datamodules.batch import ClickSpec
 from datamodules.core.errors import InputError
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.lstm import last_states
@@ -205,8 +205,3 @@ class LSTMRNN(TrigramRetrieval):
         # As in the paper's Algorithm 1, each network has a norm of its own.
         for tower in dict.fromkeys((self.network.query, self.network.document)):
             nn.utils.clip_grad_norm_(tower.parameters(), gradient_clip_val)
-
-    def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
-        """See `TracesStates`."""
-        tower = self.network.query if queries else self.network.document
-        return tower.trace(tower.hashing(batch.char), batch.text), tower.directions

@@ -23,7 +23,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import zoo
-from zoo.tasks.retrieval.predictor import ReadText
+from zoo.tasks.predictor import evaluating, on_device
+from zoo.tasks.records import blocks_of
+from zoo.tasks.retrieval.predictor import RetrievalPredictor
 
 #: Number of the most active cells of a text, and of those that topics are read from.
 TOP, TOPIC_CELLS = 10, 5
@@ -40,6 +42,39 @@ PARTS = {
     "output_gate": "o(t), output gate",
     "state": "y(t), embedding",
 }
+
+
+class ReadText(NamedTuple):
+    """States of a recurrent network for a text of T words."""
+
+    text: str
+    #: T words, as tokenized.
+    words: list[str]
+    #: name of a gate or a state -> its values at each word, float32 [T, directions * H].
+    parts: dict[str, NDArray[np.float32]]
+    #: 1, or 2 where the text is read backwards as well: the second half of the values.
+    directions: int
+
+
+def read_texts(predictor: RetrievalPredictor, texts: list[str], queries: bool) -> list[ReadText]:
+    """Return the states of an LSTMRNN word by word, for each text."""
+    network, read = predictor.model.network, list[ReadText]()
+    tower = network.query if queries else network.document
+    with evaluating(predictor.model):
+        dataset = predictor.dataset_of(texts, queries)
+        lengths = dataset.lengths() if queries else dataset.texts.tokens.sizes
+        tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
+        for numbers in blocks_of(range(len(texts)), 256):
+            rows = np.array(numbers)
+            batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
+            batch = on_device(batch, predictor.model)
+            parts = tower.trace(tower.hashing(batch.char), batch.text)
+            arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
+            for position, row in enumerate(numbers):
+                length = int(lengths[row])
+                values = {name: array[position, :length] for name, array in arrays.items()}
+                read.append(ReadText(texts[row], tokens.words(row)[:length], values, tower.directions))
+    return read
 
 
 class Activity(NamedTuple):
@@ -139,7 +174,7 @@ def main() -> None:
     rows = []
     for name in options.model:
         model: Any = zoo.load(name)
-        traces = {side: model.trace([text], queries=side == "query")[0] for side, text in texts.items()}
+        traces = {side: read_texts(model, [text], side == "query")[0] for side, text in texts.items()}
         for side, trace in traces.items():
             activities = find_activities(trace)
             counts = zip(*(activity.counts for activity in activities), strict=True)
@@ -155,7 +190,7 @@ def main() -> None:
             queries = [json.loads(line)["text"] for line in options.queries.open(encoding="utf-8")]
             topics = [
                 [trace.text, cell, ", ".join(words)]
-                for trace in model.trace(queries, queries=True)
+                for trace in read_texts(model, queries, queries=True)
                 for cell, words in find_topics(trace)
             ]
             _write(options.output / "topics.csv", ["query", "cell", "keywords"], topics)

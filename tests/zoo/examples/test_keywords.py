@@ -13,7 +13,6 @@ import pytest
 from tests.zoo.conftest import Zoo
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.retrieval_runs import trained
-from zoo.tasks.retrieval.predictor import ReadText
 
 SCRIPT = EXAMPLES / "lstm_rnn" / "keywords.py"
 
@@ -23,16 +22,16 @@ def script() -> Any:
     return imported(SCRIPT)
 
 
-def made_up(y: list[list[float]], directions: int = 1) -> ReadText:
+def made_up(script: Any, y: list[list[float]], directions: int = 1) -> Any:
     words = [f"w{position}" for position in range(len(y))]
-    return ReadText(" ".join(words), words, {"state": np.array(y, np.float32)}, directions)
+    return script.ReadText(" ".join(words), words, {"state": np.array(y, np.float32)}, directions)
 
 
 def test_the_rules_on_numbers_by_hand(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TOP": 2, "CHANGE": 0.3, "SHARE": 0.5}.items():
         monkeypatch.setattr(script, name, value)
     # Cells 1 and 3 are the most active at the end; cell 1 changes at w1 and w2, cell 3 at w2 alone.
-    text = made_up([[0.1, 0.0, 0.5], [0.5, 0.3, 0.5], [1.0, 0.0, -0.5]])
+    text = made_up(script, [[0.1, 0.0, 0.5], [0.5, 0.3, 0.5], [1.0, 0.0, -0.5]])
     (activity,) = script.find_activities(text)
     assert activity.cells.tolist() == [1, 3]
     assert activity.counts == [None, 1, 2]
@@ -44,11 +43,11 @@ def test_the_rules_on_numbers_by_hand(script: Any, monkeypatch: pytest.MonkeyPat
 def test_both_directions_must_agree_and_the_first_word_has_the_other_alone(script: Any) -> None:
     # Backwards the last word is read first; the change at w0 is that from w1.
     both = [[0.0, 3.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.9]]
-    activities = script.find_activities(made_up(both, 2))
+    activities = script.find_activities(made_up(script, both, 2))
     assert [activity.cells.tolist() for activity in activities] == [[1], [2]]
     assert [activity.counts for activity in activities] == [[None, 1, 1, 0], [1, 0, 0, None]]
     assert script.find_keywords(activities) == [True, False, False, False]
-    one_word = script.find_activities(made_up([[0.3]]))
+    one_word = script.find_activities(made_up(script, [[0.3]]))
     assert script.find_keywords(one_word) == [False]
 
 

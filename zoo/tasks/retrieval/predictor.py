@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,26 +44,6 @@ class RankedDocument(NamedTuple):
     score: float
     #: row number in the collection.
     row: int
-
-
-class ReadText(NamedTuple):
-    """States of a recurrent network for a text of T words."""
-
-    text: str
-    #: T words, as tokenized.
-    words: list[str]
-    #: name of a gate or a state -> its values at each word, float32 [T, directions * H].
-    parts: dict[str, NDArray[np.float32]]
-    #: 1, or 2 where the text is read backwards as well: the second half of the values.
-    directions: int
-
-
-@runtime_checkable
-class TracesStates(Protocol):
-    """A model with a recurrent network."""
-
-    def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
-        """States at each word of queries or documents: name -> [B, T, directions * H]; and the number of directions."""
 
 
 class RetrievalModel(Model[ClickthroughDataModule]):
@@ -205,36 +185,16 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
         with evaluating(self.model):
-            dataset, _ = self._dataset(texts, queries)
+            dataset = self.dataset_of(texts, queries)
             blocks = query_blocks(dataset, batch_size) if queries else dataset.document_blocks(batch_size)
             vectors = encode_blocks(self.model, dataset, blocks, queries, bar)
         return np.asarray(vectors.cpu())
 
-    def _dataset(self, texts: list[str], queries: bool) -> tuple[RankingDataset, NDArray[np.int64]]:
-        """A dataset of texts that are queries, or documents; and their numbers of words."""
+    def dataset_of(self, texts: list[str], queries: bool) -> RankingDataset:
+        """Return a dataset of texts that are queries, or documents."""
         rows, nothing = (Rows.from_lists(some, source="texts") for some in (texts, []))
         split = self.data.split_of(*((rows, nothing) if queries else (nothing, rows)))
-        dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
-        return dataset, dataset.lengths() if queries else dataset.texts.tokens.sizes
-
-    def trace(self, texts: list[str], queries: bool = False) -> list[ReadText]:
-        """States of the network word by word, for each text; an `InputError` if it has none."""
-        if not isinstance(self.model, TracesStates):
-            raise InputError(f"a {type(self.model).__name__} has no cells to inspect; name an LSTMRNN")
-        traced = []
-        with evaluating(self.model):
-            dataset, lengths = self._dataset(texts, queries)
-            tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
-            for numbers in blocks_of(range(len(texts)), 256):
-                rows = np.array(numbers)
-                batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
-                parts, directions = self.model.trace(on_device(batch, self.model), queries)
-                arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
-                for position, row in enumerate(numbers):
-                    length = int(lengths[row])
-                    values = {name: array[position, :length] for name, array in arrays.items()}
-                    traced.append(ReadText(texts[row], tokens.words(row)[:length], values, directions))
-        return traced
+        return self.data.ranking_dataset(split, self.model.batch_contents("predict"))
 
     @override
     def records(
