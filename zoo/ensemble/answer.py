@@ -20,6 +20,7 @@ from datamodules.core.types import PlainDict
 from datamodules.duplicates import DuplicateMarks
 from zoo.ensemble.members import REFERENCES, titles
 from zoo.markdown import markdown_table
+from zoo.tasks.metrics import sign_test
 
 #: Rows of the table that are no single member or reference.
 _COMBINATIONS = ("without memory", "memory alone", "all")
@@ -131,11 +132,8 @@ class Line:
 
     @property
     def p_value(self) -> float:
-        """McNemar's exact test: probability of a division as uneven as this one if both are equally good."""
-        from scipy.stats import binomtest
-
-        differ = self.gained + self.lost
-        return float(binomtest(min(self.gained, self.lost), differ).pvalue) if differ else 1.0
+        """McNemar's exact test."""
+        return sign_test(self.gained, self.lost)
 
 
 def _grouped_error(sums: Tensor, sizes: Tensor) -> float:

@@ -34,8 +34,8 @@ class Scores:
 
     #: name -> value.
     scores: dict[str, float]
-    #: scores of single classes, such as `f1/World`.
-    classes: dict[str, float]
+    #: scores of single classes, such as `f1/World`, or of the parts of a search, such as `map/BM25 alone`.
+    parts: dict[str, float]
     #: the score of each query by its id, where models are compared query by query.
     queries: dict[str, float]
     #: a table in which the model compares itself with others.
@@ -49,30 +49,30 @@ class Scores:
         """Return plain values."""
         return {
             **self.scores,
-            **self.classes,
+            **self.parts,
             **({"by_query": self.queries} if self.queries else {}),
             **({} if self.answer is None else {"answer": self.answer.as_json()}),
             **({} if self.calibration is None else {"calibration": self.calibration.as_json()}),
         }
 
     def as_text(self) -> str:
-        """Return a line for each score, a line for each class, and the tables, as a command prints them."""
+        """Return a line for each score, a line for each part, and the tables, as a command prints them."""
         width = max(map(len, self.scores), default=0)
         lines = [f"{name:{width}}  {_number(value):>9}" for name, value in self.scores.items()]
-        if self.classes:
-            lines += ["", *self._lines_of_classes()]
+        if self.parts:
+            lines += ["", *self._lines_of_parts()]
         for table in (self.answer, self.calibration):
             if table is not None:
                 lines += ["", table.as_markdown()]
         return "\n".join(lines)
 
-    def _lines_of_classes(self) -> Iterator[str]:
-        figures = list(dict.fromkeys(name.partition("/")[0] for name in self.classes))
-        names = list(dict.fromkeys(name.partition("/")[2] for name in self.classes))
-        width = max(map(len, map(visible, ["class", *names[:MOST_CLASSES]])))
-        yield f"{'class':{width}}" + "".join(f"{figure:>11}" for figure in figures)
+    def _lines_of_parts(self) -> Iterator[str]:
+        figures = list(dict.fromkeys(name.partition("/")[0] for name in self.parts))
+        names = list(dict.fromkeys(name.partition("/")[2] for name in self.parts))
+        width = max(map(len, map(visible, names[:MOST_CLASSES])))
+        yield " " * width + "".join(f"{figure:>11}" for figure in figures)
         for name in names[:MOST_CLASSES]:
-            values = [(figure, self.classes.get(f"{figure}/{name}")) for figure in figures]
+            values = [(figure, self.parts.get(f"{figure}/{name}")) for figure in figures]
             fields = ["" if value is None else _number(value, figure) for figure, value in values]
             yield f"{visible(name):{width}}" + "".join(f"{field:>11}" for field in fields)
         if len(names) > MOST_CLASSES:
@@ -91,7 +91,7 @@ class Scores:
 
 
 def _number(value: float, figure: str | None = None) -> str:
-    is_count = float(value).is_integer() if figure is None else figure == "support"
+    is_count = float(value).is_integer() if figure is None else figure in ("support", "better", "worse")
     return f"{value:,.0f}" if is_count else f"{value:.4f}"
 
 
@@ -116,11 +116,11 @@ def evaluate(
             return None
         evaluation = json.loads(model.evaluation.file.read_text(encoding="utf-8"))
     stage = "val/" if split == "validation" else "test/"
-    classes = evaluation["classes"]
+    parts = evaluation["parts"]
     figures = {name.removeprefix(stage): float(value) for name, value in lightning.callback_metrics.items()}
     return Scores(
-        scores={name: value for name, value in figures.items() if name not in classes},
-        classes=classes,
+        scores={name: value for name, value in figures.items() if name not in parts},
+        parts=parts,
         queries=evaluation["queries"],
         answer=Answer.of(evaluation["table"]) if evaluation["table"] else None,
         calibration=Calibration.from_dict(evaluation["calibration"]) if evaluation["calibration"] else None,

@@ -18,12 +18,7 @@ from typing_extensions import Self, override
 
 from callbacks.chart import Chart
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import (
-    LRSchedulerCallable,
-    Metric,
-    OptimizerCallable,
-    TrainerFn,
-)
+from datamodules.core.lightning import LRSchedulerCallable, Metric, OptimizerCallable, TrainerFn
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState, check_resumed, check_split
@@ -356,7 +351,7 @@ class Task(Model[DataT]):
             for label, number in zip(getattr(scores, "labels", ()), value.tolist(), strict=True)
             if not isnan(number)
         }
-        self.evaluation.classes = classes
+        self.evaluation.parts = classes
         # Each logged metric costs about 1 ms; the support is the same in each epoch.
         if len(classes) <= MAX_CLASS_SCORES:
             logged = {name: value for name, value in classes.items() if not name.startswith("support/")}
@@ -374,8 +369,8 @@ class Evaluation:
     A `Task` has one and fills it, and `zoo.runs.evaluation` reads the file.
     """
 
-    #: scores of single classes, by name.
-    classes: dict[str, float] = field(default_factory=dict)
+    #: scores of single classes, or of the parts of a search, by name.
+    parts: dict[str, float] = field(default_factory=dict)
     #: the score of each query, by its id, where models are compared query by query.
     queries: dict[str, float] = field(default_factory=dict)
     #: a table in which the model compares itself with others; empty where there is none.

@@ -14,6 +14,14 @@ from datamodules.core.lightning import Metric
 PARTS = 2**40
 
 
+def sign_test(gained: int, lost: int) -> float:
+    """Return the probability of a division of paired results as uneven as this one if both sides are equally good."""
+    from scipy.stats import binomtest
+
+    differ = gained + lost
+    return float(binomtest(gained, differ).pvalue) if differ else 1.0
+
+
 class RowMeans(Metric):
     """Means of one or several values over all rows, and over the rows without duplicates elsewhere."""
 

@@ -15,9 +15,9 @@ def test_figures_of_all_rows_and_of_classes() -> None:
         "loss     0.6387",
         "rows      4,000",
         "",
-        "class         f1     recall",
-        "a/b       0.5000     0.2500",
-        "c         1.0000           ",
+        "            f1     recall",
+        "a/b     0.5000     0.2500",
+        "c       1.0000           ",
     ]
 
 

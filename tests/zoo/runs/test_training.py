@@ -120,7 +120,7 @@ def test_results_are_values(train_csv: Path, tmp_path: Path) -> None:
     scores = evaluate(model, data, "test", TrainerOptions({"accelerator": "cpu"}), lists_errors=True)
     assert scores is not None
     assert scores.scores["rows"] == 90
-    assert set(scores.classes) >= {"f1/fruit", "recall/metal"}
+    assert set(scores.parts) >= {"f1/fruit", "recall/metal"}
     wrong = scores.scores["rows"] * (1 - scores.scores["accuracy"])
     assert len(scores.errors["lines"] if scores.errors else []) == pytest.approx(wrong)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from scipy.stats import binomtest
 
 import zoo
 import zoo.reproduce.run as runs_of_a_table
@@ -20,7 +21,7 @@ from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
-from tests.zoo.conftest import Result, best, last
+from tests.zoo.conftest import Result, best, done, last
 from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import reproduce
@@ -35,6 +36,12 @@ SMALL = [
     "--data=ClickthroughDataModule", "--data.document_column=title", "--data.batch_size=16",
     "--data.eval_batch_size=7", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
     "--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1",
+]  # fmt: skip
+#: A model that adds the scores of two searches.
+MIXED = [
+    "--model.mix_retriever=true", "--data.num_hits=50", "--data.retriever=FusedRetriever",
+    "--data.retriever.retrievers=[{class_path: EmbeddedRetriever}, {class_path: EmbeddedRetriever, "
+    "init_args: {similarity: LMDirichlet}}]",
 ]  # fmt: skip
 
 
@@ -73,7 +80,7 @@ def test_a_model_learns_and_two_processes_print_the_digits_of_one(
     fit: Callable[..., Path], zoo_command: Command, collection: Collection, tmp_path: Path
 ) -> None:
     """17 queries in batches of 7, 50 documents in blocks of 7: neither divides by two processes."""
-    run = fit()
+    run = fit(*MIXED)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["best_score"] > 0.6
     test = other_queries(tmp_path)
@@ -157,7 +164,7 @@ def test_predict_writes_records_and_trec_runs(
 def test_the_retrievers_score_is_mixed_in(
     fit: Callable[..., Path], zoo_command: Command, collection: Collection, tmp_path: Path
 ) -> None:
-    run = fit("--model.mix_retriever=true", "--data.num_hits=30")
+    run = fit(*MIXED)
     weights = torch.load(best(run), weights_only=True)["state_dict"]
     mixture = float(weights["mixture"])
     assert any(mixture == pytest.approx(weight) for weight in MIXTURES)
@@ -185,6 +192,20 @@ def test_the_retrievers_score_is_mixed_in(
     assert ir_measures.calc_aggregate([ndcg], judged, scores)[ndcg] == pytest.approx(
         found["ndcg@10"], abs=5e-4
     )
+    # Next to it, each part of the search alone.
+    parts = [name.partition("/")[2] for name in found if name.startswith("ndcg@10/")]
+    assert parts == ["network alone", "fused alone", "BM25 alone", "LMDirichlet alone"]
+    files = [f"--data.{option}={value}" for option, value in collection.options().items()]
+    shared = [option for option in SMALL if option.startswith(("--data", "--trainer"))]
+    done(zoo_command("fit", "--model=RetrievalBM25", *shared, *files, "--run_dir=bm25"))
+    done(zoo_command("test", "--ckpt_path=bm25", *options[3:], "--output=bm25.json"))
+    alone = json.loads(Path("bm25.json").read_text())
+    for name in ("ndcg@10", "map"):
+        assert found[f"{name}/BM25 alone"] == pytest.approx(alone[name])
+    gains = [alone["by_query"][query] - value for query, value in found["by_query"].items()]
+    better, worse = sum(gain > 1e-9 for gain in gains), sum(gain < -1e-9 for gain in gains)
+    assert [found[f"{name}/BM25 alone"] for name in ("better", "worse")] == [better, worse]
+    assert found["p/BM25 alone"] == pytest.approx(binomtest(better, better + worse).pvalue)
 
 
 def test_mixing_needs_hits(zoo_command: Command, collection: Collection) -> None:

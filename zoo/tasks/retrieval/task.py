@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from datamodules.batch import ClickBatch, ClickSpec, QueryBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
+from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
+from datamodules.retrieval.base import Hits
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.ranking_measures import Judged
+from zoo.tasks.retrieval.alone import Part, compare, retrievers_alone
 from zoo.tasks.retrieval.metrics import RetrievalScores
-from zoo.tasks.retrieval.predictor import RetrievalModel, RetrievalPredictor
+from zoo.tasks.retrieval.predictor import RetrievalModel, RetrievalPredictor, retriever_scores
 from zoo.training.nesterov import ScheduledNesterov
 
 log = logging.getLogger("zoo")
@@ -57,6 +61,8 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
         self.gamma, self.mix_retriever = gamma, mix_retriever
         self.register_buffer("mixture", torch.zeros(()))
         self._documents: Any = None
+        #: parts of the search that a test compares with the model, by name.
+        self._alone: dict[str, Part] = {}
 
     @override
     def check_data(self, data: ClickthroughDataModule) -> None:
@@ -80,9 +86,8 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
         queries = int(self.training_data.split("train").judgements.has_relevant.sum())
         if queries < FEW_QUERIES and not self.mix_retriever and not isinstance(self, Fitted):
             log.warning(
-                "only %d training queries have a relevant document: a model alone is probably worse than BM25. Add"
-                " BM25's score (--model.mix_retriever true --data.num_hits 1000; see `zoo config your_own_data/search`)"
-                " or judge more queries",
+                "only %d training queries have a relevant document: a model alone is probably worse than BM25. Judge"
+                " more, or add its score (--model.mix_retriever true --data.num_hits 1000), as the default does",
                 queries,
             )
 
@@ -115,6 +120,11 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     @override
     def on_test_epoch_start(self) -> None:
         self._encode(self.trainer.test_dataloaders)
+        if self.data is not None:
+            self._alone = {"network alone": (None, RetrievalScores())} if self.mix_retriever else {}
+            self._alone |= retrievers_alone(self.data, self.data.split("test"))
+            for _, scores in self._alone.values():
+                scores.to(self.device)
 
     def _encode(self, loader: Any) -> None:
         trainer: Any = self.trainer
@@ -139,7 +149,9 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     @override
     def on_test_epoch_end(self) -> None:
         self._documents = None
+        compared = compare(self.test_scores, self._alone)
         super().on_test_epoch_end()
+        self.evaluation.parts, self._alone = compared, {}
         self._keep_queries(self.test_scores, "test", "test")
 
     def _keep_queries(self, scores: RetrievalScores, stage: str, split: str) -> None:
@@ -152,13 +164,24 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
 
     @override
     def count(self, scores: RetrievalScores, batch: QueryBatch) -> None:
-        weights = self.mixture.expand(len(MIXTURES))
-        if self.is_fitting:
-            weights = self.mixture.new_tensor(MIXTURES)
+        # The second weight of a test is that of the network alone.
+        weights = self.mixture.new_tensor(MIXTURES if self.is_fitting else (float(self.mixture), 0.0))
         ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
         loss = self.ranking_loss(ranked[0], judged)
-        scores.update(ranked, judged, batch.row, batch.weight, loss, batch.is_duplicate)
+        rows = (judged, batch.row, batch.weight, loss, batch.is_duplicate)
+        scores.update(ranked if self.is_fitting else ranked[:1], *rows)
+        for hits, own in self._alone.values():
+            score = ranked[-1] if hits is None else self._retriever_score(hits, batch, ranked[-1])
+            own.update([score], *rows)
+
+    def _retriever_score(self, hits: Hits, batch: QueryBatch, score: Tensor) -> Tensor:
+        """Return the scores of a retriever alone, in the place of those of the network [B, D]."""
+        row, loader = batch.row.cpu().numpy(), cast("DataLoader[QueryBatch]", self.trainer.test_dataloaders)
+        columns = cast("RankingDataset", loader.dataset).column[hits.rows[row]]
+        column, share = (torch.from_numpy(each).to(score.device) for each in (columns, hits.scores[row]))
+        alone = retriever_scores(column, share, score.shape[1])
+        return alone.masked_fill(score == -torch.inf, -torch.inf)  # of documents that are no candidates
 
     def ranking_loss(self, score: Tensor, judged: Judged) -> Tensor:
         """The training loss with all other documents as negatives: the mean over a query's relevant ones [B]."""
