@@ -20,12 +20,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.encodings import Encodings
 from datamodules.options import DataOptions, VectorOptions
 from datamodules.text.gather import WordTable, gather_texts
-from datamodules.text.tokenization import (
-    WORD_TOKENIZERS,
-    Tokenizer,
-    TransformersTokenizer,
-    make_tokenizer,
-)
+from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary

@@ -256,12 +256,7 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
         else:
             encoder = BiLSTMEncoder(self.make_words(given), self.hidden_size, self.dropout)
         return KNNNetwork(
-            encoder,
-            given.spec,
-            self.features,
-            self.num_perspectives,
-            self.attention,
-            self.text_dropout,
+            encoder, given.spec, self.features, self.num_perspectives, self.attention, self.text_dropout
         )
 
     # --- starting from another model ---

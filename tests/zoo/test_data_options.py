@@ -203,10 +203,7 @@ RETRIEVER_CASES: cases.Cases = {
         "depth": cases.Case(5),
         "encoder": cases.Case("other-bert"),
     },
-    "ServerRetriever": dict.fromkeys(
-        ("url", "index_prefix", "shards", "timeout", "threads"),
-        OF_A_SERVER,
-    ),
+    "ServerRetriever": dict.fromkeys(("url", "index_prefix", "shards", "timeout", "threads"), OF_A_SERVER),
     "ElasticsearchRetriever": dict.fromkeys(
         (
             *("similarity", "analyzer", "k1", "b", "mu"),

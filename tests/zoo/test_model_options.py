@@ -71,9 +71,7 @@ CASES: cases.Cases = {
         "learning_rates": cases.Case({"*": 0.5}, effect=cases.REFUSED),
         "compile": cases.Case("inductor", effect=cases.REFUSED),
     },
-    "ReadsWordVectors": {
-        "train_word_vectors": cases.Case(True, data={"word_vectors": VECTORS}),
-    },
+    "ReadsWordVectors": {"train_word_vectors": cases.Case(True, data={"word_vectors": VECTORS})},
     "ReadsSpelling": {
         "characters": cases.Case(False, {"characters": True}),
         "char_hidden_size": cases.Case(5, {"characters": True}),

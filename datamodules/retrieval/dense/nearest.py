@@ -53,11 +53,7 @@ class _Best(NamedTuple):
 
 
 def nearest(
-    vectors: Floats,
-    empty: NDArray[np.integer],
-    queries: Floats,
-    k: int,
-    exclude: ExcludedRows | None = None,
+    vectors: Floats, empty: NDArray[np.integer], queries: Floats, k: int, exclude: ExcludedRows | None = None
 ) -> Hits:
     """Return the best k of n vectors [n, d] of length 1 for q queries [q, d], with the scores of `DenseRetriever`.
 
@@ -76,11 +72,7 @@ def nearest(
 
 
 def _search(
-    vectors: Floats,
-    empty: NDArray[np.integer],
-    queries: Floats,
-    excluded: tuple[Longs, Longs],
-    k: int,
+    vectors: Floats, empty: NDArray[np.integer], queries: Floats, excluded: tuple[Longs, Longs], k: int
 ) -> Longs:
     """Return the keys of the best k vectors for q queries [q, k], in any order."""
     best = _Best.none(len(queries), k)

@@ -115,10 +115,7 @@ def term_hashes(terms: Collection[str]) -> Words:
 
 
 def build(
-    texts: Sequence[str],
-    ranking: Ranking,
-    folder: Path,
-    old: tuple[InvertedIndex, Longs] | None,
+    texts: Sequence[str], ranking: Ranking, folder: Path, old: tuple[InvertedIndex, Longs] | None
 ) -> None:
     """Write the files of an index; see `FolderRetriever._build`."""
     _write_texts(texts, Analyzer(ranking.analyzer), folder, old)
@@ -127,10 +124,7 @@ def build(
 
 
 def _write_texts(
-    texts: Sequence[str],
-    analyzer: Analyzer,
-    folder: Path,
-    old: tuple[InvertedIndex, Longs] | None,
+    texts: Sequence[str], analyzer: Analyzer, folder: Path, old: tuple[InvertedIndex, Longs] | None
 ) -> None:
     """Write the texts' term ids and the dictionary of terms; texts of the old index are not analyzed again."""
     if len(texts) >= 2**31:

@@ -180,10 +180,7 @@ class FolderMemory(Memory):
         return Change(self.version, len(self), len(removed))
 
     def replace(
-        self,
-        rows: Rows,
-        labels: Sequence[str] | None = None,
-        allow_empty_class: bool = False,
+        self, rows: Rows, labels: Sequence[str] | None = None, allow_empty_class: bool = False
     ) -> Change:
         """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
         with self._changing():
@@ -205,10 +202,7 @@ class FolderMemory(Memory):
         return Change(self.version, len(self), len(changed))
 
     def relabel(
-        self,
-        labels: Mapping[str, str],
-        allowed: Sequence[str] | None = None,
-        allow_empty_class: bool = False,
+        self, labels: Mapping[str, str], allowed: Sequence[str] | None = None, allow_empty_class: bool = False
     ) -> Change:
         """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
         texts = self.rows.texts.take(self.opened.rows_with_ids(list(labels)))

@@ -30,12 +30,7 @@ def open_neighbors(folder: Path, fingerprint: str) -> Neighbors:
 
 
 def build_neighbors(
-    texts: Rows,
-    memory: Memory,
-    k: int,
-    exclude_duplicates: bool,
-    cache: Path,
-    same_table: bool = False,
+    texts: Rows, memory: Memory, k: int, exclude_duplicates: bool, cache: Path, same_table: bool = False
 ) -> tuple[Path, str]:
     """Store the k memories of every text; return folder and fingerprint. `same_table` excludes equal ids, too."""
     fingerprint = storage.fingerprint_of(

@@ -175,6 +175,5 @@ def test_of_equal_values_the_first_are_kept() -> None:
     real[0, 16:] = False
     longer = functional.pad(real, (0, 50))
     assert torch.equal(
-        networks.k_max_pool(functional.pad(states, (0, 50)), longer),
-        networks.k_max_pool(states, real),
+        networks.k_max_pool(functional.pad(states, (0, 50)), longer), networks.k_max_pool(states, real)
     )

@@ -216,11 +216,7 @@ def test_excerpts_are_short_and_on_one_line() -> None:
 
 @pytest.mark.parametrize("hook", ["prepare_split", "learn", "setup"])
 def test_a_cache_that_is_removed_meanwhile(
-    hook: str,
-    zoo_command: Zoo,
-    train_csv: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hook: str, zoo_command: Zoo, train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = getattr(ClassificationDataModule, hook)
 

@@ -139,10 +139,7 @@ def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path, monkeypatch: pyt
 
 
 def test_checkpoints_are_written_beside_their_place(
-    fit: Fit,
-    zoo_command: Zoo,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The temporary folder may be on another disk; files of a killed process are deleted."""
     replaced: list[tuple[Path, Path]] = []

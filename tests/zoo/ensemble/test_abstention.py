@@ -76,10 +76,7 @@ def test_an_uncertain_text_has_no_label(model: Path, zoo_command: Zoo) -> None:
     result = zoo_command("predict", *options, "--max_error=0.05", "--label_sets=0.1")
     assert result.code == 0, result.err
     records = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
-    assert [(each["label"], each["abstained"]) for each in records] == [
-        (None, True),
-        (certain.label, False),
-    ]
+    assert [(each["label"], each["abstained"]) for each in records] == [(None, True), (certain.label, False)]
     assert records[1]["labels"] == certain.labels
     # Without the options, the record is as before.
     assert zoo_command("predict", *options).code == 0

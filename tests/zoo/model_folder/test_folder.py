@@ -161,10 +161,7 @@ def test_names_of_files_elsewhere_are_refused(
 
 
 def test_a_server_that_a_model_names_is_not_used(exported: Path) -> None:
-    retriever = {
-        "class_path": "ElasticsearchRetriever",
-        "init_args": {"url": "http://evil.example:9200"},
-    }
+    retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": "http://evil.example:9200"}}
     model = zoo.ModelFolder.open(altered(exported, put("data", "retriever", value=retriever)))
     with pytest.raises(InputError, match="has the option url, which files must not set"):
         model.retriever()
