@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -75,9 +76,10 @@ def read_guides(data: TextRowsDataModule[Any], labels: Sequence[str]) -> Guides:
         InputError: a text of a label is empty, belongs to an unknown label, or to two labels; no text without a label
             is left.
     """
-    texts = [words_of(label) for label in labels]
-    known = [number for number, text in enumerate(texts) if text]
-    texts, target = [texts[number] for number in known], list(known)
+    words = [words_of(label) for label in labels]
+    shared = Counter(each.casefold() for each in words)
+    target = [number for number, each in enumerate(words) if each and shared[each.casefold()] == 1]
+    texts = [words[number] for number in target]
     if data.options.label_texts is not None:
         rows = read_table(data.options.label_texts)
         for row, (text, number) in enumerate(
