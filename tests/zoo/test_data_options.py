@@ -101,6 +101,10 @@ CASES: cases.Cases = {
         "class_names": cases.Case("names.txt", {"label_column": "number"}),
         "classes": cases.Case(["boats", "bread"]),
         "memory_label_column": cases.Case("label", {"memory": OTHER}),
+        **dict.fromkeys(
+            ("label_texts", "unlabelled_file"),
+            cases.NoEffect("members read them, see tests/zoo/ensemble/test_guides.py"),
+        ),
     },
     "MatchingOptions": {
         "goal": cases.Case("classification"),

@@ -71,6 +71,8 @@ class EncoderMetric:
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
         #: the cheapest first.
         self.plans = list(plans)
+        #: the number of steps is the user's: no plan is given up before all folds are tuned.
+        self.is_forced = model.metric_steps is not None
         self.texts = split.rows.texts[:]
         self._tune_on = partial(model.tune_encoder, data, split, target)
         self._encode = partial(model.encode, data)
@@ -102,13 +104,10 @@ class EncoderMetric:
             # An encoder of one part is a little worse than their mean, so that its gain is slightly negative where
             # tuning hardly matters.
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
-                weights = [fold.weights for fold in self.folds]
-                self._use(
-                    {
-                        name: torch.stack([each[name] for each in weights]).mean(dim=0)
-                        for name in self.original
-                    }
-                )
+                tuned = {
+                    name: torch.stack([fold.weights[name] for fold in self.folds]) for name in self.original
+                }
+                self._use({name: value.mean(dim=0) for name, value in tuned.items()})
                 return plan
         self.folds = []
         self._use(self.original)
@@ -126,7 +125,8 @@ class EncoderMetric:
             mean, error = gains.mean(), gains.std() / np.sqrt(len(gains))
             over = "the published encoder" if best is None else str(best)
             log.info("%s: a held-out row gains %.2f ± %.2f nats over %s", plan, mean, error, over)
-            if mean + (_STANDARD_ERRORS * error if best is None else 0.0) < _GAIN:
+            hope = mean + (_STANDARD_ERRORS * error if best is None else 0.0)
+            if hope < _GAIN and not (self.is_forced and best is None):
                 break
             best, self.folds = plan, [fold]
             if mean < _GAIN:

@@ -58,20 +58,9 @@ def test_without_guides_the_scores_are_0() -> None:
     assert not member.linear.weight.any()
 
 
-@pytest.mark.parametrize(
-    ("label", "words"),
-    [
-        ("card_arrival", "card arrival"),
-        ("Sci/Tech", "Sci Tech"),
-        ("cardArrival", "card Arrival"),
-        ("c1", ""),
-        ("0", ""),
-        ("体育", "体育"),
-        ("__", ""),
-    ],
-)
-def test_the_words_of_a_label(label: str, words: str) -> None:
-    assert words_of(label) == words
+def test_the_words_of_a_label() -> None:
+    labels = ["card_arrival", "Sci/Tech", "cardArrival", "c1", "0", "体育", "__"]
+    assert [*map(words_of, labels)] == ["card arrival", "Sci Tech", "card Arrival", "", "", "体育", ""]
 
 
 def test_an_ensemble_reads_names_and_texts_without_labels(

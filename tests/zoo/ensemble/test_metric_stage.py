@@ -41,15 +41,18 @@ def test_the_metric_is_learned_unless_it_is_worse(
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
     with caplog.at_level(logging.INFO, logger="zoo"):
-        gains = iter(
-            [1.0, 0.0, 1.0, 1.0, *[1.0, 0.0] * FOLDS]
-        )  # the plan, all layers, each fold: tuned, as it is
+        # The plan, all layers, each fold: tuned, as it is.
+        gains = iter([1.0, 0.0, 1.0, 1.0, *[1.0, 0.0] * FOLDS])
         monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
         tuned = layer_weights(run("tuned", *options))
         assert "the encoder's metric is learned: 5 steps, half of the layers" in caplog.text
-        gains = iter([0.0, 1.0])  # the first fold decides
-        kept = layer_weights(run("kept", *options))
-        assert "the encoder is as it was" in caplog.text
+        # With steps of the user's, all folds decide; otherwise the first one, if it promises nothing.
+        for name, given, folds in (("forced", options, 1 + FOLDS), ("kept", options[:1], 1)):
+            gains = iter([0.0, 1.0] * folds)
+            caplog.clear()
+            kept = layer_weights(run(name, *given))
+            assert "the encoder is as it was" in caplog.text
+            assert next(gains, None) is None
     layers = [name for name in own if name.startswith("encoder.layer.1.")]
     assert layers
     assert all(torch.equal(kept[name], own[name]) for name in own if name in kept)

@@ -42,7 +42,7 @@ def tune(zoo_command: Zoo, train_csv: Path, tiny_bert: Path, caplog: pytest.LogC
             "--model.members=[encoder]",
         )
         assert result.code == 0, result.err
-        assert f"the encoder's metric is learned, {steps} steps" in caplog.text
+        assert f"the encoder's metric is learned: {steps} steps" in caplog.text
         assert "the encoder is as it was" not in caplog.text
         return Path(name)
 
