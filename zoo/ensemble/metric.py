@@ -94,13 +94,17 @@ class EncoderMetric:
             The plan; None if the encoder is as it was.
         """
         before = self._encode(self.texts)
-        plan = self._best_plan(before)
+        plan, gains_of_first = self._best_plan(before)
         self._use(self.original)  # also where only another plan has moved it
         if plan is not None:
             self.plans = [plan]
             self.original = self._weights()
             self.tune_folds()
-            gains = np.concatenate([self._gains(fold, before) for fold in self.folds])
+            others = [
+                self._likelihoods_of(fold.rows, fold.vectors) - self._likelihoods_of(fold.rows, before)
+                for fold in self.folds[1:]
+            ]
+            gains = np.concatenate([gains_of_first, *others])
             # An encoder of one part is a little worse than their mean, so that its gain is slightly negative where
             # tuning hardly matters.
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
@@ -113,25 +117,27 @@ class EncoderMetric:
         self._use(self.original)
         return None
 
-    def _best_plan(self, before: NDArray[np.float32]) -> MetricPlan | None:
+    def _best_plan(self, before: NDArray[np.float32]) -> tuple[MetricPlan | None, NDArray[np.float32]]:
         """The plan by which the first fold is most likely; its encoder is the first of `folds`.
 
-        None if no plan can be expected to gain anything over the vectors [n, l] before.
+        None if no plan can be expected to gain anything over the vectors [n, l] before. The second value has the
+        log-likelihoods that the rows of the fold gain by the plan.
         """
         best = None
+        as_it_was = likelihoods = self._likelihoods_of(np.flatnonzero(self.fold_of_row == 0), before)
         for plan in self.plans:
             fold = self._tune_without(0, plan)
-            gains = self._gains(fold, before if best is None else self.folds[0].vectors)
-            mean, error = gains.mean(), gains.std() / np.sqrt(len(gains))
-            over = "the published encoder" if best is None else str(best)
+            after = self._likelihoods_of(fold.rows, fold.vectors)
+            mean, error = (after - likelihoods).mean(), (after - likelihoods).std() / np.sqrt(len(after))
+            over = best or "the published encoder"
             log.info("%s: a held-out row gains %.2f ± %.2f nats over %s", plan, mean, error, over)
             hope = mean + (_STANDARD_ERRORS * error if best is None else 0.0)
             if hope < _GAIN and not (self.is_forced and best is None):
                 break
-            best, self.folds = plan, [fold]
+            best, likelihoods, self.folds = plan, after, [fold]
             if mean < _GAIN:
                 break
-        return best
+        return best, likelihoods - as_it_was
 
     def tune_folds(self) -> None:
         """Tune an encoder for each fold, which it does not see; the encoder in use is the last one then."""
@@ -180,19 +186,16 @@ class EncoderMetric:
 
     def _weights(self) -> Weights:
         """The encoder's present weights, of all layers that some plan tunes."""
-        layers = (trained_weights(self.encoder, plan.layers) for plan in self.plans)
+        depths = dict.fromkeys(plan.layers for plan in self.plans)
+        layers = (trained_weights(self.encoder, depth) for depth in depths)
         return {name: value.detach().clone() for layer in layers for name, value in layer}
 
     # --- the choice ---
 
-    def _gains(self, fold: _TunedFold, before: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Log-likelihoods that the held-out rows of a fold gain over other vectors [n, l] of all rows."""
-        rows, others = fold.rows, np.setdiff1d(np.arange(len(self.target)), fold.rows)
-        after, as_it_was = (
-            self._likelihoods(vectors[others], self.target[others], vectors[rows], self.target[rows])
-            for vectors in (fold.vectors, before)
-        )
-        return after - as_it_was
+    def _likelihoods_of(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Log-likelihoods of the held-out rows of a fold, by vectors [n, l] of all rows."""
+        others = np.setdiff1d(np.arange(len(self.target)), rows)
+        return self._likelihoods(vectors[others], self.target[others], vectors[rows], self.target[rows])
 
     def _likelihoods(
         self,

@@ -41,14 +41,14 @@ def test_the_metric_is_learned_unless_it_is_worse(
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
     with caplog.at_level(logging.INFO, logger="zoo"):
-        # The plan, all layers, each fold: tuned, as it is.
-        gains = iter([1.0, 0.0, 1.0, 1.0, *[1.0, 0.0] * FOLDS])
+        # On the first fold as it is, the plan, all layers; on each other one: tuned, as it is.
+        gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
         monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
         tuned = layer_weights(run("tuned", *options))
         assert "the encoder's metric is learned: 5 steps, half of the layers" in caplog.text
         # With steps of the user's, all folds decide; otherwise the first one, if it promises nothing.
-        for name, given, folds in (("forced", options, 1 + FOLDS), ("kept", options[:1], 1)):
-            gains = iter([0.0, 1.0] * folds)
+        for name, given, others in (("forced", options, FOLDS - 1), ("kept", options[:1], 0)):
+            gains = iter([1.0, 0.0, *[0.0, 1.0] * others])
             caplog.clear()
             kept = layer_weights(run(name, *given))
             assert "the encoder is as it was" in caplog.text
@@ -68,7 +68,7 @@ def test_no_steps_leave_the_encoder_as_it_is(run: Run, tiny_bert: Path) -> None:
 def test_the_memory_is_encoded_by_the_tuned_encoder(
     run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gains = iter([1.0, 0.0, 1.0, 1.0, *[1.0, 0.0] * FOLDS])
+    gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
     folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5")
     predictor = zoo.load(folder)
