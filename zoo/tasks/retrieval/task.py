@@ -164,8 +164,9 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
 
     @override
     def count(self, scores: RetrievalScores, batch: QueryBatch) -> None:
-        # The second weight of a test is that of the network alone.
-        weights = self.mixture.new_tensor(MIXTURES if self.is_fitting else (float(self.mixture), 0.0))
+        weights = self.mixture.new_tensor(MIXTURES) if self.is_fitting else None
+        if self._alone and not self.is_fitting:  # the second weight is that of the network alone
+            weights = torch.stack([self.mixture, torch.zeros_like(self.mixture)])
         ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
         loss = self.ranking_loss(ranked[0], judged)
