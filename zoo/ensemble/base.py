@@ -61,15 +61,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
     def __init__(
         self,
-        members: Sequence[str] = (
-            "lexical",
-            "naive_bayes",
-            "encoder",
-            "self_trained",
-            "bag",
-            "lexical_vote",
-            "dense_vote",
-        ),
+        members: Sequence[str] = tuple(MEMBERS),
         pooling: Pooling | None = None,
         metric_steps: int | None = None,
         metric_layers: int | None = None,

@@ -244,13 +244,14 @@ class SelfTrained(Regression):
 
     name = "self_trained"
     title = "regression with class names and unlabelled texts"
-    reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
     learns_from: ClassVar[frozenset[Input]] = frozenset({"guides"})
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        from sklearn.linear_model import LogisticRegression
+
         guides = readings.guides
-        if guides is None or guides.vectors is None or not guides.texts:
+        if guides is None or guides.vectors is None:
             return
         assert readings.vectors is not None
         rows = np.random.default_rng(0).permutation(len(target))[:_ROWS]
@@ -263,17 +264,14 @@ class SelfTrained(Regression):
         if len(np.unique(classes)) < 2:
             return
         counts = np.bincount(target, minlength=self.sizes.num_classes) + 1.0
-        weight = np.ones(len(classes))
-        model = _regression(vectors, classes, weight)
+        model = LogisticRegression(C=_COST, max_iter=300).fit(vectors, classes)
         others = directions[~is_known]
-        for _ in range(_ROUNDS if len(others) else 0):
-            guessed = _guess(model, others, counts[model.classes_] / counts[model.classes_].sum())
-            share = np.full(len(others), len(classes) / len(others))
-            model = _regression(
-                np.concatenate([vectors, others]),
-                np.concatenate([classes, guessed]),
-                np.concatenate([weight, share]),
-            )
+        if len(others):
+            vectors = np.concatenate([vectors, others])
+            weight = np.append(np.ones(len(classes)), np.full(len(others), len(classes) / len(others)))
+            for _ in range(_ROUNDS):
+                guessed = _guess(model, others, counts[model.classes_] / counts[model.classes_].sum())
+                model.fit(vectors, np.append(classes, guessed), weight)
         self.use_planes(model)
 
 
@@ -326,14 +324,6 @@ class Members(nn.ModuleDict):
 def titles() -> dict[str, str]:
     """Name -> name in tables, of all members and references."""
     return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
-
-
-def _regression(
-    vectors: NDArray[np.float32], target: NDArray[np.int64], weight: NDArray[np.float64]
-) -> LogisticRegression:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=_COST, max_iter=300).fit(vectors, target, sample_weight=weight)
 
 
 def _guess(

@@ -47,15 +47,10 @@ class Guides(NamedTuple):
         """The same texts with their vectors by an encoder."""
         return self._replace(vectors=torch.from_numpy(encode(self.texts)) if self.texts else None)
 
-    def of_classes(self) -> Self:
-        """The texts that have a class."""
-        rows = np.flatnonzero(self.target != UNLABELLED)
-        return self._replace(texts=[self.texts[row] for row in rows], target=self.target[rows], vectors=None)
-
     def describe(self) -> PlainDict:
         """Plain values of the texts that have a class."""
-        known = self.of_classes()
-        return {"texts": known.texts, "target": known.target.tolist()}
+        rows = np.flatnonzero(self.target != UNLABELLED)
+        return {"texts": [self.texts[row] for row in rows], "target": self.target[rows].tolist()}
 
     @classmethod
     def of(cls, described: PlainDict) -> Self:
@@ -96,23 +91,17 @@ def read_guides(data: TextRowsDataModule[Any], labels: Sequence[str]) -> Guides:
                 )
             texts.append(text)
             target.append(number)
-    for key, number in _classes_by_key(texts, target).items():
-        if len(number) > 1:
-            first, second = (labels[each] for each in sorted(number)[:2])
+    owners: dict[str, int] = {}
+    for text, number in zip(texts, target, strict=True):
+        key = text.casefold().strip()
+        if (owner := owners.setdefault(key, number)) != number:
+            first, second = (labels[each] for each in sorted((owner, number)))
             raise InputError(
                 f"data.label_texts: {excerpt(key)!r} is a text of the labels {excerpt(first)!r} and"
                 f" {excerpt(second)!r}; a text can stand for one"
             )
     unlabelled = _unlabelled_texts(data) if data.options.unlabelled_file is not None else []
     return Guides([*texts, *unlabelled], np.array([*target, *[UNLABELLED] * len(unlabelled)], np.int64))
-
-
-def _classes_by_key(texts: Sequence[str], target: Sequence[int]) -> dict[str, set[int]]:
-    """Text without case -> its classes."""
-    classes: dict[str, set[int]] = {}
-    for text, number in zip(texts, target, strict=True):
-        classes.setdefault(text.casefold().strip(), set()).add(number)
-    return classes
 
 
 def _unlabelled_texts(data: TextRowsDataModule[Any]) -> list[str]:

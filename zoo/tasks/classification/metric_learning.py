@@ -31,8 +31,7 @@ class MetricPlan(NamedTuple):
     Attributes:
         steps: of the optimizer; 0 = the encoder stays as it is.
         batch_size: texts in a step.
-        layers: number of upper layers that are trained; None = half of them, which is as good as all and takes two
-            thirds of the time.
+        layers: number of upper layers that are trained; None = half of them, in two thirds of the time of all.
         learning_rate: the highest; it rises for a tenth of the steps, then falls linearly to 0.
         temperature: of the loss.
         kept: share of the way from the weights before the training to those after it; .75 is better where classes are
