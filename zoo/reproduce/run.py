@@ -1,7 +1,4 @@
-"""The runs of a table: for each row and seed a `zoo fit` and a `zoo test` in their own folder and processes.
-
-A row with `grow_from` copies another row's model, and `zoo memory add` and `zoo memory tune` replace the fit.
-"""
+"""The runs of a table: for each row and seed a `zoo fit` and a `zoo test` in their own folder and processes."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import yaml
-from pyarrow import parquet
 
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError, visible
@@ -151,8 +147,6 @@ def report_lines(table: Table, rows: Sequence[Row], figures: Figures, results: R
     counts = ", ".join(title(name) for name in table.metrics if name in table.counts)
     unit = f"Percent, but {counts} are numbers" if counts else "Percent"
     yield f"{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
-    if any(row.grow_from for row in rows):
-        yield "Where a memory grew, the model is another row's, tuned on the validation rows."
 
 
 def _cell(table: Table, metric: str, figure: Mapping[str, float | None]) -> str:
@@ -290,8 +284,7 @@ class Reproduction:
             if result is None:
                 shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
                 folder.with_suffix(".log").unlink(missing_ok=True)
-                metrics = self._train(run) if run.row.grow_from is None else self._grow(run)
-                result = {"run": self._identity(run), "metrics": metrics}
+                result = {"run": self._identity(run), "metrics": self._train(run)}
                 write_json(folder / "result.json", result)
             if not is_tested:
                 write_json(folder / "result.json", {**result, "test": test, "tested": self._test(run)})
@@ -303,17 +296,12 @@ class Reproduction:
     def _folder(self, run: SeededRow) -> Path:
         return self.out / run.row.name / f"seed-{run.seed}"
 
-    def _model(self, run: SeededRow) -> Path:
-        """Return the folder that `zoo` commands open."""
-        folder = self._folder(run)
-        return folder if run.row.grow_from is None else folder / "model"
-
     def _start(self, run: SeededRow) -> Path:
-        """Return the model that a run starts from."""
-        start = SeededRow(self.table.rows[str(run.row.starts_from)], run.seed)
+        """Return the folder of the run that a run starts from."""
+        start = SeededRow(self.table.rows[str(run.row.init_from)], run.seed)
         if self._result(start) is None:
             raise RowFailed(f"starts from {start}, which failed")
-        return self._model(start)
+        return self._folder(start)
 
     def _metrics(self, run: SeededRow) -> dict[str, float]:
         """Return the metrics of a finished run and of its test, unless the test is another one now."""
@@ -339,15 +327,13 @@ class Reproduction:
     def _identity(self, run: SeededRow) -> PlainDict:
         """Return the options and data of a run: if they are the same, a finished run is kept."""
         row = run.row
-        start = None if row.starts_from is None else SeededRow(self.table.rows[row.starts_from], run.seed)
+        start = None if row.init_from is None else SeededRow(self.table.rows[row.init_from], run.seed)
         identity = {
             "base": self.table.base,
             "overrides": row.overrides,
             "seed": run.seed,
             "files": [(name, contents_of(file)) for name, file in self._data(row).paths()],
             "start": None if start is None else self._identity(start),
-            "grow_from": row.grow_from,
-            "rows_per_class": row.rows_per_class,
         }
         plain: PlainDict = json.loads(json.dumps(identity))
         return plain
@@ -373,29 +359,11 @@ class Reproduction:
         _, figures = read_run(folder).best()
         return {name: value for name, value in figures.items() if name.startswith("val/")}
 
-    def _grow(self, run: SeededRow) -> dict[str, float]:
-        """Add training rows to the memory of a copy of another row's model, and tune it on the validation rows."""
-        folder, model, start = self._folder(run), self._model(run), self._start(run)
-        log, output = folder.with_suffix(".log"), folder / "validation.json"
-        data = self._data(run.row).module(rows_per_class=run.row.rows_per_class)
-        rows = data.read_tables(["train", "validation"])
-        folder.mkdir()
-        for split, table in rows.items():
-            parquet.write_table(table.table, folder / f"{split}.parquet")
-        train, validation = (str(folder / f"{split}.parquet") for split in ("train", "validation"))
-        columns = ["text_column=text", "label_column=label"]
-        _zoo(["export", str(start), str(model)], log)
-        _zoo(["memory", "add", str(model), train, *(f"--{column}" for column in columns)], log)
-        _zoo(["memory", "tune", str(model), validation, *(f"--{column}" for column in columns)], log)
-        tested = [f"--data.test_file={validation}", *(f"--data.{column}" for column in columns)]
-        _zoo(["test", f"--ckpt_path={model}", f"--output={output}", *tested], log)
-        return _metrics(json.loads(output.read_text()), "val")
-
     def _test(self, run: SeededRow) -> dict[str, float]:
         folder, data = self._folder(run), self._data(run.row)
         options = data.test_files if data.has_test else self.test_options
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
-        command = ["test", f"--ckpt_path={self._model(run)}", f"--output={folder / 'test.json'}", *arguments]
+        command = ["test", f"--ckpt_path={self._folder(run)}", f"--output={folder / 'test.json'}", *arguments]
         _zoo(command, folder.with_suffix(".log"))
         return _metrics(json.loads((folder / "test.json").read_text()), "test")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +32,12 @@ class Row:
     """A row of a table; its folder has the same name."""
 
     name: str
-    #: options on top of the table's base, e.g. `model.features: M1`; with `grow_from`, those of the other row.
+    #: options on top of the table's base, e.g. `model.features: M1`.
     overrides: Mapping[str, Any]
     #: metric -> the paper's figure as a share of 1, or a count; in the YAML in percent, or a number for `paper_metric`.
     paper: Mapping[str, float] = field(default_factory=dict)
     #: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
     init_from: str | None = None
-    #: the trained row to whose memory this one adds rows, without training.
-    grow_from: str | None = None
-    #: `data.rows_per_class` of the rows that are added; None = all rows but the validation rows.
-    rows_per_class: int | float | Mapping[str, int] | None = None
-
-    @property
-    def starts_from(self) -> str | None:
-        """The row whose model this one needs."""
-        return self.init_from or self.grow_from
 
 
 @dataclass(frozen=True)
@@ -96,8 +87,8 @@ class Table:
         """Return the named rows and those that they start from, in the table's order."""
         wanted = set(names)
         for row in reversed([*self.rows.values()]):
-            if row.name in wanted and row.starts_from is not None:
-                wanted.add(row.starts_from)
+            if row.name in wanted and row.init_from is not None:
+                wanted.add(row.init_from)
         return [row for row in self.rows.values() if row.name in wanted]
 
 
@@ -106,7 +97,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("metrics", "counts"), list),
     **dict.fromkeys(("rows", "overrides", "columns_without_header"), dict),
     **{"skip_absent": bool, "minutes": int | float, "seeds": int, "base": dict | str},
-    **{"paper": dict | int | float, "rows_per_class": dict | int | float},
+    **{"paper": dict | int | float},
 }
 _TABLE_KEYS = {each.name for each in fields(Table)} - {"name"} | {"like", "overrides", "encoder"}
 _ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
@@ -213,16 +204,9 @@ def _make_row(where: str, name: str, entry: PlainDict, table: Table, shared: Pla
     row = Row(
         name, **{**entry, "overrides": {**_options_of(own.get("model"), shared), **own}, "paper": paper}
     )
-    if row.starts_from is None:
-        return row
-    start = table.rows.get(row.starts_from)
-    if start is None or start.grow_from is not None:
-        raise InputError(f"{where}: starts from no trained row before it: {row.starts_from}")
-    if row.grow_from is None:
-        return row
-    if useless := entry.keys() & {"overrides", "init_from"}:
-        raise InputError(f"{where}: {min(useless)} has no effect with grow_from: nothing is trained")
-    return replace(row, overrides=start.overrides)
+    if row.init_from is not None and row.init_from not in table.rows:
+        raise InputError(f"{where}: starts from no row before it: {row.init_from}")
+    return row
 
 
 def _options_of(model: str | None, overrides: PlainDict) -> PlainDict:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-import zoo
 from datamodules.core.errors import InputError
-from datamodules.corpora.rows import Rows
-from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory
 from tests.zoo.conftest import Zoo, done, sentences, write_table
 from tests.zoo.reproduce.conftest import MAJORITY, ROWS, STAND_IN, Calls, write_yaml
 from zoo.reproduce import run as runs_of_a_table
@@ -105,119 +100,6 @@ def test_the_rows_of_a_models_own_table_are_metrics(
     figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
     assert figures["M1"]["test/svm"]["mean"] == 0.5
     assert "| test accuracy | test linear SVM of words |" in table_text()
-
-
-# --- memories that grow ---
-
-
-GROWING: dict[str, Any] = {
-    "majority": MAJORITY,
-    "M1": {"overrides": {"model.features": "M1", "data.rows_per_class": 5}},
-    "grown to 30": {"grow_from": "M1", "rows_per_class": 10},
-    "grown": {"grow_from": "M1"},
-}
-
-
-def test_a_row_grows_the_memory_of_another_rows_model(
-    data_dir: Path, test_csv: Path, stand_in: Calls
-) -> None:
-    name = write_yaml(GROWING, seeds=1, columns_without_header={"text_column": 0, "label_column": 1})
-    first = reproduce(name, str(data_dir), rows="grown to 30,grown", run_dir="out")
-    # The row that it grows from is run with it, and only that one is trained.
-    assert list(first) == ["M1", "grown to 30", "grown"]
-    calls = stand_in()
-    assert [call[0] for call in calls] == ["fit", *["export", "memory", "memory", "test"] * 2]
-    out = Path("out").resolve()
-    columns = ["--text_column=text", "--label_column=label"]
-    for row, (export, add, tune, test) in (("grown to 30", calls[1:5]), ("grown", calls[5:])):
-        folder = out / row / "seed-1"
-        model = str(folder / "model")
-        assert export == ["export", str(out / "M1" / "seed-1"), model]
-        assert add == ["memory", "add", model, str(folder / "train.parquet"), *columns]
-        assert tune == ["memory", "tune", model, str(folder / "validation.parquet"), *columns]
-        assert test[1:4] == [
-            f"--ckpt_path={model}",
-            f"--output={folder / 'validation.json'}",
-            f"--data.test_file={folder / 'validation.parquet'}",
-        ]
-    all_rows = read_table(str(data_dir / "corpus" / "train.csv"))
-    for row, number in (("grown to 30", 30), ("grown", 72)):
-        added, tuned = (
-            read_table(out / row / "seed-1" / f"{name}.parquet") for name in ("train", "validation")
-        )
-        assert (len(added), len(tuned)) == (number, 18)
-        assert added.labels is not None
-        assert not set(added.texts) & set(tuned.texts) - repeated(all_rows)
-        assert set(zip(added.texts, added.labels, strict=True)) <= set(
-            zip(all_rows.texts, all_rows.labels or [], strict=True)
-        )
-    assert first["grown"]["val/accuracy"]["mean"] == pytest.approx(0.75)
-
-    # Finished runs are kept, and half a run is repeated.
-    (out / "grown/seed-1/result.json").unlink()
-    second = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
-    calls = stand_in()
-    assert [call[1] for call in calls if call[0] == "memory"] == ["add", "tune"]
-    tests = [call[1] for call in calls if call[0] == "test"]
-    assert tests.count(f"--ckpt_path={out}/grown/seed-1/model") == 2
-    assert second["grown"]["test/accuracy"]["mean"] == 0.75
-    markdown = table_text()
-    assert "| grown | 75.0 | 75.0 | 1 |" in markdown
-    assert "Where a memory grew, the model is another row's" in markdown
-
-
-def repeated(rows: Rows) -> set[str]:
-    counts = Counter(rows.texts)
-    return {text for text, count in counts.items() if count > 1}
-
-
-def test_a_run_with_another_growth_is_refused(data_dir: Path, stand_in: Calls) -> None:
-    reproduce(write_yaml(GROWING), str(data_dir), run_dir="out")
-    changed = {**GROWING, "grown": {"grow_from": "M1", "rows_per_class": 20}}
-    with pytest.raises(InputError, match=r"out/grown/seed-1: was run with other options"):
-        reproduce(write_yaml(changed), str(data_dir), run_dir="out")
-    retrained = {**GROWING, "M1": {"overrides": {**GROWING["M1"]["overrides"], "model.dropout": 0.5}}}
-    with pytest.raises(InputError, match=r"was run with other options"):
-        reproduce(write_yaml(retrained), str(data_dir), rows="grown", run_dir="out")
-
-
-def test_a_memory_that_can_not_grow_is_named(data_dir: Path, stand_in: Calls) -> None:
-    rows = {
-        "broken": {"overrides": {"model.features": "M2"}},
-        "of broken": {"grow_from": "broken"},
-        **GROWING,
-        "too many": {"grow_from": "M1", "rows_per_class": 1000},
-    }
-    with pytest.raises(
-        RowFailed, match="3 of the runs failed: broken, seed 1, of broken, seed 1, too many, seed 1"
-    ):
-        reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
-    markdown = table_text()
-    assert "Failed: of broken, seed 1: starts from broken, seed 1, which failed" in markdown
-    assert re.search(r"Failed: too many, seed 1: .*class 'fruit' has only 24 rows", markdown)
-    assert "| grown | 75.0 |" in markdown
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_a_real_memory_grows_without_training(data_dir: Path, test_csv: Path) -> None:
-    ensemble = {
-        "model": "MemoryEnsemble",
-        "model.members": ["lexical", "lexical_vote"],
-        "data.rows_per_class": 8,
-    }
-    rows = {"ensemble": {"overrides": ensemble}, "grown": {"grow_from": "ensemble"}}
-    figures = reproduce(write_yaml(rows, seeds=1), str(data_dir), str(test_csv), run_dir="out")
-    predictor = zoo.load("out/grown/seed-1/model")
-    assert isinstance(predictor.memory, FolderMemory)
-    assert len(predictor.memory) > 60  # of 72, without duplicates
-    test, validation = read_table(str(test_csv)), read_table("out/grown/seed-1/validation.parquet")
-    for split, table in (("test", test), ("val", validation)):
-        predicted = predictor.predict(table.texts[:])
-        right = [p.label == label for p, label in zip(predicted, table.labels or [], strict=True)]
-        assert figures["grown"][f"{split}/accuracy"]["mean"] == pytest.approx(sum(right) / len(table))
-    trained = zoo.load("out/ensemble/seed-1").memory
-    assert isinstance(trained, FolderMemory)
-    assert (trained.version, len(trained)) == (1, 24)
 
 
 # --- kills and failures ---
@@ -412,12 +294,7 @@ def test_bad_input_is_one_line(
         ({"base": "absent.yaml"}, "absent.yaml: no such file"),
         ({"rows": {"a/b": {}}}, "row a/b: name it with letters"),
         ({"rows": {"a": {"override": {}}}}, "row a: override: no such key"),
-        ({"rows": {"a": {"init_from": "b"}, "b": {}}}, "row a: starts from no trained row before it: b"),
-        ({"rows": {"a": {"grow_from": "b"}}}, "row a: starts from no trained row before it: b"),
-        (
-            {"rows": {**ROWS, "a": {"grow_from": "M1", "init_from": "M1"}}},
-            "row a: init_from has no effect with grow_from",
-        ),
+        ({"rows": {"a": {"init_from": "b"}, "b": {}}}, "row a: starts from no row before it: b"),
         ({"rows": ["a"]}, "rows: must be dict, not"),
         ({"rows": {"a": {"overrides": "b"}}}, "row a: overrides: must be dict, not 'b'"),
         ({"rows": {"a": {"paper": [1]}}}, "row a: paper: must be dict \\| int \\| float"),
