@@ -1,14 +1,16 @@
 """The default beside SetFit, six pipelines of scikit-learn and others, on the same rows of few or many labels.
 
-Each contender runs in a process of its own on one core; training and test together are its CPU seconds.
+Each contender runs in a process of its own on one core; training and test together are its CPU seconds, its memory is
+the peak of the largest process. The default runs by labels alone (written as numbers, which have no words), by labels
+with their names, and with the texts of unlabelled.csv as well.
 
     python examples/demo/docstrings.py DATA/docstrings
     python -m tests.benchmarks.package_descriptions DATA/packages
     python -m tests.benchmarks.few_labels DATA/docstrings DATA/packages --encoder FOLDER
 
-Each folder has train.csv and test.csv with the columns text and label. SetFit needs packages that do not
-fit ours: install it in another virtual environment and name its interpreter with --peer_python (`pip install setfit
-"transformers<5"`).
+Each folder has train.csv and test.csv with the columns text and label, and unlabelled.csv with the column text. SetFit
+needs packages that do not fit ours: install it in another virtual environment and name its interpreter with
+--peer_python (`pip install setfit "transformers<5"`).
 """
 
 from __future__ import annotations
@@ -18,19 +20,20 @@ import csv
 import json
 import os
 import random
-import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from datamodules.corpora.table import read_table
 
 CONFIG = "your_own_data/classification"
-OWN, PEERS = "default", ("six", "regression", "setfit")
+OWN, PEERS = ("labels", "names", "texts"), ("six", "regression", "setfit")
 #: Peers that run in the interpreter of --peer_python.
 FOREIGN = ("regression", "setfit")
 
@@ -40,6 +43,8 @@ class Result(NamedTuple):
 
     accuracy: float
     seconds: float
+    #: megabytes.
+    memory: float
 
 
 def sample(source: Path, target: Path, rows: int, seed: int | None) -> None:
@@ -63,14 +68,17 @@ def sample(source: Path, target: Path, rows: int, seed: int | None) -> None:
         csv.writer(file).writerows([("text", "label"), *pairs])
 
 
-def cpu_seconds() -> float:
-    """Of all processes that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def number_labels(source: Path, target: Path) -> None:
+    """Write a table with a number in place of each label."""
+    table = read_table(source)
+    numbers = {label: number for number, label in enumerate(sorted(set(table.labels or [])))}
+    pairs = [(text, numbers[label]) for text, label in zip(table.texts[:], table.labels or [], strict=True)]
+    with target.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *pairs])
 
 
-def call(command: list[str], folder: Path) -> str:
-    """Run a process on one core; its output."""
+def call(command: list[str], folder: Path) -> tuple[str, float, float]:
+    """Run a process on one core; its output, CPU seconds and peak memory in megabytes."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -83,10 +91,16 @@ def call(command: list[str], folder: Path) -> str:
         "ZOO_CACHE_DIR": str(folder / "cache"),
         "CUDA_VISIBLE_DEVICES": "",
     }
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if ended.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}")
-    return ended.stdout
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors, text=True)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        errors.seek(0)
+        text = output.read()
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{text[-2000:]}\n{errors.read()[-4000:]}")
+    return text, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def fit_options(run_dir: Path, train: Path, encoder: str, options: Sequence[str] = ()) -> list[str]:
@@ -101,57 +115,67 @@ def fit_options(run_dir: Path, train: Path, encoder: str, options: Sequence[str]
     ]
 
 
-def run_own(folder: Path, train: Path, test: Path, encoder: str, options: list[str]) -> float:
-    """Train the default and test it; its accuracy."""
-    output, run_dir = folder / "scores.json", folder / "run"
+def run_own(name: str, folder: Path, source: Path, encoder: str, options: list[str]) -> Result:
+    """Train the default on a folder of tables and test it."""
+    output, run_dir, train, test = (
+        folder / "scores.json", folder / "run", source / "train.csv", source / "test.csv",
+    )  # fmt: skip
+    if name == "labels":
+        for file in (train, test):
+            number_labels(file, folder / file.name)
+        train, test = folder / train.name, folder / test.name
+    if name == "texts":
+        options = [*options, f"--data.unlabelled_file={source / 'unlabelled.csv'}"]
     fit = fit_options(run_dir, train, encoder, options)
     test_command = ["test", f"--ckpt_path={run_dir}", f"--data.test_file={test}", f"--output={output}"]
     # One process, like the peers.
     code = f"from zoo.cli.main import main; main({fit}); main({test_command})"
-    call([sys.executable, "-c", code], folder)
-    return float(json.loads(output.read_text())["accuracy"])
+    _, seconds, memory = call([sys.executable, "-c", code], folder)
+    return Result(float(json.loads(output.read_text())["accuracy"]), seconds, memory)
 
 
-def run(name: str, train: Path, test: Path, given: argparse.Namespace, options: list[str]) -> Result:
-    """Train and test one contender."""
+def run(name: str, source: Path, given: argparse.Namespace, options: list[str]) -> Result:
+    """Train and test one contender on a folder of tables."""
     with tempfile.TemporaryDirectory() as folder:
-        before = cpu_seconds()
-        if name == OWN:
-            accuracy = run_own(Path(folder), train, test, given.encoder, options)
-        else:
-            script = str(Path(__file__).with_name("few_labels_peers.py"))
-            python = given.peer_python if name in FOREIGN else sys.executable
-            output = call([python, script, name, str(train), str(test), given.encoder], Path(folder))
-            accuracy = float(json.loads(output.splitlines()[-1])["accuracy"])
-        return Result(accuracy, cpu_seconds() - before)
+        if name in OWN:
+            return run_own(name, Path(folder), source, given.encoder, options)
+        script = str(Path(__file__).with_name("few_labels_peers.py"))
+        python = given.peer_python if name in FOREIGN else sys.executable
+        tables = [str(source / "train.csv"), str(source / "test.csv")]
+        output, seconds, memory = call([python, script, name, *tables, given.encoder], Path(folder))
+        return Result(float(json.loads(output.splitlines()[-1])["accuracy"]), seconds, memory)
 
 
 def main() -> None:
-    """Race on all tables, and print a line for each, and the means."""
+    """Race on all tables, print a line for each sample, and the means."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", nargs="+", type=Path, help="folders with train.csv and test.csv")
     parser.add_argument("--encoder", default="", help="folder of a sentence encoder; none without it")
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 16, 50], help="rows per class")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test_rows", type=int, default=1000)
-    parser.add_argument("--contenders", nargs="+", default=[OWN, *PEERS], choices=[OWN, *PEERS])
+    parser.add_argument("--contenders", nargs="+", default=[*OWN, *PEERS], choices=[*OWN, *PEERS])
     parser.add_argument("--peer_python", default=sys.executable)
+    parser.add_argument("--output", type=Path, help="a CSV file, to which a line for each result is added")
     given, options = parser.parse_known_args()  # other options are those of `zoo fit`
     means: dict[tuple[int, str], list[Result]] = defaultdict(list)
-    for source in given.data:
-        for rows in given.rows:
-            for seed in range(given.seeds):
-                with tempfile.TemporaryDirectory() as folder:
-                    train, test = Path(folder) / "train.csv", Path(folder) / "test.csv"
-                    sample(source / "train.csv", train, rows, seed)
-                    sample(source / "test.csv", test, given.test_rows, None)
-                    for name in given.contenders:
-                        result = run(name, train.absolute(), test.absolute(), given, options)
-                        means[rows, name].append(result)
-                        print(
-                            f"{source.name:16} {rows:3} rows a class, seed {seed}: {name:10} {_show(result)}",
-                            flush=True,
-                        )
+    for source, rows, seed in product(given.data, given.rows, range(given.seeds)):
+        with tempfile.TemporaryDirectory() as name_of_folder:
+            folder = Path(name_of_folder)
+            sample(source / "train.csv", folder / "train.csv", rows, seed)
+            sample(source / "test.csv", folder / "test.csv", given.test_rows, None)
+            if "texts" in given.contenders:
+                shutil.copy(source / "unlabelled.csv", folder)
+            for name in given.contenders:
+                result = run(name, folder, given, options)
+                means[rows, name].append(result)
+                print(
+                    f"{source.name:16} {rows:3} rows a class, seed {seed}: {name:10} {_show(result)}",
+                    flush=True,
+                )
+                if given.output is not None:
+                    with given.output.open("a", newline="") as file:
+                        csv.writer(file).writerow([source.name, rows, seed, name, *result])
     print("\nmean over tables and seeds")
     for (rows, name), results in sorted(means.items()):
         mean = Result(*(sum(column) / len(results) for column in zip(*results, strict=True)))
@@ -159,7 +183,7 @@ def main() -> None:
 
 
 def _show(result: Result) -> str:
-    return f"accuracy {result.accuracy:.3f}, {result.seconds:.0f} CPU s"
+    return f"accuracy {result.accuracy:.3f}, {result.seconds:.0f} CPU s, {result.memory:.0f} MB"
 
 
 if __name__ == "__main__":

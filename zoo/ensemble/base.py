@@ -242,8 +242,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         if self.metric_layers is None:
             depth = len(layers_of(encoder.transformer))
             plans.append(MetricPlan(steps, layers=depth, kept=1.0))
-            if self.metric_steps is None:
-                plans.append(MetricPlan(2 * steps, layers=depth, kept=1.0))
         return plans
 
     def tune_encoder(
