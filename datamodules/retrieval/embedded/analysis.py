@@ -9,6 +9,7 @@ import itertools
 import unicodedata
 from array import array
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 import regex
@@ -22,16 +23,26 @@ MAX_TOKEN_UNITS = 255
 # Texts are scanned in windows of this many characters, enough for the longest token and its context.
 _WINDOW = 512
 
-# Word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer. The colon and the full-width digits are
-# listed because Lucene follows Unicode 9 here.
-_MARK = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*+"
-_LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_MARK}"
-_HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARK}"
-_DIGIT = rf"[\p{{WB=Numeric}}\uFF10-\uFF19]{_MARK}"
-_KATAKANA = rf"\p{{WB=Katakana}}{_MARK}"
-_JOINER = rf"\p{{WB=ExtendNumLet}}{_MARK}"
-_IN_WORDS = rf"[:\p{{WB=MidLetter}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARK}"
-_IN_NUMBERS = rf"[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARK}"
+# Classes of characters, one letter each, as Lucene has them, whatever the version of Unicode in Python's packages:
+# an index and its queries must agree for years. `tests.elasticsearch.character_classes` writes the file from a server.
+_CLASSES = np.full(0x110000, ord("-"), np.uint8)
+for _line in Path(__file__).with_name("character_classes.txt").read_text(encoding="ascii").splitlines():
+    _class, *_ranges = _line.split()
+    for _range in _ranges:
+        _first, _, _last = _range.partition("-")
+        _CLASSES[int(_first, 16) : int(_last or _first, 16) + 1] = ord(_class)
+
+_ASCII_CLASSES = _CLASSES[:256].tobytes()
+
+# Word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer, over classes in place of characters.
+_MARK = "[xszktTM]*+"
+_LETTER = f"[LHWO]{_MARK}"  # of Hebrew: H, of Hangul: W, emoji as well: O
+_HEBREW = f"H{_MARK}"
+_DIGIT = f"[ND]{_MARK}"
+_KATAKANA = f"K{_MARK}"
+_JOINER = f"J{_MARK}"
+_IN_WORDS = f"[:.']{_MARK}"
+_IN_NUMBERS = f"[,.']{_MARK}"
 
 # Letters and digits run together; a full stop or an apostrophe stays between two letters or two digits.
 # Katakana joins them over an underscore only (WB13a, WB13b).
@@ -43,38 +54,40 @@ _RUN = (
 )
 _WORD = rf"(?:{_JOINER})*+{_RUN}(?:(?:{_JOINER})++{_RUN})*+(?:{_JOINER})*+"
 
-# Emoji are tokens too: single, with a skin tone, joined to sequences, key caps and flags. Digits, skin tones
-# and flag letters are emoji characters in Unicode, but tokens only in such a sequence.
-_TAIL = r"(?:(?![\uFE0E\uFE0F])[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}])*"
-_PICTURE = r"(?:\p{Extended_Pictographic}|(?![0-9#*\p{RI}\p{Emoji_Modifier}©®™\u3030\u303D])\p{Emoji})"
-_ONE_EMOJI = (
-    rf"(?:\u200D*(?:\p{{Emoji_Modifier_Base}}{_TAIL}\p{{Emoji_Modifier}}{_TAIL}|{_PICTURE}{_TAIL})\uFE0F?"
-    rf"|\p{{Emoji_Modifier}}{_TAIL})"
-)
-_EMOJI = (
-    rf"{_ONE_EMOJI}(?:(?:(?<=\u200D)|\u200D){_ONE_EMOJI})*+"
-    rf"|[0-9#*]{_TAIL}\uFE0F?\u20E3{_TAIL}|\p{{RI}}{_MARK}\p{{RI}}{_MARK}"
-)
+# Emoji are tokens too: single, with a skin tone (M), joined to sequences (by z), key caps (k) and flags (two of R).
+_TAIL = "[xszkM]*"
+_ONE_EMOJI = f"(?:z*[EO]{_TAIL}T?|M{_TAIL})"
+# The longest token wins: a letter that is an emoji as well (O) is no word where an emoji (E) is joined to it.
+_JOINED = f"O{_TAIL}T?z*(?:(?<=z)O{_TAIL}T?z*)*(?<=z)E"
+_EMOJI = rf"{_ONE_EMOJI}(?:(?:(?<=z)|z){_ONE_EMOJI})*+|[D#]{_TAIL}T?k{_TAIL}|R{_MARK}R{_MARK}"
 
-# One expression, first alternative first. Words of South-East Asian scripts are not split, which would need a
-# dictionary; each Chinese character and each Hiragana is a token.
+# One expression, first alternative first. Words of South-East Asian scripts (S, their marks s) are not split, which
+# would need a dictionary; each Chinese character (C) and each Hiragana (G) is a token.
 _TOKEN = regex.compile(
-    rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
-    rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
+    rf"(?P<word>(?!{_JOINED}){_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:[Ss]{_MARK})++)|(?P<cjk>[CG]{_MARK})"
     # Joiners without a word are skipped in one step.
-    rf"|(?P<joiners>\p{{WB=ExtendNumLet}}++)"
+    r"|(?P<joiners>J++)"
 )
-_ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++")
+_ONE_SCRIPT = regex.compile(f"(?:{_KATAKANA})++|(?:W{_MARK})++")
+
+
+def classes_of(text: str) -> str:
+    """The class of each character of a text, a letter each."""
+    if text.isascii():
+        return text.encode("ascii").translate(_ASCII_CLASSES).decode("ascii")
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return _CLASSES[characters].tobytes().decode("ascii")
 
 
 def tokens(text: str) -> list[tuple[int, str, bool]]:
     """Split as Lucene's StandardTokenizer: start, token, True if all of it is Chinese, Japanese or Korean."""
     results = []
+    classes = classes_of(text)
     position = 0
     while position < len(text):
         # Windows keep the time linear in the length of a text that is a single word.
         window = min(position + _WINDOW, len(text))
-        match = _TOKEN.search(text, position, window)
+        match = _TOKEN.search(classes, position, window)
         if match is None:
             # A token may begin in this window and match only in the next one.
             position = window if window == len(text) else window - MAX_TOKEN_UNITS
@@ -87,14 +100,14 @@ def tokens(text: str) -> list[tuple[int, str, bool]]:
             position = end
             continue
         if end - start > MAX_TOKEN_UNITS // 2:  # it may have too many UTF-16 units
-            match = _TOKEN.match(text, start, _end_of_units(text, start, end))
+            match = _TOKEN.match(classes, start, _end_of_units(text, start, end))
             if match is None:
                 position = start + 1
                 continue
             end = match.end()
-        token = match.group()
+        token = text[start:end]
         is_cjk = match.lastgroup == "cjk" or (
-            match.lastgroup == "word" and not token.isascii() and _ONE_SCRIPT.fullmatch(token) is not None
+            match.lastgroup == "word" and _ONE_SCRIPT.fullmatch(match.group()) is not None
         )
         results.append((start, token, is_cjk))
         position = end

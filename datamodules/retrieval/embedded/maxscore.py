@@ -13,9 +13,10 @@ import numpy as np
 
 from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW
-from datamodules.retrieval.embedded.inverted_index import Floats, Ints, InvertedIndex, Longs, Words
+from datamodules.retrieval.embedded.inverted_index import Doubles, Floats, Ints, InvertedIndex, Longs, Words
 
-# Texts are scored in windows, small at first (to find good hits early), then as many as fit the cache.
+# Texts are scored in windows, small at first (to find good hits early), then as many as fit the cache. Their sums are
+# float64, as in Lucene, so that scores have the same bits.
 _FIRST_WINDOW = 2048
 _LARGEST_WINDOW = 1 << 16
 # Factor of a bound that allows for rounding in a sum of up to 512 float32 numbers.
@@ -96,7 +97,7 @@ def search(index: InvertedIndex, queries: Queries, first: int, keys: Longs, zero
 
     With `zero_hits`, a text with a term of the query is a hit even if its score is 0.
     """
-    window = np.zeros(_LARGEST_WINDOW, np.float32)
+    window = np.zeros(_LARGEST_WINDOW)
     touched = np.empty(_LARGEST_WINDOW, np.int32)
     for i in range(len(keys)):
         query, heap = first + i, keys[i]
@@ -122,7 +123,7 @@ def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats) -> _Terms:
 
 @njit()
 def _search(
-    index: InvertedIndex, terms: _Terms, excluded: Longs, heap: Longs, window: Floats, touched: Ints
+    index: InvertedIndex, terms: _Terms, excluded: Longs, heap: Longs, window: Doubles, touched: Ints
 ) -> int:
     """Fill the heap with the best texts of positive score and return their number; `window` is 0 before and after."""
     texts = len(index.text_starts) - 1
@@ -140,7 +141,7 @@ def _search(
         few = _locate(index, terms, essential, low, high) * 16 < high - low
         count = _add(index, terms, essential, low, window, touched, few)
         if not few:
-            count = _above(window, high - low, threshold - terms.rest[essential], touched)
+            count = _above(window, high - low, np.float64(threshold - terms.rest[essential]), touched)
         size = _choose(index, terms, essential, low, high, touched[:count], excluded, heap, size, window)
         if not few:
             window[: high - low] = 0
@@ -171,7 +172,7 @@ def _locate(index: InvertedIndex, terms: _Terms, essential: int, low: int, high:
 
 @njit()
 def _add(
-    index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats, touched: Ints, few: bool
+    index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Doubles, touched: Ints, few: bool
 ) -> int:
     """Add the essential terms' scores to the window; if they are few, list their texts and return the number."""
     rows, scores = index.posting_rows, index.posting_scores
@@ -183,7 +184,7 @@ def _add(
             if few and window[here] == 0:
                 touched[size] = here
                 size += 1
-            window[here] += scores[position] * count
+            window[here] += np.float64(scores[position] * count)
     return size
 
 
@@ -198,7 +199,7 @@ def _choose(
     excluded: Longs,
     heap: Longs,
     size: int,
-    window: Floats,
+    window: Doubles,
 ) -> int:
     """Complete the scores of the candidates that can still become hits, and put the hits into the heap."""
     starts, rows, scores = index.posting_starts, index.posting_rows, index.posting_scores
@@ -224,7 +225,7 @@ def _choose(
                 if position == ends[i] or rows[position] != row:
                     position = -1
             if position >= 0:
-                score += scores[position] * counts[i]
+                score += np.float64(scores[position] * counts[i])
             i += 1
         key = np.int64(np.float32(score).view(np.int32)) << 32 | (LAST_ROW - row)  # see `Hits.of_keys`
         if i < n or (size == len(heap) and key < heap[0]):
@@ -260,10 +261,10 @@ def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
 
 
 @njit()
-def _above(window: Floats, size: int, least: np.float32, touched: Ints) -> int:
+def _above(window: Doubles, size: int, least: np.float64, touched: Ints) -> int:
     """List the positions of the window that are positive and >= least, and return their number."""
     count = 0
-    least = max(least, np.float32(1e-30))
+    least = max(least, np.float64(1e-30))
     # The first loop over 64 positions is compiled to vector instructions; beyond `size` the window is 0.
     for low in range(0, size, 64):
         block = window[low : low + 64]
