@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # e.g. make test PYTEST_ARGS="-k retrieval"
 PYTEST_ARGS ?=
 
-.PHONY: install demo test lowest elasticsearch9 lint docs clean
+.PHONY: install demo test scale lowest elasticsearch9 lint docs clean
 
 install: $(VENV)/.installed
 
@@ -21,6 +21,13 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m "" $(PYTEST_ARGS)
+
+# The page on large tables, on real Ray, Spark (which needs Java) and Dask, in an environment of their own.
+scale: install
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --clear --quiet --python $(BIN)/python .venv-scale
+	$(BIN)/uv pip install --quiet --python .venv-scale --editable ".[dev,ray]" "pyspark>=4.0" "dask[dataframe]>=2025.1"
+	ZOO_REQUIRE_SCALE=1 .venv-scale/bin/python -m pytest -m "" tests/zoo/examples/test_sharding.py $(PYTEST_ARGS)
 
 # The lowest versions that setup.cfg allows, in an environment of their own.
 lowest: install
@@ -46,4 +53,4 @@ docs: install
 	$(BIN)/python -m tests.api_docs build/docs
 
 clean:
-	rm -rf $(VENV) .venv-lowest .client9 build dist *.egg-info
+	rm -rf $(VENV) .venv-scale .venv-lowest .client9 build dist *.egg-info

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datamodules.core.errors import reason
 from datamodules.core.outputs import spreadsheet_cells
@@ -29,8 +28,6 @@ Cell: TypeAlias = "str | int | float | None"
 
 #: An axis with more names than this has none.
 _MOST_NAMES = 120
-#: Of the groups of dots, in their order.
-_GROUP_COLORS = ("0.45", "tab:blue", "tab:red", "tab:green", "tab:purple", "tab:brown")
 #: Longer names are cut.
 _LONGEST_NAME = 40
 #: Fonts on Linux, macOS and Windows with letters that matplotlib's own lacks: Chinese, Japanese, Korean.
@@ -49,9 +46,8 @@ class Chart(NamedTuple):
     #: names of the columns; the first one holds the names of the rows.
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    #: `lines`: a curve for each column over the first one; `map`: a colored field for each number; `dots`: a value with
-    #: its error and its group, whose color it has, for each row, and a line through the last row's value.
-    kind: Literal["lines", "map", "dots"]
+    #: `lines`: a curve for each column over the first one; `map`: a colored field for each number.
+    kind: Literal["lines", "map"]
     #: what the numbers are: the title of the vertical axis or of the color bar.
     value: str
     #: title of a map's columns.
@@ -114,40 +110,9 @@ def _draw(chart: Chart, epoch: int | None) -> Figure:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     title = chart.title if epoch is None else f"{chart.title}\nepoch {epoch}"
     figure.suptitle(title, fontsize="medium")
-    draw = {"map": _draw_map, "lines": _draw_lines, "dots": _draw_dots}[chart.kind]
+    draw = _draw_map if chart.kind == "map" else _draw_lines
     draw(chart, figure, figure.subplots())
     return figure
-
-
-def _draw_dots(chart: Chart, figure: Figure, axes: Axes) -> None:
-    names, groups = ([str(row[column]) for row in chart.rows] for column in (0, 3))
-    values, errors = np.array([row[1:3] for row in chart.rows], float).T
-    start = _start(values, errors)
-    width = max(values + errors) - start
-    axes.axvline(values[-1], color="0.8", zorder=0)
-    for color, group in zip(_GROUP_COLORS, dict.fromkeys(groups), strict=False):
-        rows = np.array([row for row, own in enumerate(groups) if own == group and values[row] >= start])
-        axes.errorbar(values[rows], rows, xerr=errors[rows], fmt="o", color=color, capsize=3, label=group)
-    for row in np.flatnonzero(values < start):
-        axes.plot(start + 0.02 * width, row, marker="<", color=_GROUP_COLORS[0])
-    axes.set_xlim(start, start + 1.02 * width)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    numbers = axes.secondary_yaxis("right")
-    numbers.set_yticks(range(len(names)), [f"{value:.1f}" for value in values])
-    for side in (axes, numbers):
-        side.tick_params(axis="y", length=0)
-    axes.set_xlabel(chart.value)
-    figure.set_size_inches(7, 1.6 + 0.28 * len(names))
-    figure.legend(loc="outside lower center", ncols=3)
-
-
-def _start(values: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
-    """Left end of an axis of values that shows their differences: a value far below all others is left out."""
-    lows = np.sort(values - errors)
-    is_far = len(lows) > 2 and lows[1] - lows[0] > max(values) - lows[1]
-    low = lows[1] if is_far else lows[0]
-    return float(low - 0.05 * (max(values + errors) - low) - 1e-9)
 
 
 def _draw_lines(chart: Chart, figure: Figure, axes: Axes) -> None:

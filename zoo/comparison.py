@@ -7,21 +7,17 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jsonargparse import ArgumentParser
 
-from callbacks.chart import write_picture, write_table
+from callbacks.chart import write_table
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import write_text
 from zoo.markdown import markdown_table
 from zoo.run_folder import Run, read_run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Settings that define the task and its validation rows: figures of others can't be compared.
 _DATA = re.compile(r"data(\.(goal|classes|validation_\w+|train_\w+))?")
@@ -36,7 +32,7 @@ _METRIC = re.compile(r"val/[^/]+")
 
 
 class Comparison(NamedTuple):
-    """Runs of one task on the same validation rows. `compared` makes it; table and picture read it."""
+    """Runs of one task on the same validation rows. `compared` makes it."""
 
     title: str
     #: the first one orders the runs.
@@ -63,7 +59,7 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
         runs: run folders, or folders that contain such; those that can't be read are skipped.
         metrics: names of metrics, "val/accuracy,val/loss", the first of which orders the runs; null: the monitored
             metrics, and others of the validation in which runs differ.
-        output: a folder for `compare.md`, `compare.csv` (a row for each run) and `compare.png`; null: no files.
+        output: a folder for `compare.md` and `compare.csv` (a row for each run); null: no files.
     """
     if not runs:
         raise InputError("zoo compare: name run folders, such as runs/KNNBiLSTM/*")
@@ -86,7 +82,6 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "compare.md", text)
         _write_csv(folder / "compare.csv", comparisons)
-        write_picture(folder / "compare.png", partial(draw, comparisons))
 
 
 def _read_all(paths: Iterable[Path]) -> list[Run]:
@@ -194,27 +189,3 @@ def _write_csv(file: Path, comparisons: Sequence[Comparison]) -> None:
     ]
     columns = list(dict.fromkeys(column for row in rows for column in row))
     write_table(file, columns, [[row.get(column) for column in columns] for row in rows])
-
-
-def draw(comparisons: Sequence[Comparison]) -> Figure:
-    """Draw a panel for each task: a line for each group, with a dot for each run and a cross at their mean."""
-    from matplotlib.figure import Figure
-
-    drawn = [comparison for comparison in comparisons if comparison.metrics]
-    heights = [1.2 + 0.25 * len(comparison.groups) for comparison in drawn]
-    figure = Figure(layout="constrained")
-    panels = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (title, (metric, *_), _, groups) in zip(panels, drawn, strict=True):
-        for row, group in enumerate(groups):
-            values = [run.best()[1].get(metric, math.nan) for run in group]
-            axes.plot(values, [row] * len(values), "o", markersize=4, color="tab:blue")
-            if len(group) > 1:
-                axes.plot(np.mean(values), row, "x", markersize=9, color="tab:red")
-        labels = [group[0].name + f" (of {len(group)})" * (len(group) > 1) for group in groups]
-        axes.set_yticks(range(len(groups)), labels)
-        axes.set(title=title, xlabel=metric, ylim=(len(groups) - 0.5, -0.5))
-    # Beyond the width of a panel or picture, names would be cut, and marks next to its edges.
-    texts = [text for axes in panels for text in (axes.title, *axes.get_yticklabels())]
-    longest = max(text.get_window_extent().width for text in texts) / figure.dpi
-    figure.set_size_inches(6 + 2 * longest, sum(heights))
-    return figure

@@ -118,24 +118,16 @@ def _read_metrics(file: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 def draw_training(run: Run, metrics: Sequence[str]) -> Figure:
-    """Draw the losses and metrics of the validation rows over the epochs of a run.
-
-    An epoch without a training loss, in which a `MemoryEnsemble` fits its members, is a single point.
-    """
+    """Draw the losses and metrics of the validation rows over the epochs of a run."""
     from matplotlib.figure import Figure
 
     losses = run.curve("train/loss_epoch")
-    last = losses[-1][0] if losses else math.inf
     panels = [metric for metric in ("val/loss", *metrics) if run.curve(metric)] or ["val/loss"]
     figure = Figure(figsize=(1 + 4.5 * len(panels), 3.5), layout="constrained")
     for axes, metric in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if metric == "val/loss":
             axes.plot(*_points(losses), marker=".", color="0.45", label="training")
-        curve = run.curve(metric)
-        trained = [point for point in curve if point[0] <= last]
-        axes.plot(*_points(trained), marker=".", color="tab:blue", label="validation")
-        if fitted := curve[len(trained) :]:
-            axes.plot(*_points(fitted), "*", color="tab:red", label="validation, all members")
+        axes.plot(*_points(run.curve(metric)), marker=".", color="tab:blue", label="validation")
         if run.monitor is not None:
             axes.axvline(run.best()[0], color="0.8", zorder=0, label="best epoch")
         axes.set(xlabel="epoch", ylabel=metric.partition("/")[2])

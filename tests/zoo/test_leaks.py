@@ -253,7 +253,7 @@ def test_tuning_skips_duplicates(zoo_command: Zoo, tmp_path: Path) -> None:
     rows = drawn_rows(120)
     train = write_table(tmp_path / "train.csv", rows[:80])
     small = [option for option in SMALL if not option.startswith("--model")]
-    fit(zoo_command, "--model=MemoryEnsemble", "--model.folds=2", *small, "--data.train_file", train)
+    fit(zoo_command, "--model=MemoryEnsemble", *small, "--data.train_file", train)
     dev = write_table(tmp_path / "dev.csv", rows[60:100])
     result = done(zoo_command("memory", "tune", "run", dev))
     # Rows of the training table that were split off for validation are new to the model.

@@ -84,11 +84,9 @@ CASES: cases.Cases = {
     "MemoryEnsemble": {
         "members": cases.Case(["lexical"]),
         "transformer": cases.Case(BERT, data=TOKENS),
-        "pooling": cases.Case("max", TRANSFORMER, TOKENS),
         "metric_steps": cases.Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
         "metric_layers": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
         "lora_rank": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
-        "folds": cases.Case(3),
     },
     "KNNBiLSTM": {
         "pooling": cases.Case("max", TRANSFORMER, TOKENS),
@@ -123,7 +121,7 @@ CASES: cases.Cases = {
 
 #: The options with which others have an effect, where the first variant of the adapters lacks these.
 BASES: dict[str, dict[str, Any]] = {
-    "MemoryEnsemble": {"members": ["lexical", "encoder", "lexical_vote"], "folds": 2},
+    "MemoryEnsemble": {"members": ["lexical", "encoder", "lexical_vote"]},
     "ExpaNet": {"word_size": 10},
     "KNNBiLSTM": {**SIZES, "features": "M7"},
     "TransformerMatcher": {"transformer": BERT},

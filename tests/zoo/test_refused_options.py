@@ -65,13 +65,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("MatchPyramid", {"similarity": "euclid"}, "choose one of cosine, dot, indicator"),
     ("MatchPyramid", {"filters": ()}, "must be at least 1"),
     ("MatchPyramid", {"grid": (0, 3)}, "must be at least 1"),
-    ("MemoryEnsemble", {"folds": 1}, "model.folds=1"),
-    ("MemoryEnsemble", {"max_letters": 1}, "model.max_letters=1"),
     ("MemoryEnsemble", {"members": []}, "choose some of lexical"),
     ("MemoryEnsemble", {"members": ["lexical", "lexical"]}, "choose some of lexical"),
     ("MemoryEnsemble", {"metric_layers": 0}, "model.metric_layers=0"),
     ("MemoryEnsemble", {"metric_steps": -1}, "model.metric_steps=-1"),
-    ("MemoryEnsemble", {"pooling": "mean"}, "model.pooling=mean"),
     (
         "MemoryEnsemble",
         {"lora_rank": 2, "transformer": "a", "metric_steps": 0},

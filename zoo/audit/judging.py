@@ -101,8 +101,8 @@ def read_texts(memory: FolderMemory, labels: list[str]) -> _Rows:
     numbers = torch.from_numpy(row_of[neighbors.rows].astype(np.int64))
     classes = torch.from_numpy(target)[numbers]
     votes = Votes(torch.from_numpy(neighbors.scores), numbers >= 0, classes, len(labels), numbers)
-    sizes = Sizes(len(labels), NEIGHBORS, 0, 0, max_ngram=2, max_letters=5, c=_COST, ridge=_RIDGE)
-    ngrams = NGrams(sizes.max_ngram, sizes.max_letters).fit(texts)
+    sizes = Sizes(len(labels), NEIGHBORS, 0, 0, c=_COST, ridge=_RIDGE)
+    ngrams = NGrams().fit(texts)
     return _Rows(target, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
 
 

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from callbacks.chart import Chart
+from callbacks.chart import write_table
 from datamodules.core.errors import InputError, reason
 from datamodules.core.lightning import Metric
 from datamodules.core.storage import load_json, write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.duplicates import DuplicateMarks
-from zoo.ensemble.members import REFERENCES, titles
+from zoo.ensemble.members import titles
 from zoo.markdown import markdown_table
 from zoo.tasks.metrics import sign_test
 
@@ -232,18 +232,6 @@ class Answer:
             f" ({-100 * best.difference:+.1f} ± {100 * best.difference_error:.1f} points, p = {best.p_value:.2g})."
         )
 
-    def chart(self) -> Chart:
-        """The accuracies with their standard errors: references, members and combinations."""
-        names, rows = titles(), list[list[str | float]]()
-        for line in self.lines:
-            is_combined = line.name in _COMBINATIONS
-            group = "combination" if is_combined else "reference" if line.name in REFERENCES else "member"
-            figures = round(100 * line.accuracy, 4), round(100 * line.standard_error, 4)
-            rows.append([names.get(line.name, line.name), *figures, group])
-        title = f"Accuracy on {self.lines[0].texts:,} {self.split} rows, with standard errors"
-        columns = [f"{self.split} rows", "accuracy, %", "standard error", "group"]
-        return Chart("answer", title, columns, rows, "dots", "accuracy, %")
-
     def cells(self) -> list[list[str]]:
         """The table as text, a list per row, its header first."""
         head = [f"{self.split} rows", "accuracy, %", "standard error", "all is ahead by", "p", "weight"]
@@ -276,8 +264,9 @@ class Answer:
         return {**answer, "left_out": asdict(self.left_out), "weights": weights, "rows": rows}
 
     def write(self, folder: Path, name: str = "answer") -> None:
-        """Write NAME.json, NAME.md, NAME.csv and NAME.png."""
+        """Write NAME.json, NAME.md and NAME.csv."""
         write_json(folder / f"{name}.json", self.as_json())
         write_text(folder / f"{name}.md", self.as_markdown())
         if self.lines[0].texts:
-            self.chart()._replace(name=name).write(folder)
+            columns, *rows = self.cells()
+            write_table(folder / f"{name}.csv", columns, rows)

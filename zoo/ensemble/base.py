@@ -17,7 +17,6 @@ from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.evidence import EnsemblePredictor
@@ -27,7 +26,6 @@ from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
 from zoo.layers.encoders import TransformerEncoder, WordEncoder, layers_of
-from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, rivals_of, steps_for
 from zoo.tasks.classification.task import ClassificationTask
@@ -62,13 +60,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
     def __init__(
         self,
         members: Sequence[str] = tuple(MEMBERS),
-        pooling: Pooling | None = None,
         metric_steps: int | None = None,
         metric_layers: int | None = None,
-        max_ngram: int = 2,
-        max_letters: int = 5,
-        c: float = 1.0,
-        folds: int = 5,
         **shared: Any,
     ) -> None:
         """Choose the members; each is fitted without gradients.
@@ -79,33 +72,15 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
                 from the names of the classes and from texts without labels as well), `bag` (kernel machine on the mean
                 of pre-trained word vectors), `lexical_vote` (of the retriever's memories), `dense_vote` (of the
                 memories with the nearest vectors).
-            pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             metric_steps: steps in which the `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
             metric_layers: number of its upper layers that are tuned; None = half of them, or all, chosen by held-out
                 rows. With `lora_rank`, their adapters are tuned.
-            max_ngram: words of the longest n-gram of words.
-            max_letters: letters of the longest n-gram of letters; 0 = whole words only.
-            c: the support vector machine's weight of training errors against small weights.
-            folds: number of parts into which the training rows are divided; each is classified by members that were
-                fitted to the others, and weights are fitted to the results.
             **shared: options of `ReadsTransformer` and `Task`.
         """
         super().__init__(**shared)
-        check_choice("pooling", pooling or "mean", POOLINGS)
-        if pooling is not None and self.transformer is None:
-            raise InputError(
-                f"model.pooling={pooling} reduces the states of model.transformer, which names none; omit it"
-            )
-        check_sizes(max_ngram=max_ngram)
         if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
             raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")
-        if max_letters < 0 or max_letters == 1 or not c > 0:
-            raise InputError(
-                f"model.max_letters={max_letters}, model.c={c}: use 0 or at least 2, and more than 0"
-            )
-        if folds < 2:
-            raise InputError(f"model.folds={folds}: use at least 2")
         if (metric_steps or 0) < 0 or (metric_layers is not None and metric_layers < 1):
             raise InputError(
                 f"model.metric_steps={metric_steps}, model.metric_layers={metric_layers}: use at least 0, and 1"
@@ -114,10 +89,9 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             raise InputError("model.metric_steps tunes a transformer: name one with --model.transformer")
         if self.lora_rank is not None and metric_steps == 0:
             raise InputError("model.lora_rank trains the transformer's metric: omit --model.metric_steps 0")
-        self.member_names, self.pooling = list(members), pooling
+        self.member_names = list(members)
         self.metric_steps, self.metric_layers = metric_steps, metric_layers
         self.reads_guides = self.transformer is not None and "self_trained" in members
-        self.max_ngram, self.max_letters, self.c, self.folds = max_ngram, max_letters, c, folds
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: the table of the last fit.
         self.answer: Answer | None = None
@@ -160,17 +134,12 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             )
         encoder = None
         if self.transformer is not None and any("vectors" in MEMBERS[name].reads for name in members):
-            encoder = TransformerEncoder(
-                self.transformer, self.pooling, given.transformer_config, self.lora_rank
-            )
+            encoder = TransformerEncoder(self.transformer, None, given.transformer_config, self.lora_rank)
         sizes = Sizes(
             num_classes=len(spec.labels),
             num_memories=spec.num_memories,
             vector_size=0 if encoder is None else encoder.size,
             bag_size=0 if words is None else words.table.shape[1],
-            max_ngram=self.max_ngram,
-            max_letters=self.max_letters,
-            c=self.c,
         )
         return EnsembleNetwork(members, sizes, encoder, words)
 

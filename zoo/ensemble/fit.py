@@ -135,7 +135,7 @@ class EnsembleFit:
         network = self.network
         readings = readings.without_duplicates(self.data.own_ids("train", self.training.rows))
         readings = without_near_duplicates(readings, self.groups, self.near, self.training)
-        folds, read_without = folds_of(self.target, self.model.folds, self.groups), None
+        folds, read_without = folds_of(self.target, FOLDS, self.groups), None
         if self.metric is not None:
             folds, read_without = self.metric.fold_of_row, self.metric.read_without
         names = network.names if len(self.validation.rows) else list(network.members)

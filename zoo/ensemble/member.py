@@ -112,12 +112,8 @@ class Sizes(NamedTuple):
     vector_size: int
     #: d; 0 without bags.
     bag_size: int
-    #: words of the longest n-gram of words.
-    max_ngram: int
-    #: letters of the longest n-gram of letters; 0 = none.
-    max_letters: int
     #: of the support vector machines: weight of training errors against small weights.
-    c: float
+    c: float = 1.0
     #: of the kernel machines: the cost of large weights.
     ridge: float = RIDGE
 

@@ -34,6 +34,8 @@ _ROWS = 3000
 _ROUNDS = 3
 #: Times that the probabilities of classes are scaled to their shares.
 _SCALINGS = 20
+#: Labelled rows of a class that say as much about the shares of texts without labels as a first guess of these.
+_SHARE_ROWS = 3
 
 
 class Lexical(Member):
@@ -92,16 +94,18 @@ class Encoder(Member):
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        assert readings.vectors is not None
-        self.machine.fit(readings.vectors.numpy(), target)
+        self.machine.fit(self._vectors(readings).numpy(), target)
 
     @override
     def forward(self, readings: Readings) -> Scores:
+        return Scores(self.machine(self._vectors(readings)))
+
+    def _vectors(self, readings: Readings) -> Tensor:
         assert readings.vectors is not None
-        return Scores(self.machine(readings.vectors))
+        return readings.vectors
 
 
-class Bag(Member):
+class Bag(Encoder):
     """A kernel machine on the weighted mean of the words' pre-trained vectors."""
 
     name = "bag"
@@ -109,18 +113,12 @@ class Bag(Member):
     reads: ClassVar[frozenset[Input]] = frozenset({"bags"})
 
     def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes)
-        self.machine = KernelMachine(sizes.bag_size, sizes.num_classes, sizes.ridge)
+        super().__init__(sizes._replace(vector_size=sizes.bag_size))
 
     @override
-    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+    def _vectors(self, readings: Readings) -> Tensor:
         assert readings.bags is not None
-        self.machine.fit(readings.bags.numpy(), target)
-
-    @override
-    def forward(self, readings: Readings) -> Scores:
-        assert readings.bags is not None
-        return Scores(self.machine(readings.bags))
+        return readings.bags
 
 
 class LexicalVote(Member):
@@ -237,9 +235,10 @@ class SelfTrained(Regression):
 
     Texts without labels are classified, then learned from with the most probable class, three times (self-training:
     Scudder, "Probability of error of some adaptive pattern-recognition machines", 1965; Lee, "Pseudo-Label", ICML
-    workshop 2013). Their probabilities are scaled until the classes have the shares that labelled rows have
-    (distribution alignment: Berthelot et al., "ReMixMatch", ICLR 2020, Section 3.1). All of them weigh as much as the
-    labelled rows together. Its scores are 0 where there is neither a word nor such a text.
+    workshop 2013). Their probabilities are scaled to shares of the classes between those of the labelled rows and those
+    that they have (distribution alignment: Berthelot et al., "ReMixMatch", ICLR 2020, Section 3.1): labels are often as
+    many for each class, but guesses by two rows of a class say less. All of them weigh as much as the labelled rows
+    together. Its scores are 0 where there is neither a word nor such a text.
     """
 
     name = "self_trained"
@@ -270,7 +269,7 @@ class SelfTrained(Regression):
             vectors = np.concatenate([vectors, others])
             weight = np.append(np.ones(len(classes)), np.full(len(others), len(classes) / len(others)))
             for _ in range(_ROUNDS):
-                guessed = _guess(model, others, counts[model.classes_] / counts[model.classes_].sum())
+                guessed = _guess(model, others, counts[model.classes_])
                 model.fit(vectors, np.append(classes, guessed), weight)
         self.use_planes(model)
 
@@ -327,10 +326,12 @@ def titles() -> dict[str, str]:
 
 
 def _guess(
-    model: LogisticRegression, vectors: NDArray[np.float32], shares: NDArray[np.float64]
+    model: LogisticRegression, vectors: NDArray[np.float32], counts: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Classes [m] of texts by a regression whose classes have these shares [C] in the mean."""
+    """Classes [m] of texts by a regression, with shares between those of the labels, counts [C], and its own."""
     probabilities = model.predict_proba(vectors)
+    trust = min(1.0, _SHARE_ROWS * len(counts) / counts.sum())
+    shares = trust * counts / counts.sum() + (1 - trust) * probabilities.mean(axis=0)
     for _ in range(_SCALINGS):
         probabilities *= shares / np.maximum(probabilities.mean(axis=0), 1e-9)
         probabilities /= probabilities.sum(axis=1, keepdims=True)

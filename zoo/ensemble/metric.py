@@ -32,8 +32,8 @@ Weights: TypeAlias = dict[str, Tensor]
 FOLDS = 3
 #: Of a loss for which the encoder stays as it was.
 _STANDARD_ERRORS = 2.0
-#: Log-likelihood per row, in nats, that a plan has to gain over the plan before.
-_GAIN = 0.02
+#: Part of the loss of held-out rows, and log-likelihood per row, in nats, that a plan has to gain over the plan before.
+_GAIN, _LEAST_GAIN = 0.02, 1e-3
 
 
 class _TunedFold(NamedTuple):
@@ -132,10 +132,11 @@ class EncoderMetric:
             over = best or "the published encoder"
             log.info("%s: a held-out row gains %.2f ± %.2f nats over %s", plan, mean, error, over)
             hope = mean + (_STANDARD_ERRORS * error if best is None else 0.0)
-            if hope < _GAIN and not (self.is_forced and best is None):
+            least = max(-_GAIN * likelihoods.mean(), _LEAST_GAIN)
+            if hope < least and not (self.is_forced and best is None):
                 break
             best, likelihoods, self.folds = plan, after, [fold]
-            if mean < _GAIN:
+            if mean < least:
                 break
         return best, likelihoods - as_it_was
 

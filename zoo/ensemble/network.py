@@ -77,7 +77,7 @@ class EnsembleNetwork(nn.Module):
         self.sizes, self.num_classes = sizes, sizes.num_classes
         self.encoder, self.words = encoder, words
         self.bag = None if words is None else VectorBag(len(words.table))
-        self.ngrams = NGrams(sizes.max_ngram, sizes.max_letters)
+        self.ngrams = NGrams()
         references = [name for name in REFERENCES if name != "regression" or "encoder" in members]
         #: names of the members, without the references that the table compares them with.
         self.names = list(members)

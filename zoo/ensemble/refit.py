@@ -20,7 +20,7 @@ from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
-from zoo.ensemble.cross_fitting import cross_fit, pools_by_fold
+from zoo.ensemble.cross_fitting import FOLDS, cross_fit, pools_by_fold
 from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_near_duplicates
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
@@ -193,7 +193,7 @@ def refit_members(
     usable = np.flatnonzero(~np.isin(groups, groups[marks.in_training]))
     if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:
         return [], fitted
-    folds = folds_of(target, model.folds, groups)
+    folds = folds_of(target, FOLDS, groups)
     readings = without_near_duplicates(readings.without_duplicates(), groups, near, split)
     crossed = cross_fit(readings, network.names, network.sizes, target, groups, folds)
     return [crossed.select(usable)], fitted

@@ -90,10 +90,10 @@ class NGrams(nn.Module):
     Each of the two kinds has 1 + log tf, and the length 1. Vocabulary and frequencies are counted without labels.
     """
 
-    def __init__(self, max_ngram: int, max_letters: int) -> None:
-        """Choose the n-grams: up to `max_ngram` words, and 2 to `max_letters` letters (0 = none)."""
+    def __init__(self, max_letters: int = 5) -> None:
+        """Choose the n-grams: words, pairs of words, and 2 to `max_letters` letters (0 = none)."""
         super().__init__()
-        self.vectorizers = {"words": TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))}
+        self.vectorizers = {"words": TextVectorizer(sublinear_tf=True, ngram_range=(1, 2))}
         if max_letters:
             self.vectorizers["letters"] = TextVectorizer(
                 sublinear_tf=True, analyzer="char_wb", ngram_range=(_MIN_LETTERS, max_letters)

@@ -87,7 +87,7 @@ class OpenedMemory(NamedTuple):
     def _check_new_labels(self) -> None:
         if self.model is None:
             raise InputError(
-                f"--new_labels: {self.memory.location()} is a memory folder, which takes any label without it"
+                f"--new_labels: {self.memory.location()}: a memory folder takes any label without"
             )
         if not self.model.meta.takes_new_labels:
             raise InputError(
@@ -99,7 +99,7 @@ class OpenedMemory(NamedTuple):
         """Return the model, or raise an `InputError` if it has no weights that can be fitted without training."""
         if self.model is None:
             raise InputError(
-                f"{option}: {self.memory.location()} is a memory folder, and has no weights; name the model"
+                f"{option}: {self.memory.location()} has no weights; name the model of the memory"
             )
         if not self.model.meta.fits_weights:
             raise InputError(

@@ -398,8 +398,7 @@ def _die_with_parent() -> None:
 
 
 def _metrics(scores: PlainDict, stage: str) -> dict[str, float]:
-    """Return the metrics in an output of `zoo test`, with those of a model's own table."""
-    rows = {row["name"]: row["accuracy"] for row in scores.get("answer", {"rows": []})["rows"]}
-    # Values that are not finite are null.
-    numbers = {name: value for name, value in {**scores, **rows}.items() if isinstance(value, int | float)}
-    return {f"{stage}/{name}": float(value) for name, value in numbers.items()}
+    """Return the metrics in an output of `zoo test`; values that are not finite are null."""
+    return {
+        f"{stage}/{name}": float(value) for name, value in scores.items() if isinstance(value, int | float)
+    }

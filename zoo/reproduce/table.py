@@ -19,7 +19,6 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import load_mapping
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
-from zoo.ensemble.members import titles
 from zoo.registry import model_class
 
 #: Prefix of a metric's name -> split.
@@ -104,9 +103,7 @@ _ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
 
 
 def title(name: str) -> str:
-    """Return the title of a metric: `accuracy`, but `MAP` and `NDCG@3`; that of a row in a model's own table."""
-    if name in titles() or " " in name:
-        return titles().get(name, name)
+    """Return the title of a metric: `accuracy`, but `MAP` and `NDCG@3`."""
     return name if name == "accuracy" else name.upper()
 
 

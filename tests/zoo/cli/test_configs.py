@@ -60,9 +60,9 @@ def test_an_unknown_name(zoo_command: Zoo, name: str, advice: str) -> None:
 
 
 def test_a_table_alone_trains_the_default(zoo_command: Zoo) -> None:
-    configuration = printed(zoo_command, "--data.train_file=mine.csv", "--model.max_letters=7")
+    configuration = printed(zoo_command, "--data.train_file=mine.csv", "--model.metric_layers=7")
     assert str(configuration["model"]["class_path"]).endswith("MemoryEnsemble")
-    assert configuration["model"]["init_args"]["max_letters"] == 7
+    assert configuration["model"]["init_args"]["metric_layers"] == 7
     assert configuration["data"]["init_args"]["num_memories"] == 20
     assert configuration["data"]["init_args"]["validation_split"] == 0
     # With fragments that name no model, too.

@@ -13,7 +13,6 @@ from tests.zoo.conftest import LABELS, TOPIC_WORDS, Result
 
 SMALL = [
     "--model=MemoryEnsemble",
-    "--model.folds=2",
     "--data=ClassificationDataModule",
     "--data.characters=false",
     "--data.num_memories=4",

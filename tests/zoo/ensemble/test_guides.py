@@ -28,7 +28,7 @@ def fitted(
     random = np.random.default_rng(1)
     classes = np.repeat(np.arange(len(centers)), 200)
     texts = centers[classes] + random.normal(scale=0.9, size=(len(classes), centers.shape[1]))
-    member = SelfTrained(Sizes(len(centers), 0, centers.shape[1], 0, 1, 0, 1.0))
+    member = SelfTrained(Sizes(len(centers), 0, centers.shape[1], 0))
     vectors = torch.from_numpy(rows).float()
     member.fit(Readings([""] * len(rows), vectors=vectors, guides=guides), np.array(target))
     scores = member(Readings([""] * len(texts), vectors=torch.from_numpy(texts).float())).scores

@@ -17,7 +17,7 @@ import yaml
 
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import Zoo, done, sentences, write_table
-from tests.zoo.reproduce.conftest import MAJORITY, ROWS, STAND_IN, Calls, write_yaml
+from tests.zoo.reproduce.conftest import MAJORITY, ROWS, Calls, write_yaml
 from zoo.reproduce import run as runs_of_a_table
 from zoo.reproduce.command import reproduce
 from zoo.reproduce.run import RowFailed, as_arguments
@@ -86,20 +86,6 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
     assert f"--data.test_file={test_csv}" in calls[7]
     # The test is not an argument of training.
     assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
-
-
-def test_the_rows_of_a_models_own_table_are_metrics(
-    data_dir: Path, test_csv: Path, stand_in: Calls, tmp_path: Path
-) -> None:
-    lines = [{"name": name, "accuracy": value} for name, value in (("svm", 0.5), ("all", 0.75))]
-    output = json.dumps({"accuracy": 0.75, "answer": {"rows": lines}})
-    (tmp_path / "stand_in.py").write_text(
-        STAND_IN.replace('json.dumps({"accuracy": 0.75, "macro_f1": 0.5})', repr(output))
-    )
-    name = write_yaml({"M1": ROWS["M1"]}, metrics=["accuracy", "svm"])
-    figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
-    assert figures["M1"]["test/svm"]["mean"] == 0.5
-    assert "| test accuracy | test linear SVM of words |" in table_text()
 
 
 # --- kills and failures ---

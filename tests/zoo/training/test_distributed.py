@@ -71,7 +71,7 @@ def test_an_ensemble_in_two_processes(train_csv: Path, test_csv: Path) -> None:
     """All stages of a fit, then the table of a test in batches of unequal size."""
     small = [option for option in SMALL if not option.startswith("--model")]
     zoo_process(
-        "fit", "--model=MemoryEnsemble", *small, "--model.folds=2", "--data.train_file", train_csv,
+        "fit", "--model=MemoryEnsemble", *small, "--data.train_file", train_csv,
         "--trainer.max_epochs=1", "--run_dir=run", *DDP,
     )  # fmt: skip
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
