@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -58,14 +57,25 @@ class Chart(NamedTuple):
     marked: Sequence[Sequence[int]] = ()
 
     def write(self, folder: Path, epoch: int | None = None) -> Path | None:
-        """Write `NAME.csv` and `NAME.png` into an existing folder; see `write_picture` for what is returned."""
+        """Write `NAME.csv` and `NAME.png`, and return the latter; None if drawing failed, which is logged."""
         columns, rows = [*self.columns], [[*row] for row in self.rows]
         if self.marked:
             columns.append(self.mark)
             for row, marked in zip(rows, self.marked, strict=True):
                 row.append(" ".join(self.columns[1 + column] for column in marked))
         write_table(folder / f"{self.name}.csv", columns, rows)
-        return write_picture(folder / f"{self.name}.png", partial(_draw, self, epoch))
+        file = folder / f"{self.name}.png"
+        try:
+            picture = _png(self, epoch)
+        except Exception as error:  # anything that matplotlib raises
+            where = f"{folder.name}/{file.name}"
+            log.warning("skipped picture %s: %s: %s", where, type(error).__name__, reason(error))
+            log.debug("traceback", exc_info=True)
+            file.unlink(missing_ok=True)
+            return None
+        with new_file(file) as unfinished:
+            unfinished.write_bytes(picture)
+        return file
 
 
 def write_table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
@@ -76,22 +86,7 @@ def write_table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Cell
         writer.writerows(map(spreadsheet_cells, rows))
 
 
-def write_picture(file: Path, draw: Callable[[], Figure]) -> Path | None:
-    """Write a PNG file in one step, and return it; None if drawing failed, which is logged and ends no run."""
-    try:
-        picture = png(draw)
-    except Exception as error:  # anything that matplotlib raises
-        where = f"{file.parent.name}/{file.name}"
-        log.warning("skipped picture %s: %s: %s", where, type(error).__name__, reason(error))
-        log.debug("traceback", exc_info=True)
-        file.unlink(missing_ok=True)
-        return None
-    with new_file(file) as unfinished:
-        unfinished.write_bytes(picture)
-    return file
-
-
-def png(draw: Callable[[], Figure]) -> bytes:
+def _png(chart: Chart, epoch: int | None) -> bytes:
     """Draw a figure in which `$` begins no formula; letters that no font of the machine has become boxes."""
     from matplotlib import font_manager, rc_context  # the import takes a second
 
@@ -100,7 +95,7 @@ def png(draw: Callable[[], Figure]) -> bytes:
     file = BytesIO()
     with rc_context({"text.parse_math": False, "font.family": fonts}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
-        draw().savefig(file, format="png", dpi=120)
+        _draw(chart, epoch).savefig(file, format="png", dpi=120)
     return file.getvalue()
 
 

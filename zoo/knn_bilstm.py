@@ -21,7 +21,6 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
-from datamodules.text.pooling import POOLINGS, Pooling
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
@@ -206,7 +205,6 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
         num_perspectives: int = 5,
         hidden_size: int = 100,
         dropout: float = 0.0,
-        pooling: Pooling | None = None,
         attention: Attention = "cosine",
         text_dropout: float = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
@@ -220,7 +218,6 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
             num_perspectives: I of Equation 2; 0 is plain cosine.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors; the paper has none.
-            pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             attention: weights of the memories: `cosine`, the paper's raw similarities, or `softmax`, sharp weights from
                 similarity and retrieval score that add up to 1: the memories' labels are a vote from the first step on.
             text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
@@ -232,12 +229,11 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
         super().__init__(optimizer=optimizer, **shared)
         check_choice("features", features, tuple(FEATURES))
         check_choice("attention", attention, ("cosine", "softmax"))
-        check_choice("pooling", pooling or "mean", POOLINGS)
         check_probability(text_dropout=text_dropout)
         check_not_negative(num_perspectives=num_perspectives)
         self.uses_memory = features != "M1"
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
-        self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
+        self.hidden_size, self.dropout = hidden_size, dropout
         self.text_dropout = text_dropout
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
 
@@ -250,9 +246,7 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
             )
         encoder: BiLSTMEncoder | TransformerEncoder
         if self.transformer is not None:
-            encoder = TransformerEncoder(
-                self.transformer, self.pooling, given.transformer_config, self.lora_rank
-            )
+            encoder = TransformerEncoder(self.transformer, None, given.transformer_config, self.lora_rank)
         else:
             encoder = BiLSTMEncoder(self.make_words(given), self.hidden_size, self.dropout)
         return KNNNetwork(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError, excerpt
 from zoo.loading import load
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 #: Column -> its values of n rows.
-Batch: TypeAlias = "Mapping[str, np.ndarray[Any, np.dtype[Any]]]"
+Batch: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 
 
 class _Reader:
@@ -54,7 +55,7 @@ def predict(
     keep: Sequence[str] = (),
     actors: int = 1,
     encodes: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Label the rows of a dataset; nothing is computed before the result is read or written.
 
@@ -62,8 +63,7 @@ def predict(
         dataset: with a column of texts.
         model: a folder that all machines have under the same name, or a name on the Hub.
         text: name of the column of texts.
-        keep: other columns of the result, such as an id: Ray keeps the order of rows only where
-            `dataset.context.execution_options.preserve_order` is set.
+        keep: other columns of the result, such as an id: rows come in any order.
         actors: processes with a CPU each; one CPU of the cluster must be left to read the dataset.
         encodes: give vectors in place of labels.
         **options: of Ray's `map_batches`, such as `batch_size`.
@@ -72,8 +72,7 @@ def predict(
         The kept columns, `label` and `probability` (of the label), or `vector`, float32 [l].
 
     Raises:
-        InputError: there is no such column, or the cluster has too few CPUs. Ray reports errors of actors by itself: a
-            machine that lacks the model, a text that is null.
+        InputError: there is no such column, or the cluster has too few CPUs. Ray reports errors of actors by itself.
     """
     import ray
 

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from datamodules.core.errors import InputError, reason, visible
 from datamodules.core.files import existing_file, load_mapping
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 #: Callbacks that change nothing that is learned: they are not settings.
 _WATCHES = re.compile(r"^callbacks\.|(Monitor|Checkpoint|ProgressBar|Summary)$")
@@ -43,11 +43,6 @@ class Run:
         if metric == self.monitor and self.mode is not None:
             return self.mode == "min"
         return _LOWER.search(metric) is not None
-
-    def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Return (epoch, the metric's last value in it) for each epoch in which that is finite."""
-        last = {epoch: values[metric] for epoch, values in self.logged if metric in values}
-        return [(epoch, value) for epoch, value in last.items() if math.isfinite(value)]
 
     def best(self) -> tuple[int, dict[str, float]]:
         """Return the best epoch and its figures; the last ones where no finite metric was monitored."""
@@ -115,27 +110,3 @@ def _read_metrics(file: Path) -> list[tuple[int, dict[str, float]]]:
     if not rows:
         raise InputError(f"{file.name} has no metrics")
     return [(epoch, rows[epoch, step]) for epoch, step in sorted(rows)]
-
-
-def draw_training(run: Run, metrics: Sequence[str]) -> Figure:
-    """Draw the losses and metrics of the validation rows over the epochs of a run."""
-    from matplotlib.figure import Figure
-
-    losses = run.curve("train/loss_epoch")
-    panels = [metric for metric in ("val/loss", *metrics) if run.curve(metric)] or ["val/loss"]
-    figure = Figure(figsize=(1 + 4.5 * len(panels), 3.5), layout="constrained")
-    for axes, metric in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        if metric == "val/loss":
-            axes.plot(*_points(losses), marker=".", color="0.45", label="training")
-        axes.plot(*_points(run.curve(metric)), marker=".", color="tab:blue", label="validation")
-        if run.monitor is not None:
-            axes.axvline(run.best()[0], color="0.8", zorder=0, label="best epoch")
-        axes.set(xlabel="epoch", ylabel=metric.partition("/")[2])
-        axes.locator_params(axis="x", integer=True)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
-
-
-def _points(curve: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    """Epochs and values."""
-    return [epoch for epoch, _ in curve], [value for _, value in curve]

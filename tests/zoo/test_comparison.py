@@ -16,7 +16,7 @@ import yaml
 
 from tests.zoo.conftest import Zoo, done, refusal
 from zoo.comparison import Comparison, compared, table_of
-from zoo.run_folder import Run, draw_training, read_run
+from zoo.run_folder import Run, read_run
 
 
 def write_run(
@@ -90,7 +90,7 @@ def test_learning_rates_belong_to_the_epoch_that_follows(tmp_path: Path) -> None
         "epoch,lr-Adam,step,val/accuracy\n,0.1,0,\n1,,9,0.5\n,0.01,10,\n2,,19,0.6\n,0.001,20,\n"
     )
     read = read_run(run)
-    assert read.curve("lr-Adam") == [(1, 0.1), (2, 0.01)]
+    assert [values["lr-Adam"] for _, values in read.logged] == [0.1, 0.01]
     assert read.best() == (2, {"lr-Adam": 0.01, "val/accuracy": 0.6})
 
 
@@ -283,13 +283,3 @@ def test_the_file_has_a_row_for_each_run(tmp_path: Path, zoo_command: Zoo) -> No
     assert [row["run"] for row in rows] == list(map(str, runs))
     assert [row["val/accuracy"] for row in rows] == ["0.712345", "0.712345", "0.6"]
     assert [row["best epoch"] for row in rows] == ["2", "2", "1"]
-
-
-def test_the_training_is_drawn_with_its_validation() -> None:
-    losses = [(epoch, {"train/loss_epoch": 1 / epoch, "val/loss": 2 / epoch}) for epoch in (1, 2, 3)]
-    run = run_of("a", "val/loss", [], logged=[*losses, (4, {"val/accuracy": 0.9})])
-    axes, accuracy = draw_training(run, ["val/accuracy", "val/map"]).axes  # no map was logged
-    curves = {str(line.get_label()): line.get_xydata().tolist() for line in axes.lines}
-    assert curves["training"] == [[1, 1], [2, 1 / 2], [3, 1 / 3]]
-    assert curves["validation"] == [[1, 2], [2, 1], [3, 2 / 3]]
-    assert accuracy.lines[0].get_xydata().tolist() == [[4, 0.9]]

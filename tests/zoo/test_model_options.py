@@ -89,7 +89,6 @@ CASES: cases.Cases = {
         "lora_rank": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
     },
     "KNNBiLSTM": {
-        "pooling": cases.Case("max", TRANSFORMER, TOKENS),
         "attention": cases.Case("softmax", {"features": "M5"}),
     },
     "ExpaNet": {

@@ -50,7 +50,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("KNNBiLSTM", {"features": "M9"}, "model.features='M9'"),
     ("KNNBiLSTM", {"num_perspectives": -1}, "model.num_perspectives=-1"),
     ("KNNBiLSTM", {"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
-    ("KNNBiLSTM", {"pooling": "sum"}, "model.pooling='sum'"),
     ("KNNBiLSTM", {"text_dropout": 1.5}, "model.text_dropout=1.5"),
     ("KNNBiLSTM", {"lora_rank": 2}, "name one with --model.transformer"),
     ("KNNBiLSTM", {"lora_rank": 0, "transformer": "a"}, "model.lora_rank=0: must be 1 or more"),

@@ -250,14 +250,13 @@ def tune(
     fit_again(folder, read_table(file, **columns), refit)
 
 
-def show(model: str, memory: str | None = None) -> None:
+def show(model: str) -> None:
     """Print where a memory is, its versions, labels, back end and ranking.
 
     Args:
         model: a run folder or a model folder; or a memory folder.
-        memory: a memory folder instead of the model's.
     """
-    opened = OpenedMemory.open(model, memory).memory
+    opened = OpenedMemory.open(model).memory
     facts = {"memory": opened.location()}
     labels, conflicts = opened.labels(), list[str]()
     if isinstance(opened, FolderMemory):

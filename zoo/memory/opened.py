@@ -23,16 +23,12 @@ class OpenedMemory(NamedTuple):
     model: ModelFolder | None
 
     @classmethod
-    def open(cls, name: str, memory: str | None = None) -> OpenedMemory:
-        """Open the memory of a model or another one (`memory`), or a memory folder, in the current version."""
+    def open(cls, name: str) -> OpenedMemory:
+        """Open the memory of a model, or a memory folder, in the current version."""
         if not is_model(name):
-            if memory is not None:
-                raise InputError(f"{name}: is a memory folder; give a model, or omit --memory")
             return cls(open_memory(name), None)
         model = ModelFolder.open(name)
-        opened = model.open_memory() if memory is None else open_memory(memory, model.retriever())
-        _check_labels(model, opened)
-        return cls(opened, model)
+        return cls(model.open_memory(), model)
 
     @classmethod
     def open_to_change(cls, name: str, fits_for: str | None = None) -> OpenedMemory:
@@ -107,18 +103,3 @@ class OpenedMemory(NamedTuple):
                 " train a MemoryEnsemble"
             )
         return self.model
-
-
-def _check_labels(model: ModelFolder, memory: Memory) -> None:
-    """Raise an `InputError` for a memory with labels that a classifier lacks."""
-    known = model.meta.spec.get("memory_labels")
-    if known is None:
-        return
-    labels = memory.labels()
-    unknown = [label for label in labels if label not in known]
-    if bool(labels) == bool(known) and (not unknown or model.meta.takes_new_labels):
-        return
-    why = f"has the label {unknown[0]!r}, which it does not know" if unknown else "has no labels"
-    raise InputError(
-        f"{memory.location()}: belongs to another model: it {why}; name this model's memory, or omit --memory"
-    )

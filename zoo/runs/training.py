@@ -19,7 +19,6 @@ from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
 from typing_extensions import override
 
 from callbacks import PredictionTable, RunFolder, Throughput
-from callbacks.chart import write_picture
 from callbacks.metrics import CSVMetrics
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
@@ -30,7 +29,6 @@ from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer
 from zoo.model_folder.export import log_run
 from zoo.model_folder.folder import IN_RUN, ModelFolder
-from zoo.run_folder import draw_training, read_run
 from zoo.runs.finishing import fit, restore
 from zoo.runs.process import running
 from zoo.runs.run_dir import locked_run_dir
@@ -265,10 +263,6 @@ def _finish(
             if trainer.artifact is not None:
                 log_run(logger.experiment, run_dir, trainer.artifact)
             logger.experiment.finish()  # the next run of this process is another one
-    # One epoch is no curve, and a run without a logger has no figures.
-    if lightning.current_epoch > 1 and (run_dir / "metrics.csv").exists():
-        metrics = [f"val/{name}" for name in model.shown]
-        write_picture(run_dir / "training.png", lambda: draw_training(read_run(run_dir), metrics))
     answer = run_dir / "answer.json"
     return Trained(
         run_dir,

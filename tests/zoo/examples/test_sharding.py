@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,8 +78,6 @@ def test_ray(ray: Any, table: pd.DataFrame, model: str, tmp_path: Path) -> None:
 
 
 def test_an_actor_of_ray_that_is_killed(ray: Any, table: pd.DataFrame, model: str) -> None:
-    from ray.util.state import list_actors
-
     import zoo.ray
 
     dataset = ray.data.from_pandas(table).repartition(40)
@@ -88,8 +87,7 @@ def test_an_actor_of_ray_that_is_killed(ray: Any, table: pd.DataFrame, model: st
     ):
         labels.append(batch)
         if not killed:
-            workers = [each for each in list_actors() if each.class_name.startswith("MapWorker")]
-            killed = next(each.pid for each in workers if each.state == "ALIVE" and each.pid)
+            killed = int(subprocess.check_output(["pgrep", "-f", "^ray::MapWorker"], text=True).split()[0])
             os.kill(killed, signal.SIGKILL)
     assert killed
     check(pd.concat(labels), table, model)

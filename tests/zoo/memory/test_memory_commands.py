@@ -171,24 +171,6 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
     ]
 
 
-def test_a_memory_of_another_model_is_refused(
-    fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
-) -> None:
-    run = fit("run")
-    stones = write_table(tmp_path / "stones.csv", [("quartz", "stone"), ("plum stone", "fruit")])
-    assert zoo_command("index", "--file", stones, "--memory", "stones").code == 0
-    assert zoo_command("index", "--file", stones, "--memory", "texts", "--label_column=null").code == 0
-    for folder, reason in (("stones", "'stone'"), ("texts", "no labels")):
-        message = refusal(zoo_command("memory", "show", run, "--memory", folder))
-        assert f"{folder}: belongs to another model" in message
-        assert reason in message
-    assert zoo_command(
-        "index", "--file", more_csv, "--memory", "lm", "--retriever=EmbeddedRetriever",
-        "--retriever.similarity=LMDirichlet",
-    ).code == 0  # fmt: skip
-    assert "LMDirichlet" in refusal(zoo_command("memory", "show", run, "--memory", "lm"))
-
-
 def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
     table = write_table(tmp_path / "first.csv", [("quartz", "stone"), ("plum stone", "fruit")])
     assert zoo_command("index", "--file", table, "--memory", "m").code == 0

@@ -1,0 +1,75 @@
+"""`zoo suggest`: a table to label, from nothing and from a model, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, refusal, sentences, write_table
+from zoo.search.suggest import choose
+
+
+def read(path: str = "to_label.csv") -> list[dict[str, str]]:
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def topic_of(text: str) -> str:
+    return next(topic for topic, words in TOPIC_WORDS.items() if set(words) & set(text.split()))
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    texts = [text for text, _ in sentences(300, seed=8)]
+    return write_table(tmp_path / "pool.csv", [[text] for text in [*texts, *texts[:20], " "]], ["text"])
+
+
+def test_from_nothing(zoo_command: Zoo, pool: Path) -> None:
+    done(zoo_command("suggest", "--input", pool, "--n", 20))
+    rows = read()
+    assert len({row["text"] for row in rows}) == 20
+    assert Counter(row["drawn"] for row in rows) == {"by model": 16, "at random": 4}
+    assert not any(row["label"] or row["likely_label"] for row in rows)
+    texts = [text for (text,) in csv.reader(pool.open())][1:]
+    assert all(texts[int(row["id"])] == row["text"] for row in rows)
+    first = Path("to_label.csv").read_bytes()
+    done(zoo_command("suggest", "--input", pool, "--n", 20))
+    assert Path("to_label.csv").read_bytes() == first
+
+
+def test_from_a_model_to_its_memory(zoo_command: Zoo, pool: Path, copied_run: Path) -> None:
+    done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 20))
+    rows = read()
+    assert {row["likely_label"] for row in rows} <= {*TOPIC_WORDS}
+    assert all(0 < float(row["probability"]) <= 1 and row["memory_text"] for row in rows)
+    labelled = [(row["text"], topic_of(row["text"])) for row in rows]
+    write_table(Path("labelled.csv"), labelled)
+    done(zoo_command("memory", "add", copied_run, "labelled.csv"))
+    done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 200))
+    assert not {row["text"] for row in rows} & {row["text"] for row in read()}
+
+
+def test_an_encoder_groups_the_texts(zoo_command: Zoo, pool: Path, tiny_bert: Path) -> None:
+    done(zoo_command("suggest", "--input", pool, "--encoder", tiny_bert, "--n", 10, "--output", "b.csv"))
+    assert len(read("b.csv")) == 10
+
+
+def test_one_text_of_each_group_is_chosen_and_none_that_is_certain() -> None:
+    random = np.random.default_rng(0)
+    centers = np.eye(6, dtype=np.float32)
+    vectors = np.repeat(centers, 50, axis=0) + random.normal(0, 0.01, (300, 6)).astype(np.float32)
+    assert sorted(choose(vectors, 6, np.ones(300)) // 50) == list(range(6))
+    doubt = np.ones(300)
+    doubt[100:] = 1e-6
+    assert Counter((choose(vectors, 6, doubt) // 50).tolist()).keys() <= {0, 1}
+    assert len(set(choose(np.ones((8, 2), np.float32), 5, np.ones(8)).tolist())) == 5
+
+
+def test_refusals(zoo_command: Zoo, pool: Path) -> None:
+    assert "use --n up to it" in refusal(zoo_command("suggest", "--input", pool, "--n", 5000))
+    assert "n" in refusal(zoo_command("suggest", "--input", pool, "--n", 0))
+    assert "--output" in refusal(zoo_command("suggest", "--input", pool, "--output", pool))

@@ -1,0 +1,125 @@
+"""`zoo suggest`: the texts of a table whose labels would help most."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from callbacks.chart import Cell, write_table
+from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.outputs import check_output
+from datamodules.corpora.records import TextColumn
+from datamodules.corpora.table import read_table
+from datamodules.retrieval import FolderMemory
+from datamodules.retrieval.dense.ranking import DenseRanking
+from datamodules.retrieval.dense.text_vectors import TextVectors
+from datamodules.retrieval.folding import fold_hashes
+from zoo.loading import load
+from zoo.search.encode import BLOCK
+from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
+
+#: Texts that are compared, drawn from a larger table.
+_MOST_TEXTS = 20_000
+#: Share of the texts that is drawn at random: their labels measure a model, which those of chosen texts do not.
+_RANDOM = 0.2
+_COLUMNS = ["id", "text", "label", "drawn", "likely_label", "probability", "memory_label", "memory_text"]
+
+
+def suggest(
+    input: str,
+    ckpt_path: str | None = None,
+    encoder: str | None = None,
+    n: int = 50,
+    text_column: TextColumn = "text",
+    output: str = "to_label.csv",
+) -> None:
+    """Write the texts of a table to label next: typical ones that differ, and those that a model is unsure of.
+
+    The texts are divided into groups of similar ones (k-means of their vectors), in which texts count as much as the
+    model is unsure of them; the text next to the center of each group is chosen. A fifth is drawn at random in its
+    place. Fill the column `label` of the written table. `zoo fit --data.train_file` takes it as it is, and so does
+    `zoo memory add`. `likely_label`, and the memory nearest to the text, are the model's.
+
+    Args:
+        input: a table of texts (CSV, TSV, JSONL, Parquet, hub:NAME); those in the model's memory are left out.
+        ckpt_path: the model that has learned from the labels so far; null: there are none.
+        encoder: for a model without an encoder, or without a model, a sentence encoder: its name on the Hub, or its
+            folder; null: texts are similar if they share words.
+        n: number of texts.
+        text_column: name or number of the text, or several, which are joined.
+        output: the table, a CSV file.
+    """
+    check_count("n", n)
+    table = check_output(output, [input])
+    model = None if ckpt_path is None else load(ckpt_path)
+    if model is not None and not isinstance(model, ClassificationPredictor):
+        raise InputError(f"--ckpt_path {ckpt_path}: gives no labels; name a classifier")
+    rows = read_table(input, text_column, label_column=None)
+    random = np.random.default_rng(0)
+    keys = fold_hashes(rows.texts)
+    pool = np.sort(np.unique(keys, return_index=True)[1])
+    if model is not None and isinstance(model.memory, FolderMemory):
+        pool = pool[~np.isin(keys[pool], fold_hashes(model.memory.rows.texts))]
+    pool = np.array([row for row in pool.tolist() if rows.texts[row].strip()], np.int64)
+    if len(pool) < n:
+        raise InputError(
+            f"{input}: has {len(pool)} different texts that are not in the memory; use --n up to it"
+        )
+    if len(pool) > _MOST_TEXTS:
+        pool = np.sort(random.choice(pool, _MOST_TEXTS, replace=False))
+    texts, at_random = list(rows.texts.take(pool)), int(_RANDOM * n)
+    found = [None] * len(texts) if model is None else model.predict(texts, memories=1)
+    chosen = choose(_vectors(texts, model, encoder), n - at_random, np.array(list(map(_doubt, found))))
+    drawn = random.choice(np.setdiff1d(np.arange(len(texts)), chosen), at_random, replace=False)
+    lines = [_line(pool[row], texts[row], "by model", found[row]) for row in chosen.tolist()]
+    lines += [_line(pool[row], texts[row], "at random", found[row]) for row in drawn.tolist()]
+    write_table(table, _COLUMNS, [lines[place] for place in random.permutation(n)])
+    print(f"{visible(output)}: {n} of {len(pool):,} texts, {at_random} at random; fill the column label")
+
+
+def choose(vectors: NDArray[np.float32], n: int, weight: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The rows [n] nearest to the centers of n clusters of weighted vectors [N, l] (k-means)."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    clusters = MiniBatchKMeans(n, n_init=3, batch_size=1024, random_state=0).fit(
+        vectors, sample_weight=weight
+    )
+    centers = clusters.cluster_centers_
+    likeness = 2 * vectors @ centers.T - (centers**2).sum(axis=1)
+    likeness[weight <= 0] = -np.inf
+    chosen = np.empty(n, np.int64)
+    for cluster in range(n):
+        chosen[cluster] = row = likeness[:, cluster].argmax()
+        likeness[row] = -np.inf  # two centers may be equal
+    return chosen
+
+
+def _doubt(prediction: Prediction | None) -> float:
+    """1 - the lead of the most probable label over the next; 1 without a model."""
+    second, first = (
+        (0.0, 0.0) if prediction is None else sorted([0.0, *prediction.probabilities.values()])[-2:]
+    )
+    return max(1.0 - first + second, 1e-6)
+
+
+def _line(row: int, text: str, drawn: str, found: Prediction | None) -> list[Cell]:
+    nearest = [(memory.label, memory.text) for memory in ([] if found is None else found.memories)]
+    likely = ("", "") if found is None else (found.label, round(found.probability, 4))
+    return [row, text, "", drawn, *likely, *(nearest or [("", "")])[0]]
+
+
+def _vectors(
+    texts: list[str], model: ClassificationPredictor | None, encoder: str | None
+) -> NDArray[np.float32]:
+    """Vectors [n, l], of length 1, by an encoder, by the model's own, or by the words."""
+    if encoder is not None:
+        return TextVectors(DenseRanking(encoder), 256, "cpu").of(texts, BLOCK)
+    if model is not None and model.model.vector_size is not None:
+        return model.encode(texts)
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.preprocessing import normalize
+
+    words = TfidfVectorizer(sublinear_tf=True).fit_transform(texts)
+    topics = TruncatedSVD(min(100, words.shape[1] - 1), random_state=0).fit_transform(words)
+    return np.asarray(normalize(topics), np.float32)
