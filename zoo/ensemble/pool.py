@@ -24,7 +24,7 @@ from zoo.ensemble.outputs import Calibration, Outputs, Scores, Votes
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
-#: Of a difference in accuracy that counts as significant.
+#: Of a difference that counts as significant.
 _STANDARD_ERRORS = 1.96
 
 #: Combination of members -> its name in the answer's table.
@@ -150,8 +150,8 @@ def _loses(
 def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict[str, float]:
     """Weights >= 0 of the highest likelihood of classes [n] by log probabilities [n, C]; 0 for what hardly helps.
 
-    A member stays if the rows' log-likelihood loses without it more than `PRICE`, and more than the standard error of
-    this loss: a few rows like nearly everything.
+    A member stays if the rows' log-likelihood loses without it more than `PRICE`, and significantly: a few rows like
+    nearly everything.
     """
     stacked = {name: values.double() for name, values in log_probabilities.items()}
     kept = list(stacked)
@@ -165,7 +165,7 @@ def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict
         # Among equals the last is dropped.
         least = min(reversed(kept), key=lambda name: without[name][1].sum())
         gains = without[least][1] - losses
-        if gains.sum() > max(PRICE, gains.std() * math.sqrt(len(target))):
+        if gains.sum() > max(PRICE, _STANDARD_ERRORS * gains.std() * math.sqrt(len(target))):
             break
         kept, (weights, losses) = others[least], without[least]
     return {name: weights[kept.index(name)] if name in kept else 0.0 for name in log_probabilities}
