@@ -6,7 +6,7 @@ labels = zoo.ray.predict(ray.data.read_csv("texts.csv"), "/shared/model", keep=[
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,8 @@ def predict(
     return dataset.map_batches(_Reader, fn_constructor_args=(model, text, list(keep), encodes), **given)
 
 
-def encode(dataset: Dataset, model: str, **options: Any) -> Dataset:
+def encode(
+    dataset: Dataset, model: str, text: str = "text", keep: Sequence[str] = (), actors: int = 1
+) -> Dataset:
     """Encode the texts of a dataset: `predict`, with a `vector`, float32 [l], in place of each label."""
-    return predict(dataset, model, encodes=True, **options)
+    return predict(dataset, model, text, keep, actors, encodes=True)

@@ -30,10 +30,8 @@ _COST_ROWS = 3000
 _COST = 10.0
 #: Labelled rows that the member learns from: with more of them, it brings nothing.
 _ROWS = 3000
-#: Times that texts without labels are classified and learned from.
-_ROUNDS = 3
-#: Times that the probabilities of classes are scaled to their shares.
-_SCALINGS = 20
+#: Times that texts without labels are classified and learned from, and that probabilities are scaled to shares.
+_ROUNDS, _SCALINGS = 3, 20
 #: Labelled rows of a class that say as much about the shares of texts without labels as a first guess of these.
 _SHARE_ROWS = 3
 

@@ -98,7 +98,7 @@ def test_ray_gives_vectors_in_order(ray: Any, table: pd.DataFrame, model: str) -
 
     dataset = ray.data.from_pandas(table[:2000]).repartition(8)
     dataset.context.execution_options.preserve_order = True
-    rows = zoo.ray.encode(dataset, model, keep=["id"], actors=2, batch_size=100).take_all()
+    rows = zoo.ray.encode(dataset, model, keep=["id"], actors=2).take_all()
     assert [row["id"] for row in rows] == list(range(2000))
     vectors = zoo.load(model).encode(table.text[:2000].tolist())
     np.testing.assert_allclose(np.stack([row["vector"] for row in rows]), vectors, atol=1e-6)
