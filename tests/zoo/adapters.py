@@ -66,9 +66,9 @@ class Classification(Adapter):
         "NeighborVote": {"": {}},
         "TfidfSVM": {"": {}},
         "MemoryEnsemble": {
-            "": {"folds": 2},
-            "text": {"members": ["lexical", "naive_bayes"], "folds": 2},
-            "memory": {"members": ["lexical_vote"], "folds": 2},
+            "": {},
+            "text": {"members": ["lexical", "naive_bayes"]},
+            "memory": {"members": ["lexical_vote"]},
         },
     }
     #: options of the data.

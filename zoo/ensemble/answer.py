@@ -268,5 +268,5 @@ class Answer:
         write_json(folder / f"{name}.json", self.as_json())
         write_text(folder / f"{name}.md", self.as_markdown())
         if self.lines[0].texts:
-            columns, *rows = self.cells()
-            write_table(folder / f"{name}.csv", columns, rows)
+            rows = self.as_json()["rows"]
+            write_table(folder / f"{name}.csv", [*rows[0]], [[*row.values()] for row in rows])

@@ -67,11 +67,10 @@ def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Zoo) -> 
 # --- transformer ---
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_transformer(pooling: str, tiny_bert: Path, fit: Fit) -> None:
+def test_transformer(tiny_bert: Path, fit: Fit) -> None:
     run = fit(
-        "run", f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", f"--model.pooling={pooling}",
-        "--data.characters=false", "--trainer.max_epochs=3",
+        "run", f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false",
+        "--trainer.max_epochs=3",
     )  # fmt: skip
     checkpoint = run
     texts = [text for text, _ in sentences(9, seed=6)]

@@ -108,7 +108,10 @@ def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
             "\n".join(["query_id,doc_id,grade", *grades]) + "\n"
         )
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
-    (tmp_path / "texts.csv").write_text("text\nsome ripe apple\nthe rain\n")
+    (tmp_path / "texts.csv").write_text(
+        "\n".join(["text", *(text for text, _ in sentences(70, seed=9))]) + "\n"
+    )
+    (tmp_path / "labels.csv").write_text(f"text,label\nwhat grows on trees,{LABELS[0]}\n")
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     (tmp_path / "articles.jsonl").write_text(
         "".join(json.dumps({"body": text, "category": label}) + "\n" for text, label in sentences(20, seed=3))
