@@ -27,7 +27,7 @@ scale: install
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv venv --clear --quiet --python $(BIN)/python .venv-scale
 	$(BIN)/uv pip install --quiet --python .venv-scale --editable ".[dev,ray]" "pyspark>=4.0" "dask[dataframe]>=2025.1"
-	ZOO_REQUIRE_SCALE=1 .venv-scale/bin/python -m pytest -m "" tests/zoo/examples/test_sharding.py $(PYTEST_ARGS)
+	RAY_USAGE_STATS_ENABLED=0 ZOO_REQUIRE_SCALE=1 .venv-scale/bin/python -m pytest -m "" tests/zoo/examples/test_sharding.py $(PYTEST_ARGS)
 
 # The lowest versions that setup.cfg allows, in an environment of their own.
 lowest: install
