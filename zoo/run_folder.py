@@ -9,13 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError, reason, visible
 from datamodules.core.files import existing_file, load_mapping
-
-if TYPE_CHECKING:
-    pass
 
 #: Callbacks that change nothing that is learned: they are not settings.
 _WATCHES = re.compile(r"^callbacks\.|(Monitor|Checkpoint|ProgressBar|Summary)$")

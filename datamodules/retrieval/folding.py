@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from string import punctuation
 from unicodedata import normalize
@@ -40,6 +40,12 @@ def fold(text: str) -> str:
         words = _PUNCTUATION.sub(" ", plain).split()
     # A text of punctuation alone keeps it; otherwise all such texts would be duplicates.
     return " ".join(words or plain.split())
+
+
+def distinct_rows(texts: Sequence[str], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the first row [m] of each of n texts that is not blank, by their folded hashes [n]."""
+    rows = np.sort(np.unique(hashes, return_index=True)[1])
+    return rows[[bool(text.strip()) for text in np.array(texts[:], object)[rows]]]
 
 
 def fold_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:

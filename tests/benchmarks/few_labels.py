@@ -64,15 +64,19 @@ def sample(source: Path, target: Path, rows: int, seed: int | None) -> None:
             for pair in chosen.sample(by_label[label], min(rows, len(by_label[label])))
         ]
         chosen.shuffle(pairs)
-    with target.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "label"), *pairs])
+    write(target, pairs)
 
 
 def number_labels(source: Path, target: Path) -> None:
     """Write a table with a number in place of each label."""
     table = read_table(source)
     numbers = {label: number for number, label in enumerate(sorted(set(table.labels or [])))}
-    pairs = [(text, numbers[label]) for text, label in zip(table.texts[:], table.labels or [], strict=True)]
+    labels = [str(numbers[label]) for label in table.labels or []]
+    write(target, list(zip(table.texts[:], labels, strict=True)))
+
+
+def write(target: Path, pairs: Sequence[tuple[str, str]]) -> None:
+    """Write texts and labels as CSV."""
     with target.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *pairs])
 
@@ -117,9 +121,8 @@ def fit_options(run_dir: Path, train: Path, encoder: str, options: Sequence[str]
 
 def run_own(name: str, folder: Path, source: Path, encoder: str, options: list[str]) -> Result:
     """Train the default on a folder of tables and test it."""
-    output, run_dir, train, test = (
-        folder / "scores.json", folder / "run", source / "train.csv", source / "test.csv",
-    )  # fmt: skip
+    output, run_dir = folder / "scores.json", folder / "run"
+    train, test = source / "train.csv", source / "test.csv"
     if name == "labels":
         for file in (train, test):
             number_labels(file, folder / file.name)
@@ -169,10 +172,8 @@ def main() -> None:
             for name in given.contenders:
                 result = run(name, folder, given, options)
                 means[rows, name].append(result)
-                print(
-                    f"{source.name:16} {rows:3} rows a class, seed {seed}: {name:10} {_show(result)}",
-                    flush=True,
-                )
+                place = f"{source.name:16} {rows:3} rows a class, seed {seed}"
+                print(f"{place}: {name:10} {_show(result)}", flush=True)
                 if given.output is not None:
                     with given.output.open("a", newline="") as file:
                         csv.writer(file).writerow([source.name, rows, seed, name, *result])

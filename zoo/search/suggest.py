@@ -13,7 +13,7 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.folding import distinct_rows, fold_hashes
 from zoo.loading import load
 from zoo.search.encode import BLOCK
 from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
@@ -57,10 +57,9 @@ def suggest(
     rows = read_table(input, text_column, label_column=None)
     random = np.random.default_rng(0)
     keys = fold_hashes(rows.texts)
-    pool = np.sort(np.unique(keys, return_index=True)[1])
+    pool = distinct_rows(rows.texts, keys)
     if model is not None and isinstance(model.memory, FolderMemory):
         pool = pool[~np.isin(keys[pool], fold_hashes(model.memory.rows.texts))]
-    pool = np.array([row for row in pool.tolist() if rows.texts[row].strip()], np.int64)
     if len(pool) < n:
         raise InputError(
             f"{input}: has {len(pool)} different texts that are not in the memory; use --n up to it"
@@ -68,12 +67,16 @@ def suggest(
     if len(pool) > _MOST_TEXTS:
         pool = np.sort(random.choice(pool, _MOST_TEXTS, replace=False))
     texts, at_random = list(rows.texts.take(pool)), int(_RANDOM * n)
-    found = [None] * len(texts) if model is None else model.predict(texts, memories=1)
+    found = [None] * len(texts) if model is None else model.predict(texts, memories=0)
     chosen = choose(_vectors(texts, model, encoder), n - at_random, np.array(list(map(_doubt, found))))
     drawn = random.choice(np.setdiff1d(np.arange(len(texts)), chosen), at_random, replace=False)
-    lines = [_line(pool[row], texts[row], "by model", found[row]) for row in chosen.tolist()]
-    lines += [_line(pool[row], texts[row], "at random", found[row]) for row in drawn.tolist()]
-    write_table(table, _COLUMNS, [lines[place] for place in random.permutation(n)])
+    order = random.permutation(n)
+    picked = np.concatenate([chosen, drawn])[order].tolist()
+    kinds = np.repeat(["by model", "at random"], [n - at_random, at_random])[order].tolist()
+    shown = [texts[row] for row in picked]
+    # Memories are looked up for these texts alone.
+    likely = [None] * n if model is None else model.predict(shown, memories=1)
+    write_table(table, _COLUMNS, list(map(_line, pool[picked].tolist(), shown, kinds, likely)))
     print(f"{visible(output)}: {n} of {len(pool):,} texts, {at_random} at random; fill the column label")
 
 
@@ -81,12 +84,9 @@ def choose(vectors: NDArray[np.float32], n: int, weight: NDArray[np.float64]) ->
     """The rows [n] nearest to the centers of n clusters of weighted vectors [N, l] (k-means)."""
     from sklearn.cluster import MiniBatchKMeans
 
-    clusters = MiniBatchKMeans(n, n_init=3, batch_size=1024, random_state=0).fit(
-        vectors, sample_weight=weight
-    )
-    centers = clusters.cluster_centers_
+    clusters = MiniBatchKMeans(n, n_init=3, batch_size=1024, random_state=0)
+    centers = clusters.fit(vectors, sample_weight=weight).cluster_centers_
     likeness = 2 * vectors @ centers.T - (centers**2).sum(axis=1)
-    likeness[weight <= 0] = -np.inf
     chosen = np.empty(n, np.int64)
     for cluster in range(n):
         chosen[cluster] = row = likeness[:, cluster].argmax()

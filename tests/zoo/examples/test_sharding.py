@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ import pytest
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import sentences
+from tests.zoo.conftest import sentences, write_table
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3] / "examples" / "sharding" / "README.md"
@@ -38,8 +37,7 @@ def table(tmp_path: Path) -> pd.DataFrame:
     """20,000 texts with ids, in `texts.csv`."""
     texts = [text for text, _ in sentences(20_000, seed=6)]
     texts[:: len(texts) // 100] = [f"{text} {STRANGE[row % 7]}" for row, text in enumerate(texts[::200])]
-    with (tmp_path / "texts.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
+    write_table(tmp_path / "texts.csv", [(str(row), text) for row, text in enumerate(texts)], ("id", "text"))
     return pd.DataFrame({"id": range(len(texts)), "text": texts})
 
 

@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.vector_store import Encode
-from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.folding import distinct_rows, fold_hashes
 from datamodules.text_rows import TextRowsDataModule
 
 log = logging.getLogger("zoo")
@@ -111,18 +111,15 @@ def _unlabelled_texts(data: TextRowsDataModule[Any]) -> list[str]:
         str(options.unlabelled_file), **{**data.table_columns(), "label_column": None, "id_column": None}
     )
     keys = fold_hashes(rows.texts)
-    is_used = np.zeros(len(keys), bool)
-    is_used[np.unique(keys, return_index=True)[1]] = True
-    is_used &= np.array([bool(text.strip()) for text in rows.texts[:]], bool)
+    chosen = distinct_rows(rows.texts, keys)
     tables: dict[str, Any] = {name: data.split(name).rows for name in ("train", "validation")}
     if options.tables["test"] is not None or options.is_split_off("test"):
         tables["test"] = data.read_tables(["test"])["test"]
     for name, table in tables.items():
-        is_known = is_used & np.isin(keys, fold_hashes(table.texts))
+        is_known = np.isin(keys[chosen], fold_hashes(table.texts))
         if count := int(is_known.sum()):
             log.info("%s: %d texts are %s rows; they are skipped", rows.source, count, name)
-        is_used &= ~is_known
-    chosen = np.flatnonzero(is_used)
+        chosen = chosen[~is_known]
     if not len(chosen):
         raise InputError(
             f"{rows.source}: no text that is new; name other texts with data.unlabelled_file, or omit it"
