@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from datamodules.core.errors import InputError, check_count, visible
@@ -18,6 +19,7 @@ def reproduce(
     seeds: int | None = None,
     run_dir: str | None = None,
     encoder: str | None = None,
+    list_runs: bool = False,
 ) -> Figures:
     """Run a paper's table: every row for every seed, with the paper's figures. Without arguments, list the tables.
 
@@ -27,10 +29,11 @@ def reproduce(
         name: a table's name, or its YAML file.
         data_dir: the folder with the data.
         test_file: a table of test rows with the training file's columns, for rows whose data set comes without a test.
-        rows: names of rows, e.g. "M1,M7"; null: all. A row that another one starts from is run with it.
+        rows: names of rows, or single runs as ROW/SEED, e.g. "M1,M7/2"; null: all. What they start from is run, too.
         seeds: runs of each row; null: the table's own number.
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
         encoder: Hub name or folder of a transformer in place of the table's own.
+        list_runs: only print the runs: ROW/SEED, its state, the run that it starts from, and its files, between tabs.
     """
     if name is None and data_dir is None:
         for table in map(load_table, shipped_tables()):
@@ -44,7 +47,7 @@ def reproduce(
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
     wanted = [*table.rows] if rows is None else [row.strip() for row in rows.split(",")]
-    for row in wanted:
+    for row in (each.partition("/")[0] for each in wanted):
         if row not in table.rows:
             raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")
     number = table.seeds if seeds is None else seeds
@@ -53,7 +56,11 @@ def reproduce(
     test = None if test_file is None else Path(test_file)
     reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
     for line in describe_skipped(reproduction.skipped):
-        print(visible(line))
+        print(visible(line), file=sys.stderr if list_runs else sys.stdout)
+    if list_runs:
+        for line in reproduction.run_lines():
+            print(*map(visible, line.split("\t")), sep="\t")
+        return {}
     with named_disk_errors(out, "--run_dir"):
         out.mkdir(parents=True, exist_ok=True)
     reproduction.run()

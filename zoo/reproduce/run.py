@@ -184,7 +184,7 @@ class SeededRow(NamedTuple):
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.row.name}, seed {self.seed}"
+        return f"{self.row.name}/{self.seed}"
 
 
 class Reproduction:
@@ -193,19 +193,17 @@ class Reproduction:
     def __init__(
         self, table: Table, rows: Sequence[str], seeds: int, data_dir: Path, test_file: Path | None, out: Path
     ) -> None:
-        """Check the files of the wanted rows and of those that they start from; nothing runs yet."""
+        """Check the files of the wanted rows and of those that they start from; nothing runs yet.
+
+        Each of `rows` is the name of a row, for all of its seeds, or `ROW/SEED`.
+        """
         self.table = without_absent_tests(table, data_dir) if table.skip_absent else table
         self.data_dir, self.test_file, self.out = data_dir, test_file, out
         #: row, or run -> the reason.
         self.skipped: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        self.rows = self._rows_with_files(rows)
-        self.runs = [
-            SeededRow(row, seed)
-            for seed in range(1, seeds + 1)
-            for row in self.rows
-            if seed <= self.table.seeds_of(row, seeds)
-        ]
+        self.rows = self._rows_with_files([row.partition("/")[0] for row in rows])
+        self.runs = self._runs(rows, seeds)
         #: data options of `zoo test` for rows without a test of their own.
         self.test_options: PlainDict = {}
         if test_file is not None:
@@ -231,6 +229,30 @@ class Reproduction:
             raise InputError(f"--data_dir {self.data_dir}: holds the data of no row of {self.table.name}")
         return rows
 
+    def _runs(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
+        """Return the wanted runs and those that they start from, by seed."""
+        runs = {
+            str(run := SeededRow(row, seed)): run
+            for seed in range(1, seeds + 1)
+            for row in self.rows
+            if seed <= self.table.seeds_of(row, seeds)
+        }
+        named = {*wanted}
+        if unknown := [name for name in wanted if "/" in name and name not in runs]:
+            raise InputError(f"--rows: {unknown[0]}: no such run; there are {', '.join(runs)}")
+        for name, run in reversed(runs.items()):
+            if run.row.name in named or name in named:
+                named |= {name, f"{run.row.init_from}/{run.seed}"}
+        return [run for name, run in runs.items() if name in named]
+
+    def run_lines(self) -> Iterator[str]:
+        """Yield a line for each run: its name, its state, the run that it starts from, and its files."""
+        for run in self.runs:
+            state = "unfinished" if self._result(run) is None else "finished"
+            start = "" if run.row.init_from is None else f"{run.row.init_from}/{run.seed}"
+            files = dict.fromkeys(str(file) for _, file in self._data(run.row).paths())
+            yield "\t".join([str(run), state, start, *files])
+
     def run(self) -> None:
         """Run what is not finished, and write the table after every run."""
         for run in self.runs:
@@ -251,6 +273,12 @@ class Reproduction:
 
     def write(self) -> Figures:
         """Write `table.json` and `table.md`: the wanted rows, and others with finished runs in the folder."""
+        with lock_file(
+            self.out / "table.lock"
+        ):  # the last of several processes writes what all have finished
+            return self._write()
+
+    def _write(self) -> Figures:
         results = {row.name: self._results(row) for row in self.table.rows.values()}
         rows = self.table.with_starts(
             {row.name for row in self.rows} | {row for row in results if results[row]}

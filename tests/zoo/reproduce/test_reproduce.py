@@ -127,6 +127,36 @@ def test_processes_on_one_folder_do_each_run_once(data_dir: Path, stand_in: Call
     assert len(stand_in()) == 5
 
 
+def test_single_runs_are_listed_run_and_merged(
+    data_dir: Path, stand_in: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_yaml({**ROWS, "M5": {"init_from": "M7", "overrides": {"model.features": "M5"}}})
+
+    def listed(**options: Any) -> list[list[str]]:
+        capsys.readouterr()
+        reproduce(table, str(data_dir), run_dir="out", list_runs=True, **options)
+        return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+    file = str(data_dir / "corpus" / "train.csv")
+    assert listed()[3:] == [
+        ["M5/1", "unfinished", "M7/1", file],
+        ["M1/2", "unfinished", "", file],
+        ["M7/2", "unfinished", "", file],
+        ["M5/2", "unfinished", "M7/2", file],
+    ]
+    assert [line[0] for line in listed(rows="M5/2,majority")] == ["majority/1", "M7/2", "M5/2"]
+    assert stand_in() == []
+    reproduce(table, str(data_dir), rows="M5/2", run_dir="out")
+    assert [line[0] for line in listed() if line[1] == "finished"] == ["M7/2", "M5/2"]
+    # As an array job does: the last of the processes writes the whole table.
+    names = [line[0] for line in listed()]
+    with ThreadPoolExecutor(3) as threads:
+        run = [threads.submit(reproduce, table, str(data_dir), rows=name, run_dir="out") for name in names]
+        assert all(future.result() for future in run)
+    figures = json.loads(Path("out/table.json").read_text())
+    assert [figures[row]["val/accuracy"]["n"] for row in figures] == [1, 2, 2, 2]
+
+
 def test_a_run_with_other_options_or_data_is_refused(data_dir: Path, stand_in: Calls) -> None:
     reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
     stand_in()
@@ -167,20 +197,20 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
     }
     result = zoo_command("reproduce", write_yaml(rows), "--data_dir", data_dir, "--run_dir=out", "--seeds=1")
     assert result.code == 1
-    assert "broken, seed 1: FAILED: M2 is out of order" in result.out
-    assert "after, seed 1: FAILED: starts from broken, seed 1, which failed" in result.out
-    assert "killed, seed 1: FAILED: killed by SIGKILL" in result.out
-    assert "half, seed 1: FAILED: the run ended before its end" in result.out
+    assert "broken/1: FAILED: M2 is out of order" in result.out
+    assert "after/1: FAILED: starts from broken/1, which failed" in result.out
+    assert "killed/1: FAILED: killed by SIGKILL" in result.out
+    assert "half/1: FAILED: the run ended before its end" in result.out
     assert "| M1 | 10.0 | 50.0 | 1 |" in table_text()
     assert Path("out/table.md").read_text() in result.out
-    failed = "broken, seed 1, after, seed 1, killed, seed 1, half, seed 1"
+    failed = "broken/1, after/1, killed/1, half/1"
     assert result.err == f"zoo: error: 4 of the runs failed: {failed}\n"
     figures = json.loads(Path("out/table.json").read_text())
     assert figures["broken"] == {"val/accuracy": {"mean": None, "sd": None, "n": 0, "paper": 0.915}}
     assert figures["M1"]["val/accuracy"]["mean"] == 0.1
-    assert "Failed: broken, seed 1: M2 is out of order" in table_text()
+    assert "Failed: broken/1: M2 is out of order" in table_text()
     # A failed run is repeated.
-    with pytest.raises(RowFailed, match="1 of the runs failed: broken, seed 1"):
+    with pytest.raises(RowFailed, match="1 of the runs failed: broken/1"):
         reproduce("small.yaml", str(data_dir), rows="broken", seeds=1, run_dir="out")
 
 
@@ -251,6 +281,10 @@ def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Cal
         (
             ["small.yaml", "--data_dir=data", "--rows=M1,M9"],
             r"small has no row 'M9'; there are majority, M1, M7",
+        ),
+        (
+            ["small.yaml", "--data_dir=data", "--rows=M1/3"],
+            r"--rows: M1/3: no such run; there are M1/1, M1/2",
         ),
         (["small.yaml", "--data_dir=data", "--seeds=0"], r"--seeds 0: must be 1 or more"),
         (["small.yaml", "--data_dir=data", "--seeds=x"], r"seeds"),
