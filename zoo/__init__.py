@@ -1,8 +1,9 @@
 """Retrieval-augmented models for short text.
 
-`zoo.fit` trains a model, `zoo.load` opens a trained one, and `MemoryClassifier` is an estimator for scikit-learn. Every
-model of `zoo.registry.MODELS` is an attribute of this package, imported on first use. A model of your own is known as
-soon as its module is imported.
+`zoo.fit` trains a model, `zoo.load` opens a trained one, and `MemoryClassifier` is an estimator for scikit-learn.
+`zoo.list_models` names the models; each is an attribute of this package, imported on first use. `zoo.create_model`
+makes one for a training of your own, and `zoo.from_pretrained` one with its trained weights. A model of your own is
+known as soon as its module is imported.
 """
 
 # Nothing of ours is imported here: `python -m zoo` runs this file before it can protect the imports from a folder
@@ -14,10 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.loading import from_pretrained as from_pretrained
     from zoo.loading import load as load
     from zoo.model_folder.folder import ModelFolder as ModelFolder
     from zoo.python.classifier import MemoryClassifier as MemoryClassifier
     from zoo.python.fitting import fit as fit
+    from zoo.registry import create_model as create_model
+    from zoo.registry import list_models as list_models
     from zoo.tasks.classification.predictor import ClassificationPredictor as ClassificationPredictor
     from zoo.tasks.dialogue.predictor import DialoguePredictor as DialoguePredictor
     from zoo.tasks.matching.predictor import MatchingPredictor as MatchingPredictor
@@ -32,7 +36,10 @@ _MODULES = {
     "MemoryClassifier": "zoo.python.classifier",
     "ModelFolder": "zoo.model_folder.folder",
     "RetrievalPredictor": "zoo.tasks.retrieval.predictor",
+    "create_model": "zoo.registry",
     "fit": "zoo.python.fitting",
+    "from_pretrained": "zoo.loading",
+    "list_models": "zoo.registry",
     "load": "zoo.loading",
 }
 __all__ = [*_MODULES]

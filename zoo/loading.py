@@ -62,7 +62,7 @@ def load(
     from zoo.tasks.predictor import memory_of  # which imports PyTorch
 
     folder = source if isinstance(source, ModelFolder) else ModelFolder.open(source)
-    data, model = make_data(folder, retriever), make_model(folder)
+    data, model = make_data(folder, retriever), from_pretrained(folder)
     move(model, device)
     kind, opened = model.predictor_type, None
     if memory is not None or memory_version is not None or kind.needs_memory(data):
@@ -80,8 +80,18 @@ def load(
     return predictor
 
 
-def make_model(folder: ModelFolder) -> Task:
-    """Make a model with the weights of its training, in evaluation mode."""
+def from_pretrained(source: str | Path | ModelFolder) -> Task:
+    """Make the `LightningModule` of a trained model with the weights of its training, in evaluation mode.
+
+    For prediction use `load`, which adds the memory. To train on with other data, use `--model.init_from`.
+
+    Args:
+        source: as for `load`.
+
+    Raises:
+        InputError: the model cannot be read.
+    """
+    folder = source if isinstance(source, ModelFolder) else ModelFolder.open(source)
     kind, meta = model_class(folder.meta.model), folder.meta_with_vocabulary()
     check_options(meta.options, option_names(kind), folder)
     model = kind(**meta.options)
@@ -156,7 +166,7 @@ class SavedEncoder:
         from zoo.layers.encoders import TransformerEncoder
 
         folder = ModelFolder.open(model)
-        task = make_model(folder).to(device)
+        task = from_pretrained(folder).to(device)
         # A text has the same vector in every index, and as a query, whatever is encoded with it.
         for part in task.modules():
             if isinstance(part, TransformerEncoder):

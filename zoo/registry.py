@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from datamodules.core.classes import imported_subclass
-from datamodules.core.errors import InputError
+from datamodules.core.classes import imported_subclass, option_names
+from datamodules.core.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     from zoo.tasks.base import Task
@@ -75,6 +76,48 @@ MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, pape
     ("WordOverlap", "baselines.reference_pairs", "matching", _NONE + "shared words"),
 )}
 # fmt: on
+
+
+def list_models(pattern: str = "*", task: str | None = None) -> list[str]:
+    """Return the names of the models that match a pattern, in any case, such as "*lstm*".
+
+    Args:
+        pattern: a name, with `*` and `?` as in file names.
+        task: classification, dialogue, matching or retrieval; None: all.
+
+    Raises:
+        InputError: there is no such task.
+    """
+    tasks = {entry.task for entry in MODELS.values()}
+    if task is not None and task not in tasks:
+        raise InputError(f"no task {task!r}; there are {', '.join(sorted(tasks))}")
+    wanted = tasks if task is None else {task}
+    return [
+        name
+        for name, entry in MODELS.items()
+        if entry.task in wanted and fnmatchcase(name.lower(), pattern.lower())
+    ]
+
+
+def create_model(name: str, **options: Any) -> Task:
+    """Make an untrained model: a `LightningModule`, whose network is built when it is given its data.
+
+    Args:
+        name: of a model of the zoo, in any case, or of a class of your own in an imported module.
+        **options: of the model, as after `--model.`; `zoo list NAME` lists them.
+
+    Raises:
+        InputError: there is no such model or option.
+
+    Example:
+        >>> model = zoo.create_model("hmn", hops=2)  # doctest: +SKIP
+        >>> Trainer().fit(model, datamodules.DialogueDataModule(...))  # doctest: +SKIP
+    """
+    kind = model_class({model.lower(): model for model in MODELS}.get(name.lower(), name))
+    for option in options:
+        if option not in (names := option_names(kind)):
+            raise InputError(f"{option}: no option of {kind.__name__}; {suggestion(option, names)}")
+    return kind(**options)
 
 
 def model_class(name: str) -> type[Task]:

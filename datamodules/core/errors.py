@@ -1,6 +1,8 @@
 """The exceptions for wrong input, and texts of others in messages: short, and without effect on a terminal."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.util import find_spec
 
 #: The number of characters that a message quotes of a wrong value: a table's header may have 20,000.
@@ -40,6 +42,12 @@ def excerpt(wrong: object, longest: int = LONGEST) -> str:
 def visible(text: str) -> str:
     """Return a text of others for a terminal: its control characters as escapes, such as \\u001b, which JSON reads."""
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return a hint for a name that is none of `names`: similar ones, or else all."""
+    near = get_close_matches(name, [*names], n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
 
 
 def reason(error: BaseException) -> str:

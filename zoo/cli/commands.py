@@ -51,7 +51,7 @@ GROUPS = {
         "memory": Command("add, remove, relabel, replace, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
         "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv", "zoo.audit.audit:audit_memory", first="--model"),
         "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
-        "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:list_models", first="--name"),
+        "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:show_models", first="--name"),
     },
     "Retrieve": {
         "index": Command("build a memory", "--file FILE --memory FOLDER (or --embeddings FOLDER)", "zoo.search.index:index"),

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
-from zoo.registry import MODELS, model_class, paper_of
+from zoo.registry import MODELS, list_models, model_class, paper_of
 from zoo.runs import configs
 
 
-def list_models(name: str | None = None) -> None:
+def show_models(name: str = "*") -> None:
     """Show the models by task, with their publications; or one model with its options.
 
     Args:
-        name: of a model; null lists all.
+        name: of a model, or a pattern, such as "*lstm*".
     """
-    if name is not None:
-        from datamodules.core.classes import option_names
-
+    if not (names := list_models(name)) or names[0].lower() == name.lower():
+        name = names[0] if names else name
         kind = model_class(name)
         print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
         print(f"  options     {', '.join(option_names(kind))}")
         return
-    width = max(map(len, MODELS))
-    by_task = sorted(MODELS.items(), key=lambda item: item[1].task)
-    for task, entries in groupby(by_task, key=lambda item: item[1].task):
+    by_task = sorted(names, key=lambda model: MODELS[model].task)
+    for task, models in groupby(by_task, key=lambda model: MODELS[model].task):
         print(f"{task}:")
-        for model, entry in entries:
-            print(f"  {model:{width}}  {entry.paper}")
+        for model in models:
+            print(f"  {model:{max(map(len, MODELS))}}  {MODELS[model].paper}")
     print("`zoo list NAME` shows the options of a model")
 
 

@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from difflib import get_close_matches
 from heapq import nlargest
 from operator import itemgetter, length_hint
 from pathlib import Path
 from typing import TextIO
 
-from datamodules.core.errors import InputError, check_count, excerpt
+from datamodules.core.errors import InputError, check_count, excerpt, suggestion
 from datamodules.core.files import existing_file
 from datamodules.core.outputs import check_output, json_line, spreadsheet_cells
 from datamodules.core.progress import progress_bar
@@ -82,8 +81,7 @@ def _check_names(options: Sequence[str], names: Sequence[str], model: str) -> No
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
         if option.startswith("--") and name.partition(".")[0].rstrip("+") not in [*names, "help"]:
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean --{near[0]}?" if near else f"there are --{', --'.join(sorted(names))}"
+            hint = suggestion(f"--{name}", [f"--{each}" for each in sorted(names)])
             raise InputError(f"--{name}: no option for predictions of {model}; {hint}")
 
 

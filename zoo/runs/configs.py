@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError, excerpt, suggestion
 from datamodules.core.files import parsed
 from datamodules.core.types import PlainDict
 from zoo.registry import MODELS, model_class
@@ -37,9 +36,9 @@ def find(name: str) -> Path:
     known = names()
     if (wanted := name.removesuffix(".yaml")) in known:
         return FOLDER / f"{wanted}.yaml"
-    near = get_close_matches(wanted, known, n=3, cutoff=0.4)
-    advice = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-    raise InputError(f"--config {excerpt(name)}: no such file, and no configuration of the zoo; {advice}")
+    raise InputError(
+        f"--config {excerpt(name)}: no such file, and no configuration of the zoo; {suggestion(wanted, known)}"
+    )
 
 
 def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> PlainDict:

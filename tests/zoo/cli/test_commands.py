@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import zoo
+from datamodules.core.errors import InputError
 from tests.zoo.conftest import Zoo, done, fit_options, python, refusal, write_table
 from zoo.cli.commands import COMMANDS
 from zoo.registry import MODELS, model_class
@@ -75,7 +76,23 @@ def test_list_of_one_model(zoo_command: Zoo) -> None:
         assert set(parts) <= set(facts["options"].split(", "))
 
 
-def test_list_of_an_unknown_model(zoo_command: Zoo) -> None:
+def test_lists_by_pattern_and_models_by_name(zoo_command: Zoo) -> None:
+    names = ["KNNBiLSTM", "AMVLSTM", "LSTMRNN"]
+    assert zoo.list_models("*lstm*") == names
+    assert zoo.list_models("*LSTM*", task="matching") == ["AMVLSTM"]
+    listed = done(zoo_command("list", "*lstm*")).out.splitlines()
+    assert [line.split()[0] for line in listed[1:-1:2]] == names
+    assert done(zoo_command("list", "hmn")).out.startswith("HMN\n")
+    model = zoo.create_model("hmn", hops=2)
+    assert type(model) is zoo.HMN
+    assert model.hparams["hops"] == 2
+    with pytest.raises(InputError, match="no task 'summaries'; there are classification, dialogue"):
+        zoo.list_models(task="summaries")
+    with pytest.raises(InputError, match=r"hop: no option of HMN; did you mean hops\?"):
+        zoo.create_model("hmn", hop=2)
+    for name in ("Perceptron", "*lstm*"):
+        with pytest.raises(InputError, match=f"no model '{re.escape(name)}'"):
+            zoo.create_model(name)
     refusal(zoo_command("list", "Perceptron"), "Perceptron", "zoo list")
 
 
