@@ -45,9 +45,9 @@ def visible(text: str) -> str:
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return a hint for a name that is none of `names`: similar ones, or else all."""
-    near = get_close_matches(name, [*names], n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+    """Return a hint for a name that is none of `names`: the most similar one, or else all."""
+    near = get_close_matches(name, [*names], n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
 def reason(error: BaseException) -> str:
