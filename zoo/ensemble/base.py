@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -62,6 +63,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         members: Sequence[str] = tuple(MEMBERS),
         metric_steps: int | None = None,
         metric_layers: int | None = None,
+        class_weight: Literal["balanced"] | dict[str, float] | None = None,
         **shared: Any,
     ) -> None:
         """Choose the members; each is fitted without gradients.
@@ -76,6 +78,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
                 held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
             metric_layers: number of its upper layers that are tuned; None = half of them, or all, chosen by held-out
                 rows. With `lora_rank`, their adapters are tuned.
+            class_weight: weights of errors on rows of some labels, 1 for others; "balanced" = inversely proportional to
+                the number of a label's training rows. Probabilities and thresholds are weighted, too.
             **shared: options of `ReadsTransformer` and `Task`.
         """
         super().__init__(**shared)
@@ -89,6 +93,11 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             raise InputError("model.metric_steps tunes a transformer: name one with --model.transformer")
         if self.lora_rank is not None and metric_steps == 0:
             raise InputError("model.lora_rank trains the transformer's metric: omit --model.metric_steps 0")
+        if class_weight != "balanced" and not all(
+            0 < each < math.inf for each in (class_weight or {}).values()
+        ):
+            raise InputError(f"model.class_weight={class_weight}: use positive numbers")
+        self.class_weight = class_weight
         self.member_names = list(members)
         self.metric_steps, self.metric_layers = metric_steps, metric_layers
         self.reads_guides = self.transformer is not None and "self_trained" in members

@@ -71,7 +71,7 @@ def classify(members: Members, readings: Readings, device: torch.device | str = 
 
 
 def pools_by_fold(
-    held_out: HeldOut, added: Sequence[HeldOut], num_classes: int
+    held_out: HeldOut, added: Sequence[HeldOut], num_classes: int, class_weights: Sequence[float] = ()
 ) -> Iterator[tuple[NDArray[np.int64], Pool | None]]:
     """The rows of each fold of held-out rows, and weights that are fitted without it; None if no other row is left.
 
@@ -79,9 +79,11 @@ def pools_by_fold(
         held_out: rows whose classes may be unknown to the model.
         added: further rows on which weights are fitted.
         num_classes: C of the model.
+        class_weights: of the pools.
     """
     folds = folds_of(held_out.target.numpy(), FOLDS, held_out.groups)
     for fold in range(folds.max() + 1):
         others = held_out.select(np.flatnonzero(folds != fold)).known(num_classes)
         fitted_on = [part for part in (others, *added) if len(part.target)]
-        yield np.flatnonzero(folds == fold), fit_pool(HeldOut.join(fitted_on)) if fitted_on else None
+        pool = fit_pool(HeldOut.join(fitted_on), class_weights) if fitted_on else None
+        yield np.flatnonzero(folds == fold), pool

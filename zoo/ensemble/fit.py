@@ -20,6 +20,7 @@ from torch import Tensor
 from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, label_numbers
 from datamodules.core.arrays import RowLookup
+from datamodules.core.errors import InputError
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
@@ -79,6 +80,7 @@ class EnsembleFit:
         left_out = LeftOut.of(split.duplicates) if len(rows) else LeftOut()
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
         self.validation = LabelledRows(split, rows, target, left_out)
+        self.class_weights = self._class_weights()
         #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
         #: the rows of the table, which stay with the model; None where they had a part in the weights.
@@ -106,7 +108,7 @@ class EnsembleFit:
             split, added = "validation", [held_out]
             held_out = classify_rows(self.model, self.data, self.validation, excludes)
         fitted_on = [held_out.known(network.num_classes), *added]
-        network.pool = fit_pool(HeldOut.join(fitted_on))
+        network.pool = fit_pool(HeldOut.join(fitted_on), self.class_weights)
         lines, condition = self._measure(held_out, added)
         notes = self._notes(fitted_on, split, condition)
         return Answer(split, lines, notes, self.validation.left_out)
@@ -130,6 +132,19 @@ class EnsembleFit:
         # Half precision is enough to tune it again on parts of a memory, for an audit.
         network.encoder_before = {name: value.half() for name, value in metric.original.items()}
 
+    def _class_weights(self) -> Sequence[float]:
+        """Logs [C], with the mean 0, of the weights that the option sets or, "balanced", of 1 / rows of a class."""
+        wanted, labels = self.model.class_weight, self.data.spec.labels
+        if not wanted:
+            return ()
+        if wanted == "balanced":
+            logs = -np.log(np.maximum(np.bincount(self.target, minlength=len(labels)), 1))
+        else:
+            if unknown := set(wanted) - set(labels):
+                raise InputError(f"model.class_weight: no training row has the label {min(unknown)!r}")
+            logs = np.log([wanted.get(label, 1.0) for label in labels])
+        return [float(log) for log in logs - logs.mean()]
+
     def _cross_fit(self, readings: Readings) -> HeldOut:
         """Outputs for training rows by members, and references, fitted without their fold."""
         network = self.network
@@ -148,7 +163,7 @@ class EnsembleFit:
         scores: AnswerScores | None = None
         probabilities = torch.zeros(len(held_out.target), num_classes)
         groups = number_groups(held_out.groups, np.arange(len(held_out.target)))
-        pools = list(pools_by_fold(held_out, added, num_classes))
+        pools = list(pools_by_fold(held_out, added, num_classes, pool.class_weights))
         condition = _FOLD_CONDITION if len(pools) == FOLDS else _ROW_CONDITION
         for rows, without in pools:
             if without is None:

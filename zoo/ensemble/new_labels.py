@@ -17,6 +17,9 @@ from zoo.layers.vote import count_votes
 #: The score of a class that a text cannot have.
 NEVER = -1e4
 
+#: Name of the contribution of the option `class_weight`.
+CLASS_WEIGHT = "class weight"
+
 #: Name of the contribution that weighs the votes for new classes against the old classes.
 BY_MEMORY_ALONE = "known by memory alone"
 
@@ -48,6 +51,8 @@ def combine(
         for name, log in pool.calibrate(outputs).items()
         if weights[name]
     }
+    if pool.class_weights:
+        contributions[CLASS_WEIGHT] = blank + blank.new_tensor(pool.class_weights)
     logits = sum(contributions.values(), start=blank)
     if len(rarity) == 0:
         return logits, contributions

@@ -75,17 +75,20 @@ class Pool(NamedTuple):
     calibrations: dict[str, Calibration]
     #: combination (`all`, `text`, `memory`) -> member -> weight; 0 = the member does not help.
     weights: dict[str, dict[str, float]]
+    #: [C], logs of the weights of errors on rows of each class; empty = all are equal.
+    class_weights: Sequence[float] = ()
 
     def describe(self) -> PlainDict:
         """Plain values for a checkpoint."""
         calibrations = {name: list(calibration) for name, calibration in self.calibrations.items()}
-        return {"calibrations": calibrations, "weights": self.weights}
+        return self._asdict() | {"calibrations": calibrations}
 
     @classmethod
     def of(cls, described: PlainDict) -> Pool:
         """The pool that `describe` described."""
         calibrations = {name: (float(a), float(b)) for name, (a, b) in described["calibrations"].items()}
-        return cls(calibrations, {name: dict(weights) for name, weights in described["weights"].items()})
+        weights = {name: dict(weights) for name, weights in described["weights"].items()}
+        return cls(calibrations, weights, described["class_weights"])
 
     def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Log probabilities [n, C] of each member."""
@@ -96,9 +99,14 @@ class Pool(NamedTuple):
         }
 
     def combine(self, log_probabilities: Mapping[str, Tensor], combination: str = "all") -> Tensor:
-        """The weighted sum of the members' log probabilities [n, C]."""
+        """The weighted sum of the members' log probabilities, and the class weights [n, C].
+
+        Probabilities times the classes' weights minimize the weighted error (Elkan, "The Foundations of Cost-Sensitive
+        Learning", IJCAI 2001, Equation 1): members and calibrations need not be fitted by them.
+        """
         weights = self.weights[combination]
-        return torch.stack([weights[name] * log_probabilities[name] for name in weights]).sum(dim=0)
+        pooled = torch.stack([weights[name] * log_probabilities[name] for name in weights]).sum(dim=0)
+        return pooled + pooled.new_tensor(self.class_weights) if self.class_weights else pooled
 
     def table_rows(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Row of the answer's table -> [n, C]: references, each member alone, and the combinations."""
@@ -116,7 +124,7 @@ class Pool(NamedTuple):
         return {**references, **log_probabilities, **combined}
 
 
-def fit_pool(held_out: HeldOut) -> Pool:
+def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     """Fit calibrations and weights on held-out rows; duplicates are one row, since they are one observation."""
     outputs, target, _ = held_out.distinct()
     outputs = {name: each for name, each in outputs.items() if name not in REFERENCES}
@@ -131,7 +139,7 @@ def fit_pool(held_out: HeldOut) -> Pool:
     }
     if "text" in weights and _loses(weights["all"], weights["text"], logs, target):
         weights["all"] = dict.fromkeys(logs, 0.0) | weights["text"]
-    return Pool(calibrations, weights)
+    return Pool(calibrations, weights, class_weights)
 
 
 def _loses(

@@ -66,7 +66,7 @@ def refit(
             f"{fitted}the weights are as they were: there are no held-out rows, and fewer than {_FEWEST_ROWS} rows of"
             " the memory from which nothing was learned; to fit them, zoo memory tune with other labelled rows"
         )
-    after = fit_pool(HeldOut.join([*known, *added]))
+    after = fit_pool(HeldOut.join([*known, *added]), before.class_weights)
     network.pool = after
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     counts = [f"{len(part.target)}" for part in (*known, *added)]
@@ -120,7 +120,7 @@ def _rows_to_keep(
     """The rows that stay with the model, with results by weights without their fold; None for a single row."""
     network, labels = model.network, model.labels
     probabilities = torch.zeros(len(labelled.rows), len(labels))
-    for rows, pool in pools_by_fold(held_out, added, network.num_classes):
+    for rows, pool in pools_by_fold(held_out, added, network.num_classes, network.pool.class_weights):
         if pool is None:
             return None
         blank = torch.zeros(len(rows), network.num_classes)

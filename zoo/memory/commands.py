@@ -82,7 +82,7 @@ def add(
         )
     _show_answers(opened, before)
     if tune and opened.model is not None:
-        fit_again(opened.model, None, refit=False)
+        print(fit_again(opened.model, None, refit=False))
 
 
 def remove(
@@ -247,7 +247,7 @@ def tune(
     columns = {name: options[name] for name in names if name in options}
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
-    fit_again(folder, read_table(file, **columns), refit)
+    print(fit_again(folder, read_table(file, **columns), refit))
 
 
 def show(model: str) -> None:
@@ -349,7 +349,7 @@ def _report(opened: OpenedMemory, done: Change, what: str, refit: bool) -> None:
     if what != "removed":
         _show_answers(opened, done.version - 1)
     if refit:
-        fit_again(model, None, refit)
+        print(fit_again(model, None, refit))
     elif model.meta.fits_weights:
         print(
             "the fitted members and their weights are as they were; to fit them to the rows of the memory: this command"
@@ -360,8 +360,8 @@ def _report(opened: OpenedMemory, done: Change, what: str, refit: bool) -> None:
     print(remembering(model))
 
 
-def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> None:
-    """Fit weights to a model's memory, after the members with `refit`, and switch the model to them.
+def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
+    """Fit weights to a model's memory, after the members with `refit`, switch the model to them, and return a report.
 
     `rows` are labelled; None = the held-out rows that stayed with the model, and rows of the memory.
     """
@@ -384,9 +384,10 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> None:
     )
     folder.switch(state.with_fitted(version, fitted))
     set_key(folder.state_file, REPORT, f"fitted to version {version} of the memory: {report}")
-    print(f"{folder.path}: {report}")
+    report = f"{folder.path}: {report}"
     if refit and (part := task.learned_by_gradients()) is not None:
-        print(f"{part} has learned from the rows of the training only; {how_to_train(folder)}")
+        report += f"\n{part} has learned from the rows of the training only; {how_to_train(folder)}"
+    return report
 
 
 def remembering(folder: ModelFolder) -> str:

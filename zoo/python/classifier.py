@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,16 @@ from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self, override
 
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
 from zoo.loading import load
+from zoo.memory.commands import fit_again
+from zoo.memory.opened import OpenedMemory
 from zoo.python.fitting import fit, label_names
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.records import as_texts
+
+#: Growth of the memory after which weights are fitted again.
+_GROWN = 1.5
 
 
 class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,10 +54,12 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = 0,
         device: str = "cpu",
         verbose: bool = False,
+        class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
     ) -> None:
         """Store the parameters; see `zoo.fit` for their values.
 
         `random_state` is the `seed`, or draws it in each `fit`: a `RandomState`, or None for that of NumPy.
+        `class_weight` is that of a `MemoryEnsemble`, by labels as they are in `y`.
         """
         self.model = model
         self.model_options = model_options
@@ -61,6 +69,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
+        self.class_weight = class_weight
 
     @override
     def __sklearn_tags__(self) -> Any:
@@ -71,20 +80,23 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Iterable[str], y: Iterable[object]) -> Self:
         """Train on n texts and their n labels: strings, numbers or booleans."""
-        texts, labels = _texts(X), y if hasattr(y, "ndim") or y is None else list(y)
-        if getattr(labels, "shape", ())[1:] == (1,):
-            labels = column_or_1d(labels, warn=True)
+        texts, labels = _texts(X), _labels(y)
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
         data_options: Mapping[str, Any] = self.data_options or {}
+        model_options, weights = dict(self.model_options or {}), self.class_weight
+        if isinstance(weights, Mapping):
+            weights = dict(zip(label_names([*weights], len(weights), 1), weights.values(), strict=True))
+        if weights is not None:
+            model_options["class_weight"] = weights
         names = label_names(labels, len(texts))
         check_classification_targets(labels)
         model = fit(
             texts,
             labels,
             model=self.model,
-            model_options=self.model_options,
+            model_options=model_options,
             trainer=self.trainer,
             config=self.config,
             seed=seed,
@@ -95,7 +107,35 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, first = np.unique(np.asarray(labels), return_index=True)
         # The model's names of the classes, in their order.
         self._names = [names[row] for row in first]
-        self.model_ = model
+        # The run folder is deleted with the predictor that `fit` returned.
+        self.model_ = self._first_model = model
+        return self
+
+    def partial_fit(
+        self, X: Iterable[str], y: Iterable[object], classes: Iterable[object] | None = None
+    ) -> Self:
+        """Add n texts with their labels to the memory of the fitted model, as `zoo memory add` does; or fit a model.
+
+        Predictions use them at once, without training; a `MemoryEnsemble` takes labels that are new. Its weights are
+        fitted again (`zoo memory tune`) when the memory has grown by a half since. `classes` is not used.
+        """
+        if not hasattr(self, "model_"):
+            return self.fit(X, y)
+        texts, labels = _texts(X), _labels(y)
+        names = label_names(labels, len(texts), 1)
+        opened = OpenedMemory.open_to_change(self.model_.source)
+        memory, model = opened.folder, opened.model
+        assert model is not None
+        allowed = opened.addable_labels(model.meta.takes_new_labels)
+        version = memory.add(Rows.from_lists(texts, names, source="texts"), allowed).version
+        if model.meta.fits_weights:
+            fitted = max((each for each in model.state.fitted if each <= version), default=1)
+            number_of = dict(memory.versions())
+            if number_of[version] >= _GROWN * number_of[fitted]:
+                fit_again(model, None, refit=False)
+        self.model_ = load(model, device=self.device)
+        self.classes_, first = np.unique(np.append(self.classes_, np.asarray(labels)), return_index=True)
+        self._names = [[*self._names, *names][row] for row in first]
         return self
 
     def explain(self, X: Iterable[str]) -> list[Prediction]:
@@ -122,7 +162,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Return the parameters, and the files of the exported model."""
         state = dict(super().__getstate__())
-        if "model_" not in state:
+        if state.pop("_first_model", None) is None:
             return state
         with tempfile.TemporaryDirectory() as parent:
             model = state.pop("model_")
@@ -142,8 +182,13 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for name, contents in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(contents)
-            self.model_ = load(folder, device=self.device)
+            self.model_ = self._first_model = load(folder, device=self.device)
             weakref.finalize(self.model_, resources.pop_all().close)
+
+
+def _labels(y: Any) -> Any:
+    labels = y if hasattr(y, "ndim") or y is None else list(y)
+    return column_or_1d(labels, warn=True) if getattr(labels, "shape", ())[1:] == (1,) else labels
 
 
 def _texts(X: Iterable[str]) -> list[str]:

@@ -161,8 +161,11 @@ def _table(
     return {_TABLE: "".join(lines)}, columns
 
 
-def label_names(labels: Iterable[object], number: int) -> list[str]:
-    """Return the labels of `number` texts as strings; raise an `InputError` that names the first wrong row."""
+def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[str]:
+    """Return the labels of `number` texts as strings; raise an `InputError` that names the first wrong row.
+
+    `least` is the number of classes that are needed.
+    """
     is_list = isinstance(labels, Iterable) and not isinstance(labels, str | Mapping)
     if not is_list or getattr(labels, "ndim", 1) != 1:
         raise InputError(f"labels: a {type(labels).__name__} is not a list of labels; {_ONE_LABEL}")
@@ -179,7 +182,7 @@ def label_names(labels: Iterable[object], number: int) -> list[str]:
         if kind != first:
             raise InputError(f"labels: row {row} is a {kind}, row 0 a {first}; give labels of one type")
     names = [str(value) for value in values]
-    if len(set(names)) < 2:
+    if len(set(names)) < least:
         have = f"all rows have the label {excerpt(names[0])!r}" if names else "there are no rows"
         raise InputError(f"labels: {have}; a classifier needs two classes")
     return names

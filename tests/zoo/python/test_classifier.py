@@ -26,6 +26,7 @@ from tests.zoo.conftest import Zoo, done, python, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.python.test_fitting import COMMAND, ENSEMBLE, NETWORK, NEW, TEXTS, TOPICS
 from zoo import MemoryClassifier
+from zoo.model_folder.folder import ModelFolder
 
 
 def parameters(options: dict[str, Any]) -> dict[str, Any]:
@@ -140,6 +141,55 @@ def test_a_pickled_classifier_keeps_its_transformer_and_its_retriever(tiny_bert:
         assert again.predict_proba(NEW).tolist() == expected
         assert "encoder    tiny-bert" in repr(again.model_)
         moved.rename(tiny_bert)
+
+
+def test_class_weights_multiply_probabilities() -> None:
+    def fitted(**weights: Any) -> MemoryClassifier:
+        return MemoryClassifier(**parameters(ENSEMBLE), **weights).fit(texts, numbers)
+
+    pairs = distinct_sentences(40, seed=8) + distinct_sentences(40, seed=9, noise=True)
+    texts, numbers = [text for text, _ in pairs], np.array([1 + (topic == "fruit") for _, topic in pairs])
+    plain, weighted = fitted(), fitted(class_weight={1: 3.0})
+    expected = plain.predict_proba(NEW) * [3, 1]
+    expected /= expected.sum(axis=1, keepdims=True)
+    assert np.allclose(weighted.predict_proba(NEW), expected, atol=1e-6)
+    evidence = weighted.explain(NEW)[0].contributions or {}
+    assert evidence["class weight"] == pytest.approx(np.log(3) / 2 * (1 if expected[0, 0] > 0.5 else -1))
+    odds = [np.divide(*model.predict_proba(NEW).T) for model in (fitted(class_weight="balanced"), plain)]
+    weights = np.divide(*odds)
+    assert np.allclose(weights, weights[0])
+    of_training = np.divide(*np.bincount(numbers)[:0:-1])  # but for a few rows of validation
+    assert weights[0] == pytest.approx(of_training, abs=0.1) != pytest.approx(1, abs=0.2)
+    with pytest.raises(InputError, match="class_weight: no training row has the label '3'"):
+        fitted(class_weight={3: 2.0})
+    with pytest.raises(InputError, match=r"class_weight=\{'1': -2.0\}: use positive numbers"):
+        fitted(class_weight={1: -2.0})
+
+
+def test_partial_fit_adds_rows_and_labels() -> None:
+    is_old = np.array([topic != "weather" for topic in TOPICS])
+    texts, topics = np.array(TEXTS), np.array(TOPICS)
+    classifier = MemoryClassifier(**parameters(ENSEMBLE)).partial_fit(
+        texts[is_old], topics[is_old], sorted(set(TOPICS))
+    )
+    first = classifier.model_
+    assert classifier.classes_.tolist() == ["fruit", "metal"]
+    classifier.partial_fit(["a mango or two"], ["fruit"])
+    assert classifier.predict(["a mango or two"]) == ["fruit"]
+    state = ModelFolder.open(first.source).state
+    assert (state.version, max(state.fitted, default=1)) == (2, 1)
+    classifier = pickle.loads(pickle.dumps(classifier))
+    classifier.partial_fit(texts[~is_old], topics[~is_old])
+    # The memory has grown by a half.
+    state = ModelFolder.open(classifier.model_.source).state
+    assert state.version == max(state.fitted)
+    assert classifier.classes_.tolist() == ["fruit", "metal", "weather"]
+    assert (classifier.predict(texts[~is_old]) == "weather").all()
+    assert classifier.predict_proba(NEW).shape == (len(NEW), 3)
+    network = small().fit(texts[is_old], topics[is_old])
+    with pytest.raises(InputError, match="weather"):
+        network.partial_fit(texts[~is_old], topics[~is_old])
+    assert network.partial_fit(["a mango or two"], ["fruit"]).predict(NEW).shape == (len(NEW),)
 
 
 def test_wrong_input_is_named() -> None:
