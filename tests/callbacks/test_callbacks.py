@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pytorch_lightning.loggers import WandbLogger
 from callbacks import Charts, PredictionTable
 from callbacks.metrics import CSVMetrics
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Fit, Zoo, resume, sentences
+from tests.zoo.conftest import Fit, Zoo, fit_options, last, python, resume, sentences
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
 from zoo.tasks.classification.task import charts_of
 
@@ -44,6 +45,26 @@ def test_metrics_are_appended_to_the_same_file(tmp_path: Path) -> None:
         ("1", "2.0", ""),
         ("2", "3.0", "4.0"),
     ]
+
+
+@pytest.mark.slow
+def test_trackio(train_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run and its resumption are one run of Trackio with the figures of metrics.csv."""
+    # Trackio reads its folder when it is imported.
+    monkeypatch.setenv("TRACKIO_DIR", str(Path("dashboard").absolute()))
+    options = fit_options(train_csv, "--config=logger/trackio", "--run_dir=runs/a", "--trainer.max_epochs=1")
+    for arguments in (options, ["fit", f"--ckpt_path={last(Path('runs/a'))}", "--trainer.max_epochs=2"]):
+        ended = python("-m", "zoo", *arguments)
+        assert ended.returncode == 0, ended.stderr
+    with sqlite3.connect("dashboard/memory-zoo.db") as database:
+        ((name, config),) = database.execute("select run_name, config from configs").fetchall()
+        logged = [json.loads(row) for (row,) in database.execute("select metrics from metrics order by id")]
+    assert name == "a"
+    assert json.loads(config)["config"]["model"]["class_path"] == "zoo.KNNBiLSTM"
+    for column in ("val/accuracy", "train/loss_epoch"):
+        values = [row[column] for row in read(Path("runs/a/metrics.csv")) if row[column]]
+        assert [row[column] for row in logged if column in row] == pytest.approx(list(map(float, values)))
+        assert len(values) == 2
 
 
 @pytest.mark.usefixtures("_wandb_offline")
