@@ -20,7 +20,7 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.split import limit_classes, select_classes
+from datamodules.corpora.split import limit_classes
 from datamodules.corpora.table import read_class_names
 from datamodules.dataset import rows_and_weights
 from datamodules.memory_source import DEFAULT_RETRIEVER
@@ -43,7 +43,6 @@ class ClassificationOptions(TextOptions):
 
     Attributes:
         class_names: names of the labels 1, 2, ...: a list, or a file with one per line; or `{0: World, 1: Sports}`.
-        classes: keep only these classes.
         rows_per_class: keep this number or share of training rows per class, or `{World: 2000, Sports: 4000}`; chosen
             by `split_seed`.
         memory_label_column: label of the memory table; None = its texts have no labels.
@@ -53,7 +52,6 @@ class ClassificationOptions(TextOptions):
     """
 
     class_names: str | list[str] | dict[str, str] | None = None
-    classes: list[str] | None = None
     rows_per_class: int | float | dict[str, int] | None = None
     memory_label_column: Column | None = None
     label_texts: str | None = None
@@ -137,12 +135,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
         super().__init__(ClassificationOptions(**options), retriever)
-
-    @override
-    def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:
-        tables, classes = super().read_splits(names), self.options.classes
-        chosen = {name: select_classes(tables[name], classes) for name in names if classes and name != "test"}
-        return {**tables, **chosen}
 
     @override
     def table_columns(self) -> PlainDict:

@@ -1,4 +1,4 @@
-"""Seeded, stratified samples of a table: validation rows, fewer rows a class, fewer classes.
+"""Seeded, stratified samples of a table: validation rows, and fewer rows a class.
 
 Each class has its own stream of PCG64, which numpy promises to keep: the sample of a class does not depend on other
 classes, and a smaller sample is a part of a larger one.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,9 +80,13 @@ def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int
     An int keeps this number of rows of each class, a float up to 1 that share of each class (to the nearest row, but at
     least one), a mapping this number of rows of the classes that it names and all rows of the others.
     """
-    classes = _rows_by_class(_labels(rows))
+    if rows.labels is None:
+        raise InputError(f"{rows.source}: no labels; name a label column to choose rows by class")
+    classes = _rows_by_class(rows.labels)
     if isinstance(limits, Mapping):
-        _check_classes(limits, classes, rows.source)
+        if unknown := [label for label in limits if label not in classes]:
+            named = ", ".join(map(repr, classes))
+            raise InputError(f"{rows.source}: no class {unknown[0]!r}; there are {named}")
     elif isinstance(limits, float) and not 0 < limits <= 1:
         raise InputError(f"class limit {limits}: give a share up to 1, or a whole number of rows")
     kept = []
@@ -100,19 +104,6 @@ def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int
     return rows.select(np.sort(np.concatenate(kept)))
 
 
-def select_classes(rows: Rows, classes: Sequence[str]) -> Rows:
-    """Keep the rows of some classes, in the table's order; raise an `InputError` if one has no rows."""
-    by_class = _rows_by_class(_labels(rows))
-    _check_classes(classes, by_class, rows.source)
-    return rows.select(np.sort(np.concatenate([by_class[label] for label in dict.fromkeys(classes)])))
-
-
-def _labels(rows: Rows) -> list[str]:
-    if rows.labels is None:
-        raise InputError(f"{rows.source}: no labels; name a label column to choose rows by class")
-    return rows.labels
-
-
 def _rows_by_class(labels: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     """Return the ascending row numbers of each class, classes in alphabetical order."""
     codes_of = {label: code for code, label in enumerate(sorted(set(labels)))}
@@ -120,12 +111,6 @@ def _rows_by_class(labels: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(codes_of)))
     return dict(zip(codes_of, np.split(order, ends)[:-1], strict=True))
-
-
-def _check_classes(named: Iterable[str], classes: Mapping[str, object], source: str) -> None:
-    for label in named:
-        if label not in classes:
-            raise InputError(f"{source}: no class {label!r}; there are {', '.join(map(repr, classes))}")
 
 
 def _share(share: float, num_rows: int) -> int:

@@ -5,7 +5,7 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.split import limit_classes, select_classes, stratified_split
+from datamodules.corpora.split import limit_classes, stratified_split
 
 #: 20 rows of a, 10 of b and 1 of c, mixed.
 LABELS = [label for i in range(10) for label in ("a", "b", "a")] + ["c"]
@@ -147,21 +147,9 @@ def test_bad_limits(limits, message):
         limit_classes(table(), limits, seed=0)
 
 
-def test_class_subset():
-    rows = select_classes(table(), ["c", "b", "c"])
-    assert Counter(rows.labels) == {"b": 10, "c": 1}
-    assert rows.ids == sorted(rows.ids, key=int)
-
-
-def test_bad_subsets():
-    with pytest.raises(InputError, match="no class 'd'; there are 'a', 'b', 'c'"):
-        select_classes(table(), ["a", "d"])
-
-
 def test_no_labels():
-    for choose in (lambda rows: limit_classes(rows, 1, seed=0), lambda rows: select_classes(rows, ["a"])):
-        with pytest.raises(InputError, match=r"mine.csv: no labels"):
-            choose(table(None))
+    with pytest.raises(InputError, match=r"mine.csv: no labels"):
+        limit_classes(table(None), 1, seed=0)
 
 
 def test_groups_of_single_rows_change_nothing():

@@ -57,7 +57,7 @@ def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
         ("--data.text_column=" + "x" * 5000, ["no column"]),
         ("--data.label_column=topic", ["train.csv", "topic", "label"]),
         ("--data.label_column=null", ["data.label_column"]),
-        ("--data.classes=[fruit]", ["fruit", "two"]),
+        ("--data.rows_per_class={wine: 1}", ["wine", "fruit"]),
         ("--data.split_seed=-1", ["data.split_seed=-1"]),
         ("--data.batch_size=0", ["data.batch_size=0"]),
         ("--data.eval_batch_size=0", ["data.eval_batch_size=0"]),
