@@ -156,16 +156,10 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         same_table = self.own_ids(name, table) is not None
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
-            folder, fingerprint = build_neighbors(
-                table,
-                memory,
-                self.num_retrieved(memory),
-                excludes_duplicates,
-                self.cache,
-                same_table=same_table,
-            )
-            neighbors = open_neighbors(folder, fingerprint)
-            parts["neighbors"] = folder.name, fingerprint
+            k = self.num_retrieved(memory)
+            part = build_neighbors(table, memory, k, excludes_duplicates, self.cache, same_table)
+            neighbors = open_neighbors(self.cache / part[0], part[1])
+            parts["neighbors"] = part
             parts["memory_tokens"] = self.words.tokenize(neighbors.memories, memory_length).part
         if name != "train":
             searched = None if excludes_duplicates else memory

@@ -136,10 +136,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             "document_tokens": self.words.tokenize(table.documents, document_length).part,
         }
         if memory is not None:
-            folder, fingerprint = build_neighbors(
-                table.queries, memory, self.options.num_hits, False, self.cache
-            )
-            parts["hits"] = folder.name, fingerprint
+            parts["hits"] = build_neighbors(table.queries, memory, self.options.num_hits, False, self.cache)
         if name != "train":
             # A collection of documents reveals no judgement.
             parts["duplicates"] = DuplicateMarks.of(self.duplicate_keys(table), seen).prepare(self.cache)

@@ -129,14 +129,12 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
     def _retrieve(self, pairs: Pairs, memory: Memory, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
         """Pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
-        folder, fingerprint = build_neighbors(
-            pairs.first, memory, self.options.num_candidates, False, self.cache
-        )
-        neighbors = open_neighbors(folder, fingerprint)
+        part = build_neighbors(pairs.first, memory, self.options.num_candidates, False, self.cache)
+        neighbors = open_neighbors(self.cache / part[0], part[1])
         pairs, rows_of = pairs.with_second_texts(neighbors.memories.texts[:])
         hits = np.append(rows_of, -1)[neighbors.rows[pairs.question_row]]
         excluded = np.ones(len(pairs), bool) if exclude_all else pairs.target > 0
-        return pairs, foreign_texts(pairs, hits, excluded), fingerprint
+        return pairs, foreign_texts(pairs, hits, excluded), part[1]
 
     def _check(self, name: str, split: MatchingSplit) -> None:
         """Raise an `InputError` for training pairs that teach nothing, or a validation that cannot select an epoch."""

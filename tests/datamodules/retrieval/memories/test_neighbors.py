@@ -1,4 +1,4 @@
-"""Stored neighbors: exact, resumed after a kill, never stale."""
+"""Stored neighbors: exact, whole or absent after a kill, never stale."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -63,7 +62,8 @@ QUERIES = rows(37, seed=1, prefix="q")
 def build(
     memory: FolderMemory, cache: Path, queries: Rows = QUERIES, k: int = K, exclude_duplicates: bool = False
 ) -> tuple[Path, str]:
-    return build_neighbors(queries, memory, k, exclude_duplicates, cache)
+    name, fingerprint = build_neighbors(queries, memory, k, exclude_duplicates, cache)
+    return cache / name, fingerprint
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -122,35 +122,21 @@ def test_missing_hits_are_minus_one_and_zero(tmp_path: Path, memory: RecordedMem
     assert len(stored.memories) == 0
 
 
-def test_a_killed_build_resumes_where_it_stopped(tmp_path: Path, memory: RecordedMemory) -> None:
+@pytest.mark.parametrize("last", [2, None])
+def test_a_killed_build_leaves_no_neighbors(
+    tmp_path: Path, memory: RecordedMemory, monkeypatch: pytest.MonkeyPatch, last: int | None
+) -> None:
+    """Killed before the third search, or after the last one."""
     expected = contents(build(memory, tmp_path / "uninterrupted")[0])
-    memory.log.unlink()
-
-    memory.last = 2
-    assert in_processes(1, build, memory, tmp_path / "cache") == [-signal.SIGKILL]
-    assert memory.searches() == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "last", None if last is None else memory.searches() + last)
+        patch.setattr(storage, "finish_folder", kill)
+        assert in_processes(1, build, memory, tmp_path / "cache") == [-signal.SIGKILL]
+    assert memory.searches() == 5 + (5 if last is None else last)
     assert not list((tmp_path / "cache").glob(f"*/{storage.MANIFEST}"))
-
-    memory.last = None
     folder, _ = build(memory, tmp_path / "cache")
     assert contents(folder) == expected
-    # Every block was searched once: the first two by the process that died.
-    assert memory.log.read_text().splitlines() == [QUERIES.texts[start] for start in range(0, 37, 8)]
     check_only_neighbors(tmp_path / "cache", folder)
-
-
-@pytest.mark.parametrize(("module", "name"), [(neighbors, "_join_blocks"), (storage, "finish_folder")])
-def test_a_kill_after_the_last_search_loses_nothing(
-    tmp_path: Path, memory: RecordedMemory, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
-) -> None:
-    expected = contents(build(memory, tmp_path / "uninterrupted")[0])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, kill)
-        assert in_processes(1, build, memory, tmp_path / "cache") == [-signal.SIGKILL]
-    assert memory.searches() == 10
-    assert contents(build(memory, tmp_path / "cache")[0]) == expected
-    assert memory.searches() == 10
 
 
 def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memory: RecordedMemory) -> None:
