@@ -80,22 +80,17 @@ class DuplicateMarks:
 
     def prepare(self, cache: Path) -> Part:
         """Write the marks to a cache folder, which `open` reads."""
-        marks = np.stack([self.in_memory, self.in_training, self.near])
-
-        def write(folder: Path) -> None:
-            np.save(folder / "marks.npy", marks)
-            np.save(folder / "known.npy", self.known)
-
+        fingerprint = sha256(b"".join(marks.tobytes() for marks in vars(self).values())).hexdigest()
         return prepared_folder(
-            cache, "duplicates", sha256(marks.tobytes() + self.known.tobytes()).hexdigest(), write
+            cache, "duplicates", fingerprint, lambda folder: np.savez(folder / "marks.npz", **vars(self))
         )
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> DuplicateMarks:
         """Read what `prepare` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
-        in_memory, in_training, near = np.load(folder / "marks.npy")
-        return cls(in_memory, in_training, near, np.load(folder / "known.npy"))
+        with np.load(folder / "marks.npz") as marks:
+            return cls(**marks)
 
 
 def groups_to_split(keys: NDArray[np.integer]) -> NDArray[np.integer]:
