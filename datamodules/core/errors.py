@@ -1,12 +1,14 @@
 """The exceptions for wrong input, and texts of others in messages: short, and without effect on a terminal."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 
 #: The number of characters that a message quotes of a wrong value: a table's header may have 20,000.
 LONGEST = 200
+#: The number of names or ids that a message lists.
+_MOST_NAMED = 10
 
 #: Control characters, lone surrogates, line separators, and marks that reverse the direction of other characters.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -48,6 +50,12 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     """Return a hint for a name that is none of `names`: the most similar one, or else all."""
     near = get_close_matches(name, [*names], n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first of some names for a message."""
+    shown = ", ".join(repr(excerpt(name, 40)) for name in names[:_MOST_NAMED])
+    return shown + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
 
 
 def reason(error: BaseException) -> str:

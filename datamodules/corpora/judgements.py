@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.core.files import is_number
 from datamodules.core.sharing import cached_property
 from datamodules.corpora.readers import open_lines, read_blocks
@@ -27,8 +26,6 @@ NAMES = (
     ("doc_id", "corpus_id", "corpus-id", "docid", "document_id", "document"),
     ("grade", "score", "relevance", "label"),
 )
-#: The largest number of ids that a message names.
-_NAMED = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +106,7 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
     if skipped:
         unknown = (unknown_queries, "queries", queries), (unknown_documents, "documents", documents)
         missing = [
-            f"{len(ids)} {kind} ({_some(ids)}) that {rows.source} lacks" for ids, kind, rows in unknown if ids
+            f"{len(ids)} {kind} ({name_some([*ids])}) that {rows.source} lacks" for ids, kind, rows in unknown if ids
         ]
         log.warning("%s: %d judgements are skipped: they name %s", source, skipped, " and ".join(missing))
     if not best:
@@ -117,9 +114,9 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
     query_of, document_of = np.array(list(best), np.int32).T
     distinct, first = np.unique(query_of, return_index=True)
     if without := len(queries) - len(distinct):
-        ids = queries.select(np.setdiff1d(np.arange(len(queries)), distinct)[: _NAMED + 1]).ids
+        named = name_some(queries.select(np.setdiff1d(np.arange(len(queries)), distinct)).ids)
         message = "%s: %d of %d queries have no judgement (%s) and are skipped"
-        log.warning(message, source, without, len(queries), _some(ids))
+        log.warning(message, source, without, len(queries), named)
     grades = np.array(list(best.values()), np.float32)
     by_first_judgement = distinct[np.argsort(first)]
     return Judgements(queries, documents, query_of, document_of, grades, source).select(by_first_judgement)
@@ -154,9 +151,3 @@ def _judged_fields(path: str | Path) -> Iterator[tuple[str, str, str, str]]:
         if number == 1 and not is_number(fields[-1]):
             continue  # the names of the columns
         yield fields[0], fields[-2], fields[-1], location
-
-
-def _some(ids: Iterable[str]) -> str:
-    """Return the first ids, and an ellipsis if there are more."""
-    named = [excerpt(id_) for id_ in islice(ids, _NAMED + 1)]
-    return ", ".join(named[:_NAMED] + ["..."] * (len(named) > _NAMED))

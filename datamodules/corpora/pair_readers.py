@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.core.files import is_number
 from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.pairs import Pairs
@@ -161,9 +161,6 @@ def read_identified(
     if text_column is None:
         text_column = 1 if ids == 0 else "text"
     rows = read_table(path, text_column, None, ids)
-    seen: set[str] = set()
-    for row, id_ in enumerate(rows.ids):
-        if id_ in seen:
-            raise InputError(f"{path}, row {row + 1}: the id {id_!r} belongs to another text already")
-        seen.add(id_)
+    if repeated := rows.repeated_ids():
+        raise InputError(f"{path}: several texts have the id {name_some(repeated)}; give each its own")
     return rows

@@ -112,6 +112,12 @@ class Rows:
         """Return the row of each id; the last one of an id that occurs twice."""
         return {id_: row for row, id_ in enumerate(self.ids)}
 
+    def repeated_ids(self) -> list[str]:
+        """Return the ids that stand for several rows."""
+        ids, counts = self.table.column("id").value_counts().flatten()
+        repeated: list[str] = ids.take(np.flatnonzero(counts.to_numpy() > 1)).to_pylist()
+        return repeated
+
     @property
     def labels(self) -> list[str] | None:
         """The labels, in row order; None unless every row has one."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.core.errors import LONGEST, InputError, excerpt
+from datamodules.core.errors import LONGEST, InputError, excerpt, name_some
 from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Block, Column, Columns
 from datamodules.corpora.rows import Repairs, Rows
@@ -67,8 +67,11 @@ def read_table(
     duplicates = len(rows) - len(np.unique(np.concatenate(hashes)))
     if duplicates:
         log.info("%s: %d of %d rows repeat an earlier row; they are kept", source, duplicates, len(rows))
-    if id_column is not None:
-        _warn_of_equal_ids(rows)
+    if id_column is not None and (repeated := rows.repeated_ids()):
+        named = name_some(repeated)
+        log.warning(
+            "%s: %d ids stand for several rows (%s), which they do not distinguish", source, len(repeated), named
+        )
     return rows
 
 
@@ -121,22 +124,6 @@ def _batches(
     _warn_of_several(distinct, source)
     if empty.count:
         log.warning("%s: %d of %d texts are empty; they are kept", empty, empty.count, num_rows)
-
-
-def _warn_of_equal_ids(rows: Rows) -> None:
-    import pyarrow.compute as pc
-
-    counts = pc.value_counts(rows.table.column("id"))
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values").to_pylist()
-    if not repeated:
-        return
-    named = ", ".join(repeated[:_MAX_NAMED]) + " and more" * (len(repeated) > _MAX_NAMED)
-    log.warning(
-        "%s: %d ids stand for several rows (%s), which they do not distinguish",
-        rows.source,
-        len(repeated),
-        excerpt(named),
-    )
 
 
 class _NamedRows:

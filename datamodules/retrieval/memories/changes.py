@@ -10,12 +10,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from datamodules.core.arrays import RowLookup
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import UnknownLabels
-
-_MOST_NAMED = 10
 
 
 def select_new(
@@ -118,19 +116,11 @@ def check_kept_labels(
 
 def check_ids(rows: Rows) -> None:
     """Refuse rows with equal ids: neighbors are identified by their ids."""
-    counts = pc.value_counts(rows.table.column("id"))
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
+    if repeated := rows.repeated_ids():
         raise InputError(
-            f"{rows.source}: {repeated[0]['counts'].as_py()} rows have the id"
-            f" {repeated[0]['values'].as_py()!r}; give each row of a memory its own, or name no id column"
+            f"{rows.source}: several rows have the id {name_some(repeated)}; give each row of a memory its own, or name"
+            " no id column"
         )
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Return the first of some names for a message."""
-    shown = ", ".join(repr(excerpt(name, 40)) for name in names[:_MOST_NAMED])
-    return shown + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
 
 
 def _name_row(rows: Rows, position: int) -> str:

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from datamodules.core import storage
 from datamodules.core.arrays import RowLookup, damaged, map_array
-from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.errors import DamagedError, InputError, name_some
 from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import BLOCK, Rows, Texts
 from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.changes import name_some
 
 POINTER = "memory.json"
 #: The pointer of a memory that is in a model folder, next to the memory.

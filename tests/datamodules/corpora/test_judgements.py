@@ -72,8 +72,8 @@ def test_unknown_ids_and_queries_without_judgement_are_counted_and_named(
     assert written(judgements) == [("q1", "d1", 1), ("q2", "d2", 1)]
     unknown, without = (record.getMessage() for record in caplog.records)
     assert "3 judgements are skipped" in unknown
-    assert "1 queries (q7) that queries lacks and 2 documents (d8, d9) that corpus lacks" in unknown
-    assert "1 of 3 queries have no judgement (q3) and are skipped" in without
+    assert "1 queries ('q7') that queries lacks and 2 documents ('d8', 'd9') that corpus lacks" in unknown
+    assert "1 of 3 queries have no judgement ('q3') and are skipped" in without
 
 
 def test_a_pair_that_is_judged_twice_keeps_its_higher_grade(tmp_path: Path) -> None:

@@ -258,5 +258,5 @@ def test_an_identified_text_may_have_either_name_for_its_id(tmp_path: Path) -> N
 
 
 def test_an_id_of_two_texts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"row 2: the id 'q' belongs to another text"):
+    with pytest.raises(InputError, match="several texts have the id 'q'"):
         read_identified(write(tmp_path / "a.tsv", "q\ta\nq\tb\n"))

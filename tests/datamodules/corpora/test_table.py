@@ -445,4 +445,4 @@ def test_equal_ids_are_named(tmp_path, caplog):
     path = write(tmp_path / "t.csv", "id,text,label\n7,a,x\n8,b,y\n7,c,x\n")
     assert read_table(path, id_column="id").ids == ["7", "8", "7"]
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "1 ids stand for several rows (7)" in message
+    assert "1 ids stand for several rows ('7')" in message

@@ -107,7 +107,7 @@ def test_many_queries_on_a_server(zoo_command: Zoo, elasticsearch_url: str, inde
             ["no_ids.csv", "none of the columns _id, id", "rename one"],
         ),
         (["--queries=queries.txt", "--output=out.run"], ["queries.txt", "lines have no ids"]),
-        (["--queries=twice.csv", "--output=out.run"], ["twice.csv, row 2", "'q1' belongs to another text"]),
+        (["--queries=twice.csv", "--output=out.run"], ["twice.csv", "several texts have the id 'q1'"]),
         (["--queries=space.csv", "--output=out.run"], ["query 'q 1'", "no white space"]),
         (["--queries=queries.csv", "--output=out.csv"], ["--output out.csv", ".run"]),
         (["--queries=queries.csv", "--output=queries.csv"], ["which this command reads"]),
