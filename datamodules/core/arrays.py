@@ -26,7 +26,7 @@ class ArrayWriter:
         self._file = path.open("wb")
         self.length = 0
 
-    def write(self, block: NDArray[Any]) -> None:
+    def write(self, block: NDArray[np.generic]) -> None:
         """Append rows [n, ...]."""
         if self.length == 0:
             self._row_shape = block.shape[1:]
@@ -82,7 +82,7 @@ def check_starts(path: Path, starts: NDArray[np.int64], length: int) -> None:
         raise damaged(path, f"does not divide {length} numbers into parts")
 
 
-def find_sorted(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+def find_sorted(ascending: NDArray[np.integer], wanted: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the first position of each wanted value in an ascending array, -1 where it is missing."""
     if len(ascending) == 0:
         return np.full(wanted.shape, -1)

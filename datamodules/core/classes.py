@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -36,14 +36,14 @@ def searched(folder: str) -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def folder_of(kind: type[Any]) -> str:
+def folder_of(kind: type[object]) -> str:
     """Return the folder in which Python finds the module or package of a class."""
     file = Path(inspect.getfile(kind))
     depth = kind.__module__.count(".") + (file.name == "__init__.py")
     return str(file.absolute().parents[depth])
 
 
-def option_names(kind: type[Any]) -> list[str]:
+def option_names(kind: type[object]) -> list[str]:
     """Return the names of all options of a class whose constructors pass on those of their bases."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import yaml
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Bytes of the longest line.
 LONGEST_LINE = 1 << 28
@@ -114,7 +117,7 @@ def _member(path: Path, archive: Path, members: zipfile.ZipFile) -> str:
     return name
 
 
-def load_tensors(file: Path, advice: str) -> dict[str, Any]:
+def load_tensors(file: Path, advice: str) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name; raise an `InputError` that names it if it is damaged."""
     from safetensors.torch import load_file
 

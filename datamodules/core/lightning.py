@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningDataModule as LightningDataModule
@@ -38,7 +38,7 @@ def predict_only() -> None:
     _predicts_only = True
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "datamodules.core.stand_ins" if _predicts_only else _MODULES[name]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
 
+from datamodules.core.types import PlainDict
+
 #: Of options and stages of a training, which a prediction does not read.
-LRSchedulerCallable: Any = None
-OptimizerCallable: Any = None
-TrainerFn: Any = None
+LRSchedulerCallable: object = None
+OptimizerCallable: object = None
+TrainerFn: object = None
 
 
 class LightningModule(nn.Module):
@@ -19,7 +21,7 @@ class LightningModule(nn.Module):
 
     _trainer = None
     #: the options, which only a training keeps.
-    hparams: ClassVar[dict[str, Any]] = {}
+    hparams: ClassVar[PlainDict] = {}
 
     @property
     def device(self) -> torch.device:

@@ -106,7 +106,9 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
     if skipped:
         unknown = (unknown_queries, "queries", queries), (unknown_documents, "documents", documents)
         missing = [
-            f"{len(ids)} {kind} ({name_some([*ids])}) that {rows.source} lacks" for ids, kind, rows in unknown if ids
+            f"{len(ids)} {kind} ({name_some([*ids])}) that {rows.source} lacks"
+            for ids, kind, rows in unknown
+            if ids
         ]
         log.warning("%s: %d judgements are skipped: they name %s", source, skipped, " and ".join(missing))
     if not best:

@@ -70,7 +70,10 @@ def read_table(
     if id_column is not None and (repeated := rows.repeated_ids()):
         named = name_some(repeated)
         log.warning(
-            "%s: %d ids stand for several rows (%s), which they do not distinguish", source, len(repeated), named
+            "%s: %d ids stand for several rows (%s), which they do not distinguish",
+            source,
+            len(repeated),
+            named,
         )
     return rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from datamodules.retrieval.base import Retriever as Retriever
 from datamodules.retrieval.base import TermRetriever as TermRetriever
@@ -46,7 +46,7 @@ LAZY = RETRIEVERS | {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in LAZY:
         return getattr(import_module(LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class InvertedIndex(NamedTuple):
         check_starts(folder / "posting_starts.npy", self.posting_starts, len(self.posting_rows))
         texts, terms = len(self.text_starts) - 1, len(self.posting_starts) - 1
         frequent, words = int(self.term_bitmap.max(initial=-1)) + 1, -(-texts // 64)
-        lengths: dict[str, tuple[NDArray[Any], int]] = {
+        lengths: dict[str, tuple[NDArray[np.generic], int]] = {
             "hashes": (self.lookup.keys, terms),
             "posting_scores": (self.posting_scores, len(self.posting_rows)),
             "term_best": (self.term_best, terms),
