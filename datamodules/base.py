@@ -24,13 +24,12 @@ from datamodules.core.storage import Part
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.dataset import BatchDataset
+from datamodules.dataset import BatchDataset, Origin, PreparedSplit
 from datamodules.duplicates import decode_keys, digest, encode_keys, groups_to_split, open_keys, prepare_keys
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
 from datamodules.preparation import Plan, Stage, Table, contents_of_files
-from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_memory, pointer_of
 from datamodules.retrieval.folding import FOLDING
 from datamodules.sampling import LengthBucketSampler

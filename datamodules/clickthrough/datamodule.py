@@ -20,8 +20,8 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.judgements import Judgements, read_judgements
-from datamodules.corpora.pair_readers import id_column_of, read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
+from datamodules.corpora.table import id_column_of, read_identified
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors

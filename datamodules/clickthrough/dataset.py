@@ -15,9 +15,8 @@ from datamodules.clickthrough.negatives import POSITIVES, Negatives
 from datamodules.core.ragged import consecutive
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
-from datamodules.dataset import BatchDataset, Side, rows_and_weights
+from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
 from datamodules.drawing import key_of, uniform
-from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.retrieval.base import Hits
 from datamodules.text.gather import WordTable, distinct_rows, gather, gather_texts

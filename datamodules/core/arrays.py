@@ -104,13 +104,6 @@ class RowLookup(NamedTuple):
         order = np.argsort(keys, kind="stable").astype(np.int32)
         return cls(keys[order], order)
 
-    def keep(self, kept: NDArray[np.int64]) -> RowLookup:
-        """Return the lookup of some rows, ascending, which get the numbers 0, 1, ..."""
-        number = np.full(len(self.rows), -1, np.int32)
-        number[kept] = np.arange(len(kept), dtype=np.int32)
-        rows = number[self.rows]
-        return RowLookup(self.keys[rows >= 0], rows[rows >= 0])
-
     def save(self, folder: Path) -> None:
         """Write the files that `open` maps."""
         np.save(folder / "hashes.npy", self.keys)

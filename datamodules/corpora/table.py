@@ -24,6 +24,8 @@ SEVERAL_LABELS = (
     "a classifier predicts one label a text; for several, train one model a label"
     " (examples/your_own_data, 'Several labels a text')"
 )
+#: Names of the column with the ids of queries or documents.
+ID_NAMES: AnyOf = ("_id", "id", "query_id", "doc_id", "qid", "docid")
 #: Maximum number of rows that a message names.
 _MAX_NAMED = 10
 
@@ -75,6 +77,24 @@ def read_table(
             len(repeated),
             named,
         )
+    return rows
+
+
+def id_column_of(path: str | Path) -> Column | AnyOf:
+    """Return the column of the ids of a collection."""
+    return 0 if ".tsv" in Path(path).suffixes else ID_NAMES
+
+
+def read_identified(
+    path: str | Path, text_column: Column | Sequence[Column] | None = None, id_column: Column | None = None
+) -> Rows:
+    """Read texts with ids: a table with columns `id` (see `ID_NAMES`) and `text`, or a .tsv of both without names."""
+    ids = id_column_of(path) if id_column is None else id_column
+    if text_column is None:
+        text_column = 1 if ids == 0 else "text"
+    rows = read_table(path, text_column, None, ids)
+    if repeated := rows.repeated_ids():
+        raise InputError(f"{path}: several texts have the id {name_some(repeated)}; give each its own")
     return rows
 
 

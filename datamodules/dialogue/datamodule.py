@@ -20,8 +20,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged, consecutive
 from datamodules.core.storage import Part, fingerprint_of, is_whole, lock, prepared_folder
 from datamodules.core.types import Message, PlainDict
-from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa
-from datamodules.corpora.dialogues import Dialogues
+from datamodules.corpora.dialogues import Dialogues, read_dialogues, read_hmn4qa
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit

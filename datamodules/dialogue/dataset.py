@@ -16,8 +16,7 @@ from datamodules.core.arrays import find_sorted
 from datamodules.core.ragged import Ragged, consecutive, offsets_of
 from datamodules.core.types import Message
 from datamodules.corpora.dialogues import Dialogues
-from datamodules.dataset import BatchDataset, rows_and_weights
-from datamodules.prepared import Origin, PreparedSplit
+from datamodules.dataset import BatchDataset, Origin, PreparedSplit, rows_and_weights
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore

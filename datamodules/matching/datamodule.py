@@ -16,17 +16,17 @@ from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged
 from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
-from datamodules.corpora.pair_readers import read_identified, read_trec
-from datamodules.corpora.pairs import Pairs
+from datamodules.corpora.pairs import Pairs, read_pairs, read_quora, read_trec, read_wikiqa
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.duplicates import DuplicateMarks, groups_to_split
+from datamodules.corpora.table import read_identified
+from datamodules.duplicates import DuplicateMarks, duplicate_codes, groups_to_split
 from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit, training_lists
 from datamodules.matching.negatives import foreign_texts
 from datamodules.matching.options import MatchingOptions
-from datamodules.matching.tables import duplicate_keys, question_groups, read_pair_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
+from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.counts import count_tokens
 from datamodules.text.vocabulary import Vocabulary
 
@@ -75,13 +75,23 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def split_off(self, table: Pairs, part: int | float) -> tuple[Pairs, Pairs]:
         # By question. Those with a positive are distributed evenly: only these count.
         kinds = np.where(table.has_positive, "with a positive", "without").tolist()
-        groups = groups_to_split(question_groups(table, self.options.chosen_goal))
+        keys = None if self._ranks else self.duplicate_keys(table)
+        groups = groups_to_split(question_groups(table, keys))
         rest, chosen = stratified_split(kinds, part, self.options.split_seed, groups)
         return table.select_questions(rest), table.select_questions(chosen)
 
     @override
     def duplicate_keys(self, table: Pairs) -> NDArray[np.uint64]:
-        return duplicate_keys(table, self.options.chosen_goal)
+        # Of each question to rank, or of each pair to classify, independent of the order of its texts.
+        first = fold_hashes(table.first.texts)
+        if self._ranks:
+            by_question: NDArray[np.uint64] = first[table.question_row]
+            return by_question
+        firsts, seconds = first[table.first_row], fold_hashes(table.second.texts)[table.second_row]
+        # The factor distinguishes a pair from another pair of the same sum.
+        lower = np.minimum(firsts, seconds) * np.uint64(0x9E3779B97F4A7C15)
+        by_pair: NDArray[np.uint64] = lower + np.maximum(firsts, seconds)
+        return by_pair
 
     @property
     @override
@@ -226,3 +236,55 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         else:
             lists = Lists.single(np.arange(len(split.pairs)))
         return MatchingDataset(self.words.new_table(), self.spec, self.idf, split, lists, contents)
+
+
+def read_pair_table(
+    path: str, options: MatchingOptions, labelled: bool = True, with_ids: bool = False
+) -> Pairs:
+    """Read a table of any layout but `trec`; without `labelled`, labels and ids may be missing (prediction).
+
+    With `with_ids`, an `InputError` is raised for a table whose questions and texts have no ids.
+    """
+    if with_ids and (
+        options.chosen_goal == "classification"
+        or (options.layout == "table" and None in (options.question_column, options.id_column))
+    ):
+        raise InputError(
+            f"{path}: a ranking with ids needs those of the questions and of the texts: name --question_column and"
+            " --id_column; pairs to classify have no ranking"
+        )
+    if options.layout == "wikiqa":
+        return read_wikiqa(path, labelled)
+    if options.layout == "quora":
+        return read_quora(path, labelled)
+    if options.layout == "trec":
+        raise InputError(f"{path}: give the columns of the pairs with --first_column and --second_column")
+    return read_pairs(
+        path,
+        options.first_column,
+        options.second_column,
+        label_column=options.label_column if labelled else None,
+        question_column=options.question_column if labelled or with_ids else None,
+        id_column=options.id_column if labelled or with_ids else None,
+        header=options.header,
+        quotes=options.quotes,
+        goal=options.chosen_goal,
+    )
+
+
+def question_groups(table: Pairs, keys: NDArray[np.uint64] | None) -> NDArray[np.int64]:
+    """int64 [questions]: equal for questions that are duplicates or, by the `keys` of pairs, share one's duplicate."""
+    numbers = np.arange(table.num_questions)
+    links = [(numbers, duplicate_codes(table.first.texts)[table.question_row])]
+    if keys is not None:
+        links.append((table.question.astype(np.int64), np.unique(keys, return_inverse=True)[1]))
+    groups = numbers
+    while True:
+        before = groups
+        for question, code in links:
+            lowest = np.full(code.max(initial=0) + 1, len(numbers))
+            np.minimum.at(lowest, code, groups[question])
+            groups = groups.copy()
+            np.minimum.at(groups, question, lowest[code])
+        if np.array_equal(before, groups):
+            return groups

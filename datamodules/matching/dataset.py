@@ -13,10 +13,9 @@ from typing_extensions import Self, override
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.pairs import Pairs
-from datamodules.dataset import BatchDataset, Side, rows_and_weights
+from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
 from datamodules.matching.negatives import Draw, foreign_negatives, own_negatives
 from datamodules.matching.options import MatchingOptions
-from datamodules.prepared import Origin, PreparedSplit
 from datamodules.text.gather import WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.pair_readers import Goal
+from datamodules.corpora.pairs import Goal
 from datamodules.corpora.records import Column
 from datamodules.options import TableOptions, check_least
 

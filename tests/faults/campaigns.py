@@ -18,7 +18,7 @@ import numpy as np
 
 import zoo
 from datamodules.core.errors import InputError
-from datamodules.corpora.pair_readers import read_pairs
+from datamodules.corpora.pairs import read_pairs
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, open_memory

@@ -12,11 +12,10 @@ from datamodules.core.errors import InputError, check_count, excerpt, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.progress import progress_bar
 from datamodules.core.storage import new_file
-from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.table import read_table
+from datamodules.corpora.table import read_identified, read_table
 from datamodules.corpora.trec_runs import is_run, run_lines
 from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS

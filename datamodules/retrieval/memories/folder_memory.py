@@ -22,7 +22,6 @@ from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.changes import check_ids, check_kept_labels, check_labels, select_new
-from datamodules.retrieval.memories.compaction import delete_removed, delete_unused
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
 from datamodules.retrieval.memories.versions import Version
 
@@ -221,8 +220,8 @@ class FolderMemory(Memory):
             first = max(before, self.version - keep + 1)
             if first > before:
                 self._switch({**self._state, "first": first})
-                delete_unused(self.folder, self._state, self.retriever)
-            delete_removed(self.folder, self._state, self.retriever)
+                versions.delete_unused(self.folder, self._state, self.retriever)
+            versions.delete_removed(self.folder, self._state, self.retriever)
         return int(first - before)
 
     @contextmanager
@@ -235,7 +234,7 @@ class FolderMemory(Memory):
             state = versions.read_pointer(self.folder, self.pointer)
             if self._state != state or self.version != state["version"]:
                 self._open(state, Version.open(self.folder, state["version"], contents=True))
-            delete_unused(self.folder, state, self.retriever)
+            versions.delete_unused(self.folder, state, self.retriever)
             yield
 
     def _switch(self, state: PlainDict) -> None:
@@ -246,7 +245,7 @@ class FolderMemory(Memory):
         """Write and open the next version, whose rows have these positions among the current and the new ones."""
         before, written = self.opened, Rows(Rows.concat([self.rows, new]).table, str(self.folder))
         known = np.where(order < len(self), order, -1)
-        version = before.write_next(versions.in_order(written, order), known)
+        version = before.write_next(written.select(order), known)
         collection, index = version.collection(self.retriever), version.index_folder(self.retriever)
         try:
             self.retriever.update(collection, known, index)

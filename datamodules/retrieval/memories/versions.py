@@ -1,4 +1,4 @@
-"""The versions of a memory: for each version a folder with all its rows.
+"""The versions of a memory: for each version a folder with all its rows; and their deletion, for good.
 
 The rows are in Arrow files. A version shares the files of unchanged rows with the version before, by hard links, so a
 change of one row of a million writes a few megabytes.
@@ -24,14 +24,13 @@ from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import BLOCK, Rows, Texts
 from datamodules.retrieval.base import Collection, Retriever
-from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.folding import fold_hashes, text_hashes
 
 POINTER = "memory.json"
 #: The pointer of a memory that is in a model folder, next to the memory.
 STATE = "state.json"
 
-# With more interruptions than this, copied rows are faster than parts of tables.
-_MOST_PARTS = 1024
 # The fewest rows of a file that is shared, unless it is the last one.
 _FEWEST_SHARED = BLOCK // 2
 _KINDS: dict[str, type] = {
@@ -146,28 +145,24 @@ class Version:
     @classmethod
     def write_first(cls, memory: Path, rows: Rows) -> Version:
         """Write and map version 1."""
-        lookup, written_in = RowLookup.of(fold_hashes(rows.texts)), np.ones(len(rows), np.int64)
-        return _write(memory, 1, rows, lookup, written_in, _new_files(1, 0, len(rows)), None)
+        hashes, written_in = fold_hashes(rows.texts), np.ones(len(rows), np.int64)
+        return _write(memory, 1, rows, hashes, written_in, _new_files(1, 0, len(rows)), None)
 
     def write_next(self, rows: Rows, known: NDArray[np.int64]) -> Version:
         """Write and map the next version; `known` [n] has the row of each row in this one, -1 for a new row."""
         number, is_known = self.number + 1, known >= 0
         written_in = np.where(is_known, self.written_in[known], number)
-        if is_known.all():
-            lookup = self.lookup.keep(known)
-        else:
-            hashes = self.lookup.keys_by_row()[known]
-            hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
-            lookup = RowLookup.of(hashes)
+        hashes = self.lookup.keys_by_row()[known]
+        hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
         files = _files(number, self.files, known)
-        return _write(self.folder.parent, number, rows, lookup, written_in, files, self.folder)
+        return _write(self.folder.parent, number, rows, hashes, written_in, files, self.folder)
 
 
 def _write(
     memory: Path,
     number: int,
     rows: Rows,
-    lookup: RowLookup,
+    hashes: NDArray[np.uint64],
     written_in: NDArray[np.int64],
     files: dict[str, range],
     before: Path | None,
@@ -184,7 +179,7 @@ def _write(
                 new.select(np.arange(len(new))).save(partial / name)
         runs = np.stack([np.diff(starts, append=len(rows)), written_in[starts]], axis=1)
         np.save(partial / "written_in.npy", runs)
-        lookup.save(partial)
+        RowLookup.of(hashes).save(partial)
     return Version.open(memory, number)
 
 
@@ -201,6 +196,47 @@ def index_fingerprint(rows: str, retriever: Retriever) -> str:
 def index_folder(version: Path, fingerprint: str) -> Path:
     """Return the folder of an index with this fingerprint, in the folder of a version."""
     return version / f"index-{fingerprint[:16]}"
+
+
+def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
+    """Delete the folders of killed changes, and of versions that are not kept, with their indexes."""
+    storage.delete_leftovers(memory)
+    kept = {folder_of(memory, number) for number in range(state["first"], state["version"] + 1)}
+    leftovers = set(memory.glob("version-*")) - kept
+    # Other memories may begin with the same rows: they share an index on a server.
+    shared = {state["began_with"], *(_rows_fingerprint(folder) for folder in kept if leftovers)}
+    for folder in leftovers:
+        rows = _rows_fingerprint(folder)
+        # A server completes the index of a killed change when the change is made again.
+        is_unfinished = folder == folder_of(memory, state["version"] + 1)
+        if rows is not None and rows not in shared and not is_unfinished:
+            fingerprint = index_fingerprint(rows, retriever)
+            retriever.delete(index_folder(folder, fingerprint), fingerprint)
+        storage.delete(folder)
+
+
+def delete_removed(memory: Path, state: PlainDict, retriever: Retriever) -> None:
+    """Delete what may contain removed texts: indexes of other rankings, and the vectors of these texts."""
+    stores = list(memory.glob("vectors-*"))
+    hashes = []
+    for number in range(state["first"], state["version"] + 1):
+        version = Version.open(memory, number)
+        own = version.index_folder(retriever).name
+        for index in version.folder.glob("index-*"):
+            if not index.name.startswith(own):
+                storage.delete(index)
+        if stores:
+            hashes.append(text_hashes(version.rows.texts))
+    for store in stores:
+        VectorStore(memory, store.name.removeprefix("vectors-")).keep(np.concatenate(hashes))
+
+
+def _rows_fingerprint(version: Path) -> str | None:
+    """Return the fingerprint of a version's rows; None if its folder is not whole."""
+    try:
+        return str(storage.check_folder(version)["fingerprint"])
+    except DamagedError:
+        return None
 
 
 def pointer_of(folder: Path) -> Path:
@@ -242,19 +278,6 @@ def contents_of_memory(folder: str) -> PlainDict:
     """Identify rows and ranking of a memory folder by its manifests, without reading the rows or an index."""
     files = [pointer_of(Path(folder)), *sorted(Path(folder).glob(f"version-*/{storage.MANIFEST}"))]
     return {str(path.relative_to(folder)): storage.contents_of(path) for path in files}
-
-
-def in_order(rows: Rows, order: NDArray[np.int64]) -> Rows:
-    """Return rows by their positions [n]; long runs of consecutive rows are not copied."""
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(order) != 1) + 1])
-    if len(starts) > _MOST_PARTS:
-        return rows.select(order)
-    ends = np.append(starts[1:], len(order))
-    parts = [
-        rows.part(range(int(order[start]), int(order[start] + end - start)))
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    return Rows(Rows.concat(parts).table, rows.source)
 
 
 def _files(number: int, before: dict[str, int], known: NDArray[np.int64]) -> dict[str, range]:

@@ -12,8 +12,8 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.judgements import Judgements, read_judgements
-from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_identified
 
 QUERIES = Rows.from_lists(["old plum", "rain", "zinc"], ids=["q1", "q2", "q3"], source="queries")
 DOCUMENTS = Rows.from_lists(["a plum", "a storm", "a grape"], ids=["d1", "d2", "d3"], source="corpus")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.pair_readers import read_identified, read_pairs, read_quora, read_trec, read_wikiqa
-from datamodules.corpora.pairs import Pairs
+from datamodules.corpora.pairs import Pairs, read_pairs, read_quora, read_trec, read_wikiqa
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_identified
 from tests.datamodules.checks import refused, write
 
 TABLE = "q,first,second,label\n1,a b,x y,1\n2,c,x y,0\n1,a b,z,0\n"

@@ -13,8 +13,7 @@ from datamodules.batch import DialogueBatch
 from datamodules.core.errors import InputError
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
-from datamodules.corpora.dialogue_readers import with_free_question_marks
-from datamodules.corpora.dialogues import Dialogue, Dialogues
+from datamodules.corpora.dialogues import Dialogue, Dialogues, with_free_question_marks
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from zoo.tasks.dialogue.outputs import DialogueOutput

@@ -18,14 +18,13 @@ from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
-from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_identified
 from datamodules.corpora.trec_runs import read_candidates
-from datamodules.matching.datamodule import MatchingDataModule
+from datamodules.matching.datamodule import MatchingDataModule, read_pair_table
 from datamodules.matching.dataset import MatchingSplit
-from datamodules.matching.tables import read_pair_table
 from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary

@@ -22,9 +22,9 @@ from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.corpora.judgements import Judgements
-from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_identified
 from datamodules.corpora.trec_runs import read_candidates
 from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa, with_free_question_marks
-from datamodules.corpora.dialogues import Dialogues
+from datamodules.corpora.dialogues import Dialogues, read_dialogues, read_hmn4qa, with_free_question_marks
 from tests.datamodules.checks import refused
 from tests.dialogues import made_up, write_jsonl, write_lines, write_published
 
