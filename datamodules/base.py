@@ -25,7 +25,7 @@ from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.dataset import BatchDataset, Origin, PreparedSplit
-from datamodules.duplicates import decode_keys, digest, encode_keys, groups_to_split, open_keys, prepare_keys
+from datamodules.duplicates import decode_keys, encode_keys, groups_to_split
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
@@ -230,7 +230,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.memory is not None and plan.memory is not None:
             self.memory.location = plan.memory
         if plan.seen is not None:
-            self.seen = open_keys(plan.seen, self.cache)
+            self.seen = decode_keys(plan.seen)
         for name, parts in plan.splits.items():
             self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
         if self._spec is None and plan.vocabulary is not None:
@@ -411,7 +411,7 @@ def _make_plan(data: DataModule, stage: Stage) -> Plan:
         seen = np.unique(np.concatenate(keys)) if keys else None
     plan = Plan(
         None if memory is None else memory.location(),
-        None if seen is None else prepare_keys(seen, data.cache),
+        None if seen is None else encode_keys(seen),
     )
     searched = memory if data.retrieves else None
     for name in stage.splits:
@@ -440,7 +440,7 @@ def _is_valid(data: DataModule, plan: Plan) -> bool:
         if not is_memory(plan.memory):
             return False
     splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
-    parts = [part for part in (*splits, plan.seen, plan.vocabulary) if part is not None]
+    parts = [part for part in (*splits, plan.vocabulary) if part is not None]
     return all(storage.is_whole(data.cache / name, fingerprint) for name, fingerprint in parts)
 
 
@@ -456,7 +456,7 @@ def _plan_file(data: DataModule, stage: Stage) -> Path:
         "splits": stage.splits,
         "tokenizer": data.words.tokenizer.describe(),
         "folding": FOLDING,
-        "seen": None if data.seen is None else digest(data.seen),
+        "seen": None if data.seen is None else encode_keys(data.seen),
         "start": data.words.describe_start(),
         "memory": _describe_memory(data, "train" in stage.splits),
     }

@@ -107,18 +107,6 @@ def groups_to_split(keys: NDArray[np.integer]) -> NDArray[np.integer]:
     return keys
 
 
-def prepare_keys(keys: NDArray[np.uint64], cache: Path) -> Part:
-    """Write the keys of training rows to a cache folder, which `open_keys` reads."""
-    return prepared_folder(cache, "seen", digest(keys), lambda folder: np.save(folder / "keys.npy", keys))
-
-
-def open_keys(part: Part, cache: Path) -> NDArray[np.uint64]:
-    """Read the keys that `prepare_keys` wrote; raises an `InputError` if they are missing or damaged."""
-    check_folder(cache / part[0], part[1])
-    keys: NDArray[np.uint64] = np.load(cache / part[0] / "keys.npy")
-    return keys
-
-
 def duplicate_codes(texts: Iterable[str]) -> NDArray[np.int64]:
     """Number texts, with equal numbers for duplicates [n]: 0, 1, ..."""
     return np.unique(fold_hashes(texts), return_inverse=True)[1].astype(np.int64)
@@ -132,8 +120,3 @@ def encode_keys(keys: NDArray[np.uint64]) -> str:
 def decode_keys(text: str | None) -> NDArray[np.uint64] | None:
     """The keys that `encode_keys` encoded; None for None."""
     return None if text is None else np.frombuffer(b64decode(text), "<u8").astype(np.uint64)
-
-
-def digest(keys: NDArray[np.uint64]) -> str:
-    """SHA-256 (hex) of keys."""
-    return sha256(keys.astype("<u8").tobytes()).hexdigest()

@@ -60,8 +60,8 @@ class Plan:
 
     #: see `Memory.location`.
     memory: str | None
-    #: keys of the training rows.
-    seen: storage.Part | None
+    #: keys of the training rows, see `encode_keys`.
+    seen: str | None
     #: split -> `source` and `parts` of its `Origin`.
     splits: dict[str, PlainDict] = field(default_factory=dict)
     #: None where no training table was read.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -53,15 +54,14 @@ class TokenStore:
         """Open a store that `build` made; see `check_folder`."""
         # Checksums are compared (about a second per GB): a wrong number would make kernels read outside their arrays.
         check_folder(folder, fingerprint, contents=True)
-        tokens = map_array(folder / "tokens.npy", np.int32)
-        offsets, words = (
-            map_array(folder / f"{name}.npy", np.int64) for name in ("offsets", "lexicon_offsets")
+        tokens, offsets = (
+            map_array(folder / "tokens.npy", np.int32),
+            map_array(folder / "offsets.npy", np.int64),
         )
-        characters = (folder / "lexicon.utf8").read_bytes().decode("utf-8", "surrogatepass")
+        lexicon: list[str] = json.loads((folder / "lexicon.json").read_text())
         check_starts(folder / "offsets.npy", offsets, len(tokens))
-        check_starts(folder / "lexicon_offsets.npy", words, len(characters))
-        check_numbers(folder / "tokens.npy", tokens, len(words) - 1)
-        store = cls(tokens, offsets, [characters[start:end] for start, end in pairwise(words.tolist())])
+        check_numbers(folder / "tokens.npy", tokens, len(lexicon))
+        store = cls(tokens, offsets, lexicon)
         store._origin = (folder, fingerprint)
         return store
 
@@ -129,6 +129,4 @@ def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens:
                 block.clear()
         tokens.write(np.array(block, dtype=np.int32))
     np.save(folder / "offsets.npy", offsets_of(lengths))
-    # A word may contain any code point, even a line break or a lone surrogate. So its end is stored, in characters.
-    (folder / "lexicon.utf8").write_bytes("".join(lexicon).encode("utf-8", "surrogatepass"))
-    np.save(folder / "lexicon_offsets.npy", offsets_of(list(map(len, lexicon))))
+    (folder / "lexicon.json").write_text(json.dumps(list(lexicon)))

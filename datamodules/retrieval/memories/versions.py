@@ -58,8 +58,8 @@ class Version:
     lookup: RowLookup
     #: the number of rows of each file, in order.
     files: dict[str, int]
-    #: int64 [n]: the version in which each row was written.
-    written_in: NDArray[np.int64]
+    #: int32 [n]: the version in which each row was written.
+    written_in: NDArray[np.int32]
 
     @classmethod
     def open(
@@ -82,10 +82,9 @@ class Version:
             lookup = RowLookup.open(folder)
             if len(lookup.rows) != len(rows):
                 raise damaged(folder / "hashes.npy", f"has {len(lookup.rows)} hashes of {len(rows)} rows")
-            runs = map_array(folder / "written_in.npy", np.int64, dimensions=2)
-            if runs.shape[1] != 2 or (runs[:, 0] < 0).any() or runs[:, 0].sum() != len(rows):
-                raise damaged(folder / "written_in.npy", f"has no numbers of {len(rows)} rows")
-            written_in = np.repeat(runs[:, 1], runs[:, 0])
+            written_in = map_array(folder / "written_in.npy", np.int32)
+            if len(written_in) != len(rows):
+                raise damaged(folder / "written_in.npy", f"has {len(written_in)} numbers of {len(rows)} rows")
         return cls(folder, number, rows, str(manifest["fingerprint"]), lookup, files, written_in)
 
     def collection(self, retriever: Retriever) -> Collection:
@@ -145,13 +144,13 @@ class Version:
     @classmethod
     def write_first(cls, memory: Path, rows: Rows) -> Version:
         """Write and map version 1."""
-        hashes, written_in = fold_hashes(rows.texts), np.ones(len(rows), np.int64)
+        hashes, written_in = fold_hashes(rows.texts), np.ones(len(rows), np.int32)
         return _write(memory, 1, rows, hashes, written_in, _new_files(1, 0, len(rows)), None)
 
     def write_next(self, rows: Rows, known: NDArray[np.int64]) -> Version:
         """Write and map the next version; `known` [n] has the row of each row in this one, -1 for a new row."""
         number, is_known = self.number + 1, known >= 0
-        written_in = np.where(is_known, self.written_in[known], number)
+        written_in = np.where(is_known, self.written_in[known], number).astype(np.int32)
         hashes = self.lookup.keys_by_row()[known]
         hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
         files = _files(number, self.files, known)
@@ -163,12 +162,11 @@ def _write(
     number: int,
     rows: Rows,
     hashes: NDArray[np.uint64],
-    written_in: NDArray[np.int64],
+    written_in: NDArray[np.int32],
     files: dict[str, range],
     before: Path | None,
 ) -> Version:
     counts = {name: len(span) for name, span in files.items()}
-    starts = np.flatnonzero(np.diff(written_in, prepend=-1))
     with storage.new_folder(folder_of(memory, number), rows.fingerprint, like=before, rows=counts) as partial:
         for name, span in files.items():
             if before is not None and (before / name).exists():
@@ -177,8 +175,7 @@ def _write(
                 # Copied: Arrow writes some bytes behind the rows of a slice, too, which may be removed ones.
                 new = rows.part(span)
                 new.select(np.arange(len(new))).save(partial / name)
-        runs = np.stack([np.diff(starts, append=len(rows)), written_in[starts]], axis=1)
-        np.save(partial / "written_in.npy", runs)
+        np.save(partial / "written_in.npy", written_in)
         RowLookup.of(hashes).save(partial)
     return Version.open(memory, number)
 
