@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from datamodules.core.errors import InputError
@@ -64,8 +64,7 @@ class DataOptions:
 
     def is_set(self, name: str) -> bool:
         """Return whether an option has another value than its default."""
-        defaults = {field.name: field.default for field in fields(self)}
-        return bool(getattr(self, name) != defaults[name])
+        return bool(getattr(self, name) != getattr(type(self), name))
 
     def idle_options(self) -> Iterator[tuple[str, str]]:
         """Options that are set and change nothing, each with the reason."""

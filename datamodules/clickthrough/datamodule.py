@@ -62,11 +62,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
                 files = self.options.train_queries
             if files is None:
                 raise InputError(f"data.{name}_queries: name a file")
-            queries = [
-                read_identified(file, self.options.query_column)
-                for file in ([files] if isinstance(files, str) else files)
-            ]
-            tables[name] = read_judgements(judgements, Rows.concat(queries), documents)
+            queries = read_identified(files, self.options.query_column)
+            tables[name] = read_judgements(judgements, queries, documents)
         return tables
 
     def _read_documents(self) -> Rows:

@@ -112,8 +112,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
         """Number of words of each example [n]: of its query and its relevant document, as kept."""
         rows, judgements = self.examples(epoch), self.judgements
         queries = self.queries.tokens.sizes[judgements.query[rows]]
-        lengths: NDArray[np.int64] = queries + self.documents.tokens.sizes[judgements.document[rows]]
-        return lengths
+        return queries + self.documents.tokens.sizes[judgements.document[rows]]
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClickBatch:

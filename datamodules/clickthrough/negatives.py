@@ -48,8 +48,7 @@ class Relevant(NamedTuple):
     @property
     def answers_all(self) -> NDArray[np.bool_]:
         """bool [Q]: queries that every document answers, and which have no negatives."""
-        has_all: NDArray[np.bool_] = self.own.counts >= len(np.unique(self.codes))
-        return has_all
+        return self.own.counts >= len(np.unique(self.codes))
 
 
 def hard_pool(hits: Hits, relevant: Relevant, skip: int, highest: float | None) -> Ragged:

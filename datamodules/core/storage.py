@@ -196,16 +196,16 @@ def check_folder(
         raise DamagedError(f"{folder / MANIFEST}: damaged; {advice}")
     if fingerprint not in (None, manifest["fingerprint"]):
         raise InputError(f"{folder}: was built from other texts or settings; {advice}")
-    for name, facts in manifest["files"].items():
-        if damage := _damage(folder, name, facts, contents):
-            raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
+    check_files(folder, manifest, manifest["files"], advice, contents)
     return manifest
 
 
-def check_contents(folder: Path, manifest: PlainDict, names: Iterable[str], advice: str) -> None:
-    """Compare the checksums of some files with those in the manifest of their folder; raise a `DamagedError`."""
+def check_files(
+    folder: Path, manifest: PlainDict, names: Iterable[str], advice: str, contents: bool = True
+) -> None:
+    """Compare some files with the manifest of their folder, by checksums or sizes; raise a `DamagedError`."""
     for name in names:
-        if damage := _damage(folder, name, manifest["files"].get(name), contents=True):
+        if damage := _damage(folder, name, manifest["files"].get(name), contents):
             raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
 
 

@@ -86,9 +86,16 @@ def id_column_of(path: str | Path) -> Column | AnyOf:
 
 
 def read_identified(
-    path: str | Path, text_column: Column | Sequence[Column] | None = None, id_column: Column | None = None
+    path: str | Path | list[str],
+    text_column: Column | Sequence[Column] | None = None,
+    id_column: Column | None = None,
 ) -> Rows:
-    """Read texts with ids: a table with columns `id` (see `ID_NAMES`) and `text`, or a .tsv of both without names."""
+    """Read texts with ids: a table with columns `id` (see `ID_NAMES`) and `text`, or a .tsv of both without names.
+
+    Several tables are joined.
+    """
+    if isinstance(path, list):
+        return Rows.concat([read_identified(each, text_column, id_column) for each in path])
     ids = id_column_of(path) if id_column is None else id_column
     if text_column is None:
         text_column = 1 if ids == 0 else "text"

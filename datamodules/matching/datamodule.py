@@ -62,8 +62,8 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         files, documents = options.queries_file, self._read_documents()
         if files is None:
             raise InputError("data.layout=trec: name data.queries_file")
-        queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
-        return {name: read_trec(options.file_of(name), Rows.concat(queries), documents) for name in names}
+        queries = read_identified(files)
+        return {name: read_trec(options.file_of(name), queries, documents) for name in names}
 
     def _read_documents(self) -> Rows:
         """Read the documents of a test collection (layout `trec`)."""

@@ -138,9 +138,7 @@ class ModelFolder:
 
 def _object(folder: Path, name: str, *others: str) -> PlainDict:
     """Return the values of a JSON file of a model folder; raise an `InputError` if it, or one of others, is damaged."""
-    storage.check_contents(
-        folder, storage.check_folder(folder, KIND, advice=_ADVICE), [name, *others], _ADVICE
-    )
+    storage.check_files(folder, storage.check_folder(folder, KIND, advice=_ADVICE), [name, *others], _ADVICE)
     try:
         values: PlainDict = storage.load_json(folder / name)
     except ValueError as error:
