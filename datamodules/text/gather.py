@@ -27,32 +27,23 @@ class WordTable:
         self.vocabulary, self.max_chars = vocabulary, max_chars
         # Number 0 is padding, in a batch and, where words are numbered by spelling, in this table.
         self._numbers: dict[str, int] = {}
-        self._size = 1
+        self._by_spelling = vocabulary.characters is not None
         ids = np.array([vocabulary.pad_id]) if self._by_spelling else np.arange(len(vocabulary))
         self._ids = ids.astype(np.int32)
         self._chars = np.zeros((len(ids), max_chars if self._by_spelling else 0), dtype=np.int32)
 
-    @property
-    def _by_spelling(self) -> bool:
-        return self.vocabulary.characters is not None
-
     def __len__(self) -> int:
         """The number of words."""
-        return self._size if self._by_spelling else len(self._ids)
+        return len(self._ids)
 
     def add(self, store: TokenStore, length: int) -> TokenTable:
-        """Bind a store, for texts of at most this length; the cost depends on its lexicon, not on the table."""
+        """Bind a store, for texts of at most this length."""
         if not self._by_spelling:
             return TokenTable(store, self, self.vocabulary.lookup(store.lexicon), length)
         new = [word for word in store.lexicon if word not in self._numbers]
-        start, self._size = self._size, self._size + len(new)
-        if self._size > len(self._ids):
-            more = max(self._size, 2 * len(self._ids)) - len(self._ids)
-            self._ids = np.pad(self._ids, (0, more))
-            self._chars = np.pad(self._chars, ((0, more), (0, 0)))
-        self._ids[start : self._size] = self.vocabulary.lookup(new)
-        self._chars[start : self._size] = self.vocabulary.char_table(new, self.max_chars)
-        self._numbers.update(zip(new, range(start, self._size), strict=True))
+        self._numbers.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
+        self._ids = np.concatenate([self._ids, self.vocabulary.lookup(new)])
+        self._chars = np.concatenate([self._chars, self.vocabulary.char_table(new, self.max_chars)])
         numbers = map(self._numbers.__getitem__, store.lexicon)
         numbered = np.fromiter(numbers, dtype=np.int32, count=len(store.lexicon))
         return TokenTable(store, self, numbered, length)

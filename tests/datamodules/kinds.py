@@ -99,9 +99,9 @@ def dialogue(folder: Path) -> Kind[DialogueDataModule]:
 
 #: Name -> kinds of folders and files in the cache of `make_kind`.
 PARTS = {
-    "classification": "rows tokens neighbors memory duplicates seen vocabulary plan",
-    "matching": "pairs tokens neighbors memory pool duplicates seen vocabulary plan",
-    "clickthrough": "judgements rows tokens neighbors memory duplicates seen vocabulary plan",
+    "classification": "rows tokens neighbors memory duplicates vocabulary plan",
+    "matching": "pairs tokens neighbors memory pool duplicates vocabulary plan",
+    "clickthrough": "judgements rows tokens neighbors memory duplicates vocabulary plan",
     "dialogue": "dialogues tokens reading turns vocabulary plan",
 }
 

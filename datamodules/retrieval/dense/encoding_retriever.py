@@ -62,12 +62,6 @@ class EncodingRetriever(Retriever):
 
     @override
     def _init_args(self) -> PlainDict:
-        return {
-            "encoder": self.ranking.encoder,
-            "pooling": self.ranking.pooling,
-            "batch_size": self.vectors.batch_size,
-            "max_length": self.ranking.max_length,
-            "device": self.vectors.device,
-            "query_prompt": self.ranking.query_prompt,
-            "document_prompt": self.ranking.document_prompt,
-        }
+        names = ("encoder", "pooling", "max_length", "query_prompt", "document_prompt")
+        ranking = {name: getattr(self.ranking, name) for name in names}
+        return {**ranking, "batch_size": self.vectors.batch_size, "device": self.vectors.device}

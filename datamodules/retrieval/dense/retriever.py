@@ -12,11 +12,10 @@ from typing_extensions import override
 
 from datamodules.core.arrays import ArrayWriter, RowLookup, damaged, map_array
 from datamodules.core.errors import InputError
-from datamodules.retrieval.base import ExcludedRows, Hits, check_search
+from datamodules.retrieval.base import ExcludedRows, FolderRetriever, Hits, check_search
 from datamodules.retrieval.dense.encoding_retriever import EncodingRetriever
 from datamodules.retrieval.dense.nearest import nearest
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
-from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.folding import text_hashes
 
 # Texts tokenized together.

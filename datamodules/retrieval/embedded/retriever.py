@@ -19,7 +19,6 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import base
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
-from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.embedded.inverted_index import InvertedIndex, term_hashes
 
 _QUERIES = 4096
@@ -45,7 +44,7 @@ class _KnownTerms:
         return ids, starts
 
 
-class EmbeddedRetriever(base.TermRetriever, FolderRetriever[InvertedIndex]):
+class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex]):
     """Ranks like Elasticsearch, without a server: the index is a folder on the local disk.
 
     Args:
