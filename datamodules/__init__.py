@@ -6,23 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from datamodules.core.classes import imported_subclass
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError as InputError
 
 if TYPE_CHECKING:
     from datamodules.base import DataModule
-    from datamodules.classification import ClassificationDataModule
-    from datamodules.clickthrough.datamodule import ClickthroughDataModule
-    from datamodules.dialogue.datamodule import DialogueDataModule
-    from datamodules.matching.datamodule import MatchingDataModule
-
-__all__ = [
-    "ClassificationDataModule",
-    "ClickthroughDataModule",
-    "DialogueDataModule",
-    "InputError",
-    "MatchingDataModule",
-    "find",
-]
+    from datamodules.classification import ClassificationDataModule as ClassificationDataModule
+    from datamodules.clickthrough.datamodule import ClickthroughDataModule as ClickthroughDataModule
+    from datamodules.dialogue.datamodule import DialogueDataModule as DialogueDataModule
+    from datamodules.matching.datamodule import MatchingDataModule as MatchingDataModule
 
 #: Name -> module of every data module. They are imported on first use: retrieval alone needs neither PyTorch nor
 #: Lightning (seconds, and 700 MB).
@@ -32,6 +23,7 @@ MODULES = {
     "DialogueDataModule": "datamodules.dialogue.datamodule",
     "MatchingDataModule": "datamodules.matching.datamodule",
 }
+__all__ = [*MODULES, "InputError", "find"]
 
 
 def __getattr__(name: str) -> object:
@@ -46,11 +38,11 @@ def find(name: str) -> type[DataModule]:
 
     short = name.rpartition(".")[2]
     if short in MODULES:
-        kind: type[DataModule] = getattr(import_module(MODULES[short]), short)
-        return kind
-    own: type[DataModule] | None = imported_subclass(DataModule, name)
-    if own is None:
+        import_module(MODULES[short])
+        name = f"{MODULES[short]}.{short}"
+    kind: type[DataModule] | None = imported_subclass(DataModule, name)
+    if kind is None:
         raise InputError(
             f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
         )
-    return own
+    return kind

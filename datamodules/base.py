@@ -325,9 +325,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         # A fact with the name of an option is what the model was built for.
         built = {name: value for name, value in state.facts.items() if name in state.options}
         self.options = replace(self.options, **built)
-        is_known = self.words.knows(state.vocabulary)
-        vocabulary = self.words.vocabulary if is_known else Vocabulary.from_dict(state.vocabulary)
-        self._describe(vocabulary, state.facts)
+        self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches to train on."""

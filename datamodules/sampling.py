@@ -53,9 +53,7 @@ class LengthBucketSampler(Sampler[list[int]]):
         return -(-batches // self.num_processes)
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Evaluation: longest first, so that a text that exceeds the device's memory fails at once.
-        longest_first = np.argsort(-self.lengths, kind="stable")
-        batches = self._training_batches() if self.training else self._cut(longest_first)
+        batches = self._training_batches() if self.training else self._evaluation_batches()
         own = batches[self.process :: self.num_processes]
         yield from (batch.tolist() for batch in own)
         if len(own) < len(self):
@@ -74,6 +72,10 @@ class LengthBucketSampler(Sampler[list[int]]):
         order = np.concatenate([b[np.argsort(self.lengths[b], kind="stable")] for b in buckets])
         batches = self._cut(first + order)
         return [batches[i] for i in random.permutation(len(batches))]
+
+    def _evaluation_batches(self) -> list[NDArray[np.int64]]:
+        # Longest first, so that a text that exceeds the device's memory fails at once.
+        return self._cut(np.argsort(-self.lengths, kind="stable"))
 
     def _cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]

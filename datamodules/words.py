@@ -71,10 +71,6 @@ class Words:
         """Replace the vocabulary."""
         self._vocabulary = vocabulary
 
-    def knows(self, vocabulary: PlainDict) -> bool:
-        """Return True for the vocabulary in use."""
-        return self._vocabulary is not None and self._vocabulary.to_dict() == vocabulary
-
     def vectors(self) -> Tensor | None:
         """Initial word vectors [num_words, d], mapped from one file by all processes; None without pre-trained ones."""
         file = self._vectors_file
