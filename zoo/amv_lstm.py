@@ -146,38 +146,28 @@ def k_max(interaction: Tensor, mask: Tensor, k: int, none: Tensor) -> Tensor:
 class AMVLSTMNetwork(nn.Module):
     """Figure 2: words, attention, positions, interactions, k-max pooling, score."""
 
-    def __init__(
-        self,
-        words: WordEncoder | TransformerTokens,
-        spec: MatchingSpec,
-        attention: Attention,
-        attention_scale: AttentionScale,
-        interactions: Interactions,
-        k: int,
-        hidden_size: int,
-        shared_encoder: bool,
-        overlap: bool,
-        dropout: float,
-    ) -> None:
-        """Make the parts; `words` are vectors of words, or of a transformer's tokens. See `AMVLSTM` for the options."""
+    def __init__(self, words: WordEncoder | TransformerTokens, spec: MatchingSpec, options: AMVLSTM) -> None:
+        """Make the parts; `words` are vectors of words, or of a transformer's tokens."""
         super().__init__()
-        self.words, self.spec, self.k, self.overlap = words, spec, k, overlap
+        size, hidden_size = words.size, options.hidden_size
+        interactions = Interactions(options.similarity, options.interaction, hidden_size, options.slices)
+        self.words, self.spec, self.k, self.overlap = words, spec, options.k, options.overlap
         self.first_attention = self.second_attention = None
-        if attention in ("question", "both"):
-            self.first_attention = WordAttention(words.size, attention_scale)
-        if attention in ("answer", "both"):
-            self.second_attention = WordAttention(words.size, attention_scale)
-        self.lstm = RowLSTM(words.size, hidden_size, bidirectional=True)
+        if options.attention in ("question", "both"):
+            self.first_attention = WordAttention(size, options.attention_scale)
+        if options.attention in ("answer", "both"):
+            self.second_attention = WordAttention(size, options.attention_scale)
+        self.lstm = RowLSTM(size, hidden_size, bidirectional=True)
         self.second_lstm = None
-        if not shared_encoder:
-            self.second_lstm = RowLSTM(words.size, hidden_size, bidirectional=True)
+        if not options.shared_encoder:
+            self.second_lstm = RowLSTM(size, hidden_size, bidirectional=True)
         self.interactions = interactions
         self.none = nn.Parameter(torch.zeros(interactions.size))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(options.dropout)
         self.mlp = nn.Sequential(
-            nn.Linear(interactions.size * k + (4 if overlap else 0), MLP_SIZE),
+            nn.Linear(interactions.size * self.k + (4 if self.overlap else 0), MLP_SIZE),
             nn.ReLU(),
-            nn.Dropout(dropout),
+            nn.Dropout(options.dropout),
             nn.Linear(MLP_SIZE, spec.num_outputs),
         )
 
@@ -284,25 +274,10 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
 
     @override
     def build_network(self, given: Given[MatchingSpec]) -> AMVLSTMNetwork:
-        words: WordEncoder | TransformerTokens
-        if self.transformer is not None:
-            words = TransformerTokens(
-                self.transformer, config=given.transformer_config, lora_rank=self.lora_rank
-            )
-        else:
-            words = self.make_words(given)
-        return AMVLSTMNetwork(
-            words,
-            given.spec,
-            self.attention,
-            self.attention_scale,
-            Interactions(self.similarity, self.interaction, self.hidden_size, self.slices),
-            self.k,
-            self.hidden_size,
-            self.shared_encoder,
-            self.overlap,
-            self.dropout,
-        )
+        if self.transformer is None:
+            return AMVLSTMNetwork(self.make_words(given), given.spec, self)
+        tokens = TransformerTokens(self.transformer, given.transformer_config, self.lora_rank)
+        return AMVLSTMNetwork(tokens, given.spec, self)
 
     @override
     def text_encoder(self) -> nn.Module | None:

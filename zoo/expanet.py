@@ -112,25 +112,22 @@ class MemoryNetwork(nn.Module):
         memory: TextBag | None,
         output: TextBag | None,
         label: Tensor | None,
-        read: HardRead | None,
         expand: Expansion | None,
         num_classes: int,
-        hops: int,
-        score_power: float,
-        text_dropout: float,
+        options: MemNet,
     ) -> None:
-        """Join the parts; see `MemNet` for the other arguments.
+        """Join the parts.
 
         `text` is matrix A, `memory` matrix B (None: A), and `output` that of the sum (None: that of the attention);
-        `label` [labels, d] are initial vectors of the memories' labels. Without `read`, attention is soft. Without
-        `expand`, a text is expanded to q + o, and the classifier reads no q.
+        `label` [labels, d] are initial vectors of the memories' labels. Without `expand`, a text is expanded to q + o,
+        and the classifier reads no q.
         """
         super().__init__()
         self.text, self.memory, self.output = text, memory, output
         self.label = None if label is None else nn.Parameter(label)
-        self.read, self.expand = read, expand
-        self.hops, self.score_power = hops, score_power
-        self.drop_text = TextDropout(text_dropout)
+        self.read, self.expand = options.make_read(), expand
+        self.hops, self.score_power = options.hops, options.score_power
+        self.drop_text = TextDropout(options.text_dropout)
         size = text.size if expand is None else 2 * text.size
         self.classifier = nn.Linear(size, num_classes, bias=False)
 
@@ -243,18 +240,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
             output = make_bag() if expand is None else None
             if self.label_vectors:
                 label = DEVIATION * torch.randn(len(spec.memory_labels), text.size)
-        return MemoryNetwork(
-            text,
-            memory,
-            output,
-            label,
-            self.make_read(),
-            expand,
-            len(spec.labels),
-            self.hops,
-            self.score_power,
-            self.text_dropout,
-        )
+        return MemoryNetwork(text, memory, output, label, expand, len(spec.labels), self)
 
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:

@@ -124,16 +124,14 @@ class Sentences(NamedTuple):
 class SentenceMemory(nn.Module):
     """Sentences as memories, read in R hops (Equations 1 to 5)."""
 
-    def __init__(
-        self, spec: DialogueSpec, size: int, hops: int, temporal_encoding: bool, word_dropout: float
-    ) -> None:
+    def __init__(self, spec: DialogueSpec, options: MemNN) -> None:
         super().__init__()
-        self.size, self.hops = size, hops
-        tables = hops + 1
-        self.words = OpenWords(spec.num_words, size, tables, word_dropout)
+        self.size, self.hops = options.word_size, options.hops
+        tables = self.hops + 1
+        self.words = OpenWords(spec.num_words, self.size, tables, options.word_dropout)
         self.time = None
-        if temporal_encoding:
-            self.time = nn.Parameter(DEVIATION * torch.randn(spec.num_turns, tables * size))
+        if options.temporal_encoding:
+            self.time = nn.Parameter(DEVIATION * torch.randn(spec.num_turns, tables * self.size))
 
     def forward(self, batch: DialogueBatch, vectors: Tensor) -> Sentences:
         """Read the memory; `vectors` [U, D] are those of `words`."""
@@ -299,10 +297,7 @@ class MemNN(DialogueTask):
 
     @override
     def build_network(self, given: Given[DialogueSpec]) -> HMNNetwork:
-        sentences = SentenceMemory(
-            given.spec, self.word_size, self.hops, self.temporal_encoding, self.word_dropout
-        )
-        return HMNNetwork(sentences, self.make_word_memory())
+        return HMNNetwork(SentenceMemory(given.spec, self), self.make_word_memory())
 
     def make_word_memory(self) -> WordMemory | None:
         """Make the memory of words; None = the model has none."""

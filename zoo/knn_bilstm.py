@@ -82,38 +82,28 @@ class SharpAttention(nn.Module):
     a trained encoder hardly differ between memories, so their sum counts memories rather than weights them.
     """
 
-    def __init__(self, num_perspectives: int, score_power: float = 3.0) -> None:
+    def __init__(self, num_perspectives: int) -> None:
         super().__init__()
         # tau = 1: at first the retriever's scores decide nearly alone.
         self.log_tau = nn.Parameter(torch.zeros(max(num_perspectives, 1)))
-        self.score_power = score_power
 
     def forward(self, similarity: Tensor, score: Tensor, mask: Tensor) -> Tensor:
         """Weigh the memories of bool [B, K] by similarity [B, K, I] and retrieval score [B, K]: float32 [B, K, I]."""
-        views = [
-            vote(similarity[:, :, i], score, mask, tau, self.score_power)
-            for i, tau in enumerate(self.log_tau.exp())
-        ]
-        return torch.stack(views, dim=2)
+        taus = self.log_tau.exp()
+        return torch.stack([vote(similarity[:, :, i], score, mask, tau) for i, tau in enumerate(taus)], dim=2)
 
 
 class KNNNetwork(nn.Module):
     """Figure 1: encoder, neighbor attention, features, classifier."""
 
     def __init__(
-        self,
-        encoder: BiLSTMEncoder | TransformerEncoder,
-        spec: ClassificationSpec,
-        features: Features,
-        num_perspectives: int,
-        attention: Attention,
-        text_dropout: float,
+        self, encoder: BiLSTMEncoder | TransformerEncoder, spec: ClassificationSpec, options: KNNBiLSTM
     ) -> None:
-        """Make the parts; see `KNNBiLSTM` for the options."""
         super().__init__()
+        num_perspectives, is_sharp = options.num_perspectives, options.attention == "softmax"
         self.encoder = encoder
-        self.drop_text = TextDropout(text_dropout)
-        self.features = FEATURES[features]
+        self.drop_text = TextDropout(options.text_dropout)
+        self.features = FEATURES[options.features]
         self.num_memory_classes = len(spec.memory_labels)
         views = max(num_perspectives, 1)
         label_size = views * self.num_memory_classes
@@ -121,15 +111,13 @@ class KNNNetwork(nn.Module):
         self.attention: SharpAttention | None = None
         if self.features != ("text",):
             self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
-            if attention == "softmax":
+            if is_sharp:
                 self.attention = SharpAttention(num_perspectives)
         #: feature -> its width.
         self.sizes = {name: sizes[name] for name in self.features}
         self.classifier = nn.Linear(sum(self.sizes.values()), len(spec.labels))
         #: whether the label feature is a vote for the memories' classes before training.
-        self.votes_at_first = (
-            "label" in self.features and attention == "softmax" and spec.memory_labels == spec.labels
-        )
+        self.votes_at_first = is_sharp and "label" in self.features and spec.memory_labels == spec.labels
         if self.votes_at_first:
             with torch.no_grad():
                 vote_for_own_class = torch.eye(len(spec.labels)).repeat(1, views) * (VOTE_LOGIT / views)
@@ -249,9 +237,7 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
             encoder = TransformerEncoder(self.transformer, None, given.transformer_config, self.lora_rank)
         else:
             encoder = BiLSTMEncoder(self.make_words(given), self.hidden_size, self.dropout)
-        return KNNNetwork(
-            encoder, given.spec, self.features, self.num_perspectives, self.attention, self.text_dropout
-        )
+        return KNNNetwork(encoder, given.spec, self)
 
     # --- starting from another model ---
 

@@ -20,7 +20,6 @@ R y(t-1) + b) (Equation 1), and one that reads sentences in both directions and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -46,33 +45,25 @@ TRACED = ("state", "cell", "input_gate", "output_gate", "forget_gate")
 class RecurrentTower(Tower):
     """The embedding of a text: the recurrent network's state at its last word."""
 
-    def __init__(
-        self,
-        num_chars: int,
-        trigrams: int | Sequence[int],
-        cell: Cell,
-        hidden_size: int,
-        bidirectional: bool,
-        peepholes: bool,
-        forget_gate: bool,
-    ) -> None:
-        """Make the parameters; see `LSTMRNN` for the options and `TrigramLayer` for the first two arguments."""
+    def __init__(self, spec: ClickSpec, options: LSTMRNN) -> None:
+        """Make the parameters."""
         super().__init__()
-        self.cell, self.hidden_size = cell, hidden_size
-        self.directions = 2 if bidirectional else 1
+        self.cell, self.hidden_size = options.cell, options.hidden_size
+        self.directions = 2 if options.bidirectional else 1
         #: rows of R and columns of W, in this order.
-        self.gates = ("input", *(["forget"] if forget_gate else []), "output", "cell")
-        if cell == "rnn":
+        self.gates = ("input", *(["forget"] if options.forget_gate else []), "output", "cell")
+        if self.cell == "rnn":
             self.gates = ("state",)
-        rows = len(self.gates) * hidden_size
+        hidden_size, rows = self.hidden_size, len(self.gates) * self.hidden_size
         # W of all gates and directions: each word's product is computed once, however often the word occurs.
-        self.hashing = TrigramLayer(num_chars, trigrams, self.directions * rows, hidden_size)
+        columns = self.directions * rows
+        self.hashing = TrigramLayer(spec.num_chars, options.trigrams(spec), columns, hidden_size)
         self.recurrent = nn.Parameter(torch.empty(self.directions, rows, hidden_size))  # R
         self.bias = nn.Parameter(torch.zeros(self.directions, rows))
         bound = hidden_size**-0.5
         nn.init.uniform_(self.recurrent, -bound, bound)
         self.peepholes: nn.Parameter | None = None
-        if peepholes:  # P of the input gate, the forget gate (if any) and the output gate
+        if options.peepholes:  # P of the input gate, the forget gate (if any) and the output gate
             self.peepholes = nn.Parameter(torch.zeros(self.directions, len(self.gates) - 1, hidden_size))
         self.size = self.directions * hidden_size
 
@@ -182,15 +173,7 @@ class LSTMRNN(TrigramRetrieval):
 
     @override
     def make_tower(self, spec: ClickSpec) -> RecurrentTower:
-        return RecurrentTower(
-            spec.num_chars,
-            self.trigrams(spec),
-            self.cell,
-            self.hidden_size,
-            self.bidirectional,
-            self.peepholes,
-            self.forget_gate,
-        )
+        return RecurrentTower(spec, self)
 
     @override
     def configure_gradient_clipping(

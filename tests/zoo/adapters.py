@@ -201,7 +201,7 @@ class Ranking(Adapter):
             "tensor": {**AMV, "similarity": "tensor", "slices": 3},
             "two-encoders": {**AMV, "shared_encoder": False, "overlap": True},
         },
-        "ANMM": {"1": WORDS, "2": {**WORDS, "num_weights": 4}},
+        "ANMM": {"": WORDS},
         "ARCI": {
             "": {**FIRM, "filters": (8, 7), "hidden_size": 16},
             "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6},
@@ -213,11 +213,7 @@ class Ranking(Adapter):
         "CDSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 6)}},
         "DSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)}},
         "MatchPyramid": {
-            name: {**FIRM, "similarity": name, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
-            for name in ("cosine", "dot")
-        }
-        | {
-            "indicator": {"dropout": 0.0, "similarity": "indicator", "filters": (8,), "hidden_size": 30},
+            "cosine": {**FIRM, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6},
             "even-kernel": {**FIRM, "filters": (8, 7), "kernel": 2, "grid": (8, 11), "hidden_size": 6},
         },
         "RandomOrder": {"": {}},

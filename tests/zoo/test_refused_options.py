@@ -61,7 +61,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("LSTMRNN", {"gamma": 0.0}, "model.gamma=0.0"),
     ("LSTMRNN", {"word_dropout": 1.0}, "model.word_dropout=1.0"),
     ("LSTMRNN", {"num_trigrams": 0}, "model.num_trigrams=0"),
-    ("MatchPyramid", {"similarity": "euclid"}, "choose one of cosine, dot, indicator"),
     ("MatchPyramid", {"filters": ()}, "must be at least 1"),
     ("MatchPyramid", {"grid": (0, 3)}, "must be at least 1"),
     ("MemoryEnsemble", {"members": []}, "choose some of lexical"),

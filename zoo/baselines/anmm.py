@@ -37,12 +37,10 @@ def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
 class ANMMNetwork(nn.Module):
     """Figures 2 and 3: sums by value, weights shared by value, a gate over the question's words."""
 
-    def __init__(self, words: WordEncoder, spec: MatchingSpec, bins: int, weights: int, bias: bool) -> None:
+    def __init__(self, words: WordEncoder, spec: MatchingSpec, bins: int, bias: bool) -> None:
         super().__init__()
         self.words, self.unknown, self.num_bins = words, spec.unknown, bins
-        self.weight = nn.Linear(bins + 1, weights, bias=False)  # w_kt
-        # aNMM-2 has several sets of weights, and combines their sums.
-        self.combine = nn.Linear(weights, 1, bias=False) if weights > 1 else None  # r_t
+        self.weight = nn.Linear(bins + 1, 1, bias=False)  # w_k
         self.gate = nn.Parameter(torch.zeros(words.size))  # v; at zero, all words count equally
         self.out = nn.Linear(1, spec.num_outputs, bias=bias)
 
@@ -54,9 +52,7 @@ class ANMMNetwork(nn.Module):
         cosine = cosine_interaction(first, second, batch) * mask  # [P, T, S]
         with torch.autocast(vectors.device.type, enabled=False):
             sums = sum_by_value(cosine, mask, self.num_bins)
-            matches = torch.sigmoid(self.weight(sums))  # [P, T, num_weights]
-            if self.combine is not None:
-                matches = torch.sigmoid(self.combine(matches))
+            matches = torch.sigmoid(self.weight(sums))  # [P, T, 1]
             # The gate depends on the question alone: computed once per text, not once per pair.
             energy = first.float() @ self.gate.float()  # [N, T]
             is_word = batch.first_text != 0
@@ -66,12 +62,11 @@ class ANMMNetwork(nn.Module):
 
 
 class ANMM(ReadsWordVectors, MatchingTask):
-    """The paper's aNMM-1; with `num_weights` above 1, its aNMM-2. The paper's loss is `hinge`."""
+    """The paper's aNMM-1; its loss is `hinge`."""
 
     def __init__(
         self,
         num_bins: int = 20,
-        num_weights: int = 1,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-2, fused=True),
         **shared: Any,
     ) -> None:
@@ -79,14 +74,12 @@ class ANMM(ReadsWordVectors, MatchingTask):
 
         Args:
             num_bins: ranges that divide cosines from -1 to 1; exact matches have one more.
-            num_weights: sets of value-shared weights: 1 is aNMM-1, more is aNMM-2.
             optimizer: makes the optimizer; so few weights need a high rate.
         """
         super().__init__(optimizer=optimizer, **shared)
-        check_sizes(num_bins=num_bins, num_weights=num_weights)
-        self.num_bins, self.num_weights = num_bins, num_weights
+        check_sizes(num_bins=num_bins)
+        self.num_bins = num_bins
 
     @override
     def build_network(self, given: Given[MatchingSpec]) -> ANMMNetwork:
-        words, bias = self.make_words(given), self.has_bias(given.spec)
-        return ANMMNetwork(words, given.spec, self.num_bins, self.num_weights, bias)
+        return ANMMNetwork(self.make_words(given), given.spec, self.num_bins, self.has_bias(given.spec))

@@ -19,7 +19,6 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from zoo.baselines.convolution import (
-    FeatureClassifier,
     WordConvolution,
     convolve,
     pool_grid,
@@ -34,6 +33,28 @@ from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
+
+
+class PerceptronMatching(ReadsWordVectors, MatchingTask):
+    """Base of the models that score a pair by a perceptron with one hidden layer over its features."""
+
+    def __init__(self, hidden_size: int = 64, dropout: float = 0.3, **shared: Any) -> None:
+        """Choose the perceptron.
+
+        Args:
+            hidden_size: units of its hidden layer.
+            dropout: before both layers, and on the word vectors of ARC-I and ARC-II.
+            **shared: options of `ReadsWordVectors`, `MatchingTask` and `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(hidden_size=hidden_size)
+        self.hidden_size, self.dropout = hidden_size, dropout
+
+    def make_classifier(self, size: int, spec: MatchingSpec) -> nn.Sequential:
+        """Make the perceptron, from features [P, size] to logits [P, num_outputs]."""
+        hidden = nn.Linear(size, self.hidden_size)
+        out = nn.Linear(self.hidden_size, spec.num_outputs, bias=self.has_bias(spec))
+        return nn.Sequential(nn.Dropout(self.dropout), hidden, nn.ReLU(), nn.Dropout(self.dropout), out)
 
 
 class SentenceConvolution(nn.Module):
@@ -58,19 +79,17 @@ class SentenceConvolution(nn.Module):
 class ARCINetwork(nn.Module):
     """Figure 3: two sentence models and a multilayer perceptron."""
 
-    def __init__(
-        self,
-        words: WordEncoder,
-        first: SentenceConvolution,
-        second: SentenceConvolution,
-        classifier: FeatureClassifier,
-    ) -> None:
+    def __init__(self, words: WordEncoder, spec: MatchingSpec, options: ARCI) -> None:
         super().__init__()
-        self.words, self.first, self.second, self.classifier = words, first, second, classifier
+        self.words, self.dropout = words, nn.Dropout(options.dropout)
+        self.first, self.second = (
+            SentenceConvolution(words.size, options.filters, options.window) for _ in range(2)
+        )
+        self.classifier = options.make_classifier(2 * self.first.size, spec)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
-        vectors = self.classifier.dropout(self.words(batch.word, batch.char))  # [U, D]
+        vectors = self.dropout(self.words(batch.word, batch.char))  # [U, D]
         first = self.first(vectors, batch.first_text)  # [N, l]
         second = self.second(vectors, batch.second_text)  # [M, l]
         with torch.autocast(vectors.device.type, enabled=False):
@@ -82,30 +101,19 @@ class ARCINetwork(nn.Module):
 class ARCIINetwork(nn.Module):
     """Figure 4: windows of both texts together, two-dimensional convolutions and poolings, a multilayer perceptron."""
 
-    def __init__(
-        self,
-        words: WordEncoder,
-        filters: Sequence[int],
-        window: int,
-        grid: tuple[int, int],
-        hidden_size: int,
-        dropout: float,
-        num_outputs: int,
-        bias: bool,
-    ) -> None:
+    def __init__(self, words: WordEncoder, spec: MatchingSpec, options: ARCII) -> None:
         super().__init__()
-        self.words = words
+        filters, window, self.grid = options.filters, options.window, options.grid
+        self.words, self.dropout = words, nn.Dropout(options.dropout)
         self.first = WordConvolution(words.size, filters[0], window)
         # The sum of the two needs one bias only.
         self.second = WordConvolution(words.size, filters[0], window, bias=False)
         self.others = nn.ModuleList(nn.Conv2d(*sizes, window) for sizes in pairwise(filters))
-        self.grid = grid
-        features = grid[0] * grid[1] * filters[-1]
-        self.classifier = FeatureClassifier(features, hidden_size, num_outputs, dropout, bias)
+        self.classifier = options.make_classifier(self.grid[0] * self.grid[1] * filters[-1], spec)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
-        vectors = self.classifier.dropout(self.words(batch.word, batch.char))  # [U, D]
+        vectors = self.dropout(self.words(batch.word, batch.char))  # [U, D]
         heights = (batch.first_text != 0).sum(dim=1)
         widths = (batch.second_text != 0).sum(dim=1)
         # The first layer is the ReLU of a sum of one term for each text, pooled by 2 x 2. The largest of four sums is
@@ -124,40 +132,26 @@ class ARCIINetwork(nn.Module):
             return MatchingOutput(self.classifier(pooled.flatten(1)))
 
 
-class ARCI(ReadsWordVectors, MatchingTask):
+class ARCI(PerceptronMatching):
     """The paper's ARC-I; its loss is `hinge`."""
 
-    def __init__(
-        self,
-        filters: tuple[int, ...] = (64, 64),
-        window: int = 3,
-        hidden_size: int = 64,
-        dropout: float = 0.3,
-        **shared: Any,
-    ) -> None:
+    def __init__(self, filters: tuple[int, ...] = (64, 64), window: int = 3, **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
             filters: of each convolution, with max pooling by 2 between two of them.
             window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
-            hidden_size: units of the perceptron's hidden layer.
-            dropout: on word vectors and in the perceptron.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, window=window, hidden_size=hidden_size)
-        self.filters, self.window, self.hidden_size, self.dropout = filters, window, hidden_size, dropout
+        check_sizes(filters=filters, window=window)
+        self.filters, self.window = filters, window
 
     @override
     def build_network(self, given: Given[MatchingSpec]) -> ARCINetwork:
-        words, bias = self.make_words(given), self.has_bias(given.spec)
-        sizes = words.size, self.filters, self.window
-        first, second = SentenceConvolution(*sizes), SentenceConvolution(*sizes)
-        size = 2 * first.size
-        classifier = FeatureClassifier(size, self.hidden_size, given.spec.num_outputs, self.dropout, bias)
-        return ARCINetwork(words, first, second, classifier)
+        return ARCINetwork(self.make_words(given), given.spec, self)
 
 
-class ARCII(ReadsWordVectors, MatchingTask):
+class ARCII(PerceptronMatching):
     """The paper's ARC-II; its loss is `hinge`."""
 
     def __init__(
@@ -165,8 +159,6 @@ class ARCII(ReadsWordVectors, MatchingTask):
         filters: tuple[int, ...] = (32, 32),
         window: int = 3,
         grid: tuple[int, int] = (3, 6),
-        hidden_size: int = 64,
-        dropout: float = 0.3,
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -175,23 +167,11 @@ class ARCII(ReadsWordVectors, MatchingTask):
             filters: of the layer that combines the texts and of each convolution over it; 2 x 2 max pooling between.
             window: words of each text that are combined, and side of the convolutions; the paper's is 3.
             grid: parts of the first and of the second text that the last layer is pooled into.
-            hidden_size: units of the perceptron's hidden layer.
-            dropout: on word vectors and in the perceptron.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, window=window, grid=grid, hidden_size=hidden_size)
+        check_sizes(filters=filters, window=window, grid=grid)
         self.filters, self.window, self.grid = filters, window, grid
-        self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
     def build_network(self, given: Given[MatchingSpec]) -> ARCIINetwork:
-        return ARCIINetwork(
-            self.make_words(given),
-            self.filters,
-            self.window,
-            self.grid,
-            self.hidden_size,
-            self.dropout,
-            given.spec.num_outputs,
-            bias=self.has_bias(given.spec),
-        )
+        return ARCIINetwork(self.make_words(given), given.spec, self)

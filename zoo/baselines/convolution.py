@@ -102,19 +102,3 @@ def zero_outside(image: Tensor, heights: Tensor, widths: Tensor) -> Tensor:
     row = torch.arange(image.shape[1], device=image.device) < heights.unsqueeze(1)
     column = torch.arange(image.shape[2], device=image.device) < widths.unsqueeze(1)
     return image * (row.unsqueeze(2) & column.unsqueeze(1)).unsqueeze(3)
-
-
-class FeatureClassifier(nn.Module):
-    """A multilayer perceptron over the features of a pair, with one hidden layer and dropout before both layers."""
-
-    def __init__(self, size: int, hidden_size: int, num_outputs: int, dropout: float, bias: bool) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(size, hidden_size)
-        self.out = nn.Linear(hidden_size, num_outputs, bias=bias)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits [P, num_outputs] of features [P, size]."""
-        hidden = torch.relu(self.hidden(self.dropout(features)))
-        logits: Tensor = self.out(self.dropout(hidden))
-        return logits

@@ -111,8 +111,8 @@ def pool_image(image: Vector, grid: tuple[int, int]) -> Vector:
 
 
 def classify(classifier: nn.Module, features: Vector) -> Vector:
-    """The logits of a `FeatureClassifier`."""
+    """The logits of a perceptron of `PerceptronMatching`."""
     weights = numbers(classifier)
-    hidden = relu(weights["hidden.weight"] @ features + weights["hidden.bias"])
-    logits: Vector = weights["out.weight"] @ hidden + weights.get("out.bias", np.zeros(1))
+    hidden = relu(weights["1.weight"] @ features + weights["1.bias"])
+    logits: Vector = weights["4.weight"] @ hidden + weights.get("4.bias", np.zeros(1))
     return logits

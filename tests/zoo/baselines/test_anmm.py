@@ -13,10 +13,9 @@ from tests.zoo.plain import cosine, numbers, sigmoid
 from zoo.baselines.anmm import ANMM, sum_by_value
 
 
-@pytest.mark.parametrize("num_weights", [1, 3])
-def test_equations(num_weights: int) -> None:
+def test_equations() -> None:
     bins = 7
-    network = make_network(ANMM(num_bins=bins, num_weights=num_weights, word_size=5))
+    network = make_network(ANMM(num_bins=bins, word_size=5))
     batch = make_batch()
     output = score(network, batch)
     weights = numbers(network)
@@ -34,11 +33,7 @@ def test_equations(num_weights: int) -> None:
                 similarity = cosine(vectors[q], vectors[a])
                 exact += q == a
                 x[bins if q == a else math.floor((similarity + 1) / 2 * bins)] += similarity
-            matches = [sigmoid(row @ x) for row in weights["weight.weight"]]
-            h = matches[0]
-            if num_weights > 1:
-                h = sigmoid(weights["combine.weight"][0] @ np.array(matches))
-            total += energies[j] / sum(energies) * h
+            total += energies[j] / sum(energies) * sigmoid(weights["weight.weight"][0] @ x)
         expected = weights["out.weight"][0, 0] * total
         assert float(output.logits[pair, 0]) == pytest.approx(expected, abs=1e-5)
     assert exact > 3

@@ -113,7 +113,7 @@ def test_arc_ii(name: str) -> None:
     for pair, (i, j) in enumerate(zip(batch.first, batch.second, strict=True)):
         first = table(network, batch, batch.first_text[i])
         second = table(network, batch, batch.second_text[j])
-        pooled = np.zeros(network.classifier.hidden.in_features)
+        pooled = np.zeros(network.classifier[1].in_features)
         if first and second:
             pooled = pool_image(plain_image(network, first, second), network.grid)
         expected = classify(network.classifier, pooled)

@@ -244,7 +244,7 @@ def test_labels_of_memories_without_labels_are_refused() -> None:
 
 
 def test_sharp_attention_is_a_softmax_of_cosine_and_score() -> None:
-    attention = SharpAttention(num_perspectives=2, score_power=3.0)
+    attention = SharpAttention(num_perspectives=2)
     with torch.no_grad():
         attention.log_tau.copy_(torch.tensor([0.0, 1.5]))
     similarity = torch.tensor([[[0.9, -0.2], [0.1, 0.4], [0.7, 0.3]]])  # [1, K=3, I=2]
