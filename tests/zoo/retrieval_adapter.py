@@ -43,7 +43,7 @@ class Retrieval(Adapter):
             f"window-{window}": {**CLICKS, "hidden_sizes": (12, 8), "window": window} for window in (1, 3, 4)
         },
         "RetrievalBM25": {"": {}},
-        "RetrievalULM": {"": {"mu": 20.0}},
+        "RetrievalULM": {"": {}},
         "RetrievalPLSA": {"": {"num_topics": 6}},
         "RetrievalDoc2Vec": {"": {"vector_size": 8, "epochs": 4}},
     }

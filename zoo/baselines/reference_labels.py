@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -48,15 +46,6 @@ class NeighborVote(Majority):
 
     uses_memory = True
 
-    def __init__(self, score_power: float = 3.0, **shared: Any) -> None:
-        """Choose the weights of votes.
-
-        Args:
-            score_power: a memory's vote counts (score / best score) to this power.
-        """
-        super().__init__(**shared)
-        self.score_power = score_power
-
     @override
     def finish(self, data: DataModule) -> None:
         if data.spec.memory_labels != data.spec.labels:
@@ -67,7 +56,7 @@ class NeighborVote(Majority):
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Count the votes; a text without memories gets the most frequent class."""
         score = batch.memory_score
-        shares = vote(torch.zeros_like(score), score, batch.memory_mask, 0.0, self.score_power)
+        shares = vote(torch.zeros_like(score), score, batch.memory_mask, 0.0)
         prior = self.prior(batch).softmax(dim=1)
         votes = count_votes(shares, batch.memory_target, prior.shape[1])
         total = votes.sum(dim=1, keepdim=True)

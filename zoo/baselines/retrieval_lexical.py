@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import AnalyzerName, Ranking
+from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
 from datamodules.retrieval.embedded.lucene import bm25, lm_dirichlet
 from zoo.baselines.fitted_ranking import FittedRanking
 from zoo.baselines.term_statistics import TermStatistics
@@ -25,9 +25,20 @@ if TYPE_CHECKING:
 class TermRanking(FittedRanking["csr_matrix"]):
     """Base of the rankings by the sum, over a query's terms, of a contribution of the term and the document."""
 
-    statistics: TermStatistics
+    #: name of the ranking among those of the retrievers, with whose parameters it is computed.
+    similarity: ClassVar[Similarity]
     #: of a term's weight, a length's weight and a number of occurrences.
     contribution: Callable[[float, float, int], np.float32]
+
+    def __init__(self, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
+        """Configure the ranking.
+
+        Args:
+            analyzer: splits texts into terms, see `Ranking`.
+            **shared: options of `RetrievalTask` and `Task`.
+        """
+        super().__init__(**shared)
+        self.statistics = TermStatistics(Ranking(self.similarity, analyzer))
 
     @override
     def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
@@ -65,33 +76,12 @@ class TermRanking(FittedRanking["csr_matrix"]):
 class RetrievalBM25(TermRanking):
     """BM25 of a document's terms for a query."""
 
+    similarity = "BM25"
     contribution = staticmethod(bm25)
-
-    def __init__(
-        self, k1: float = 1.2, b: float = 0.75, analyzer: AnalyzerName = "standard", **shared: Any
-    ) -> None:
-        """Configure the ranking.
-
-        Args:
-            k1: saturation of the term frequency.
-            b: weight of the document length.
-            analyzer: splits texts into terms, see `Ranking`.
-        """
-        super().__init__(**shared)
-        self.statistics = TermStatistics(Ranking("BM25", analyzer, k1=k1, b=b))
 
 
 class RetrievalULM(TermRanking):
     """Likelihood of a query in a document's unigram language model with Dirichlet smoothing."""
 
+    similarity = "LMDirichlet"
     contribution = staticmethod(lm_dirichlet)
-
-    def __init__(self, mu: float = 2000.0, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
-        """Configure the ranking.
-
-        Args:
-            mu: pseudo-count of the collection's words.
-            analyzer: splits texts into terms, see `Ranking`.
-        """
-        super().__init__(**shared)
-        self.statistics = TermStatistics(Ranking("LMDirichlet", analyzer, mu=mu))

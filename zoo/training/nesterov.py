@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from datamodules.core.errors import InputError
+#: Momentum of most updates, and of the first and last share of them.
+_INNER, _OUTER, _OUTER_SHARE = 0.995, 0.9, 0.02
 
 
 class ScheduledNesterov(torch.optim.SGD):
@@ -19,23 +20,9 @@ class ScheduledNesterov(torch.optim.SGD):
     momentum is PyTorch's form of Nesterov's, which keeps the parameters where the gradient is taken.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 0.003,
-        momentum: float = 0.995,
-        outer_momentum: float = 0.9,
-        outer_share: float = 0.02,
-        total_steps: int | None = None,
-    ) -> None:
-        """Use `outer_momentum` in the first and last `outer_share` of `total_steps` (None: the trainer's)."""
-        if not 0 < outer_momentum < 1 or not 0 < momentum < 1 or not 0 <= outer_share <= 0.5:
-            raise InputError(
-                f"model.optimizer: momentum={momentum}, outer_momentum={outer_momentum}: must be between 0 and 1;"
-                f" outer_share={outer_share}: at most 0.5"
-            )
-        super().__init__(params, lr=lr, momentum=momentum, nesterov=True)
-        self.inner, self.outer, self.outer_share = momentum, outer_momentum, outer_share
+    def __init__(self, params: Any, lr: float = 0.003, total_steps: int | None = None) -> None:
+        """Plan the momentum of `total_steps` (None: the trainer's)."""
+        super().__init__(params, lr=lr, momentum=_INNER, nesterov=True)
         self.total_steps = total_steps
         for group in self.param_groups:
             group["updates"] = 0  # kept in checkpoints, for resumed runs
@@ -44,8 +31,8 @@ class ScheduledNesterov(torch.optim.SGD):
         """Return the momentum of an update, from 0."""
         if self.total_steps is None:
             raise ValueError("total_steps is not known yet")
-        outer = math.ceil(self.outer_share * self.total_steps)
-        return self.outer if update < outer or update >= self.total_steps - outer else self.inner
+        outer = math.ceil(_OUTER_SHARE * self.total_steps)
+        return _OUTER if update < outer or update >= self.total_steps - outer else _INNER
 
     @override
     def step(self, closure: Callable[[], float] | None = None) -> Any:

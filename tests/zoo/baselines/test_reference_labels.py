@@ -54,11 +54,10 @@ NEAR_AND_FAR = [
 ]
 
 
-@pytest.mark.parametrize(("power", "nearest"), [(3.0, "x"), (0.0, "y")])
-def test_votes_are_weighted_by_scores(tmp_path: Path, power: float, nearest: str) -> None:
-    predictor = fitted(tmp_path, NeighborVote(score_power=power), NEAR_AND_FAR, num_memories=5)
+def test_votes_are_weighted_by_scores(tmp_path: Path) -> None:
+    predictor = fitted(tmp_path, NeighborVote(), NEAR_AND_FAR, num_memories=5)
     # The last text retrieves nothing: the most frequent class.
-    assert labels_of(predictor, ["rare signal here", "here", "unheard"]) == [nearest, "y", "y"]
+    assert labels_of(predictor, ["rare signal here", "here", "unheard"]) == ["x", "y", "y"]
 
 
 def test_the_vote_equals_a_plain_one(tmp_path: Path) -> None:
