@@ -2,21 +2,21 @@
 
 A step of a dense optimizer goes over every row of a table: with 30,000 words of 100 numbers that takes longer than the
 rest of a small network's step. Here a table's gradient is a sparse tensor of the rows that were read, and the optimizer
-updates no others. PyTorch's SGD and Adagrad have the same results as with a dense gradient. Adam moves a row also in
-steps without a gradient: `RowAdam` delays these updates until the row is read again.
+updates no others. Adam moves a row also in steps without a gradient: `RowAdam` delays these updates until the row is
+read again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+from torch.optim import Adam, Optimizer
 
 from datamodules.core.compiled import njit
 from zoo.layers.uncompiled import uncompiled
@@ -246,29 +246,20 @@ def _settle_rows(  # type: ignore[no-untyped-def]
 
 
 def can_update_by_rows(optimizer: Optimizer) -> bool:
-    """Return True if updates by rows have the same result as dense ones."""
-    if type(optimizer) not in (SGD, Adagrad, Adam, AdamW, RowAdam):
-        return False
-    for group in optimizer.param_groups:
-        # These change rows without a gradient in ways that cannot be delayed.
-        if any(group.get(name) for name in ("weight_decay", "momentum", "amsgrad", "maximize")):
-            return False
-        if isinstance(optimizer, SGD | Adagrad) and group.get("fused"):
-            return False
-        if isinstance(optimizer, Adam) and group["betas"][0] ** 2 >= group["betas"][1]:
-            return False
-    return True
+    """Return True for an Adam whose updates by rows have the same result as dense ones."""
+    # These change rows without a gradient in ways that cannot be delayed.
+    names = ("weight_decay", "amsgrad", "maximize")
+    groups = optimizer.param_groups
+    return type(optimizer) is Adam and not any(group.get(name) for group in groups for name in names)
 
 
-def update_by_rows(optimizer: Optimizer, tables: Sequence[RowTable]) -> Optimizer:
-    """Make an optimizer that `can_update_by_rows` update tables by rows; a `RowAdam` takes the place of an Adam."""
-    if isinstance(optimizer, Adam):
-        optimizer = RowAdam(optimizer.param_groups, **optimizer.defaults)
-        for table in tables:
-            table.settle = lambda rows, weight=table.table: optimizer.settle(weight, rows)
+def update_by_rows(optimizer: Optimizer, tables: Iterable[RowTable]) -> RowAdam:
+    """Return a `RowAdam` in the place of an optimizer that `can_update_by_rows`; it updates tables by rows."""
+    adam = RowAdam(optimizer.param_groups, **optimizer.defaults)
     for table in tables:
         table.is_sparse = True
-    return optimizer
+        table.settle = lambda rows, weight=table.table: adam.settle(weight, rows)
+    return adam
 
 
 def update_densely(tables: Iterable[RowTable]) -> None:
@@ -276,13 +267,3 @@ def update_densely(tables: Iterable[RowTable]) -> None:
     for table in tables:
         _settle_all(table, "", False)
         table.is_sparse, table.settle = False, None
-
-
-def clip_values(parameters: Iterable[nn.Parameter], most: float) -> None:
-    """Clip the numbers of gradients to -most..most, like `torch.nn.utils.clip_grad_value_`, but sparse ones as well."""
-    for parameter in parameters:
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()  # a row that was read twice has one gradient
-            parameter.grad.values().clamp_(-most, most)
-        elif parameter.grad is not None:
-            parameter.grad.clamp_(-most, most)

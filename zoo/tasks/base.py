@@ -197,7 +197,7 @@ class Task(Model[DataT]):
 
     # --- starting from another model ---
 
-    def take_start(self, verbose: bool = True) -> set[str]:
+    def take_start(self) -> set[str]:
         """Take the weights of `init_from` that fit, and return their names; none without it."""
         if self.init_from is None:
             return set()
@@ -206,7 +206,7 @@ class Task(Model[DataT]):
             where = f"model.init_from={self.init_from}"
             check_split(self.data.options, self.data.file_contents, start.meta.data, "validation", where)
         assert self.data_state is not None
-        return take_weights(self, start, self.init_from, self.data_state, self.row_names, verbose)
+        return take_weights(self, start, self.init_from, self.data_state, self.row_names)
 
     def _start(self) -> None:
         """Take another model's weights, if `init_from` names one, and log how much is trained."""
@@ -298,15 +298,11 @@ class Task(Model[DataT]):
         if self.make_lr_scheduler is None:
             return optimizer
         scheduler = make_schedule(self.make_lr_scheduler, optimizer)
-        self.check_schedule(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
 
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Replace the user's optimizer by a faster one with the same result."""
         return optimizer
-
-    def check_schedule(self, optimizer: Optimizer) -> None:
-        """Adapt to options of the optimizer that the schedule has changed; called if there is a schedule."""
 
     # --- evaluation ---
 

@@ -22,7 +22,7 @@ from datamodules.options import VectorOptions
 from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
-from zoo.layers.row_adam import RowTable, can_update_by_rows, clip_values, update_by_rows, update_densely
+from zoo.layers.row_adam import RowTable, can_update_by_rows, update_by_rows, update_densely
 from zoo.tasks.base import Task
 from zoo.tasks.model import Given
 from zoo.training.trained_parts import matches
@@ -93,25 +93,9 @@ class ReadsWordVectors(Task):
         is_one_cpu = self.trainer.world_size == 1 and self.trainer.strategy.root_device.type == "cpu"
         if not large or not is_one_cpu or not can_update_by_rows(optimizer):
             return optimizer
+        if self.trainer.gradient_clip_algorithm == "value":
+            return optimizer  # PyTorch does not clip the values of a sparse gradient
         return update_by_rows(optimizer, large)
-
-    @override
-    def check_schedule(self, optimizer: Optimizer) -> None:
-        if not can_update_by_rows(optimizer):
-            update_densely(self._row_tables())
-
-    @override
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        # PyTorch does not clip the values of a sparse gradient.
-        if gradient_clip_val and gradient_clip_algorithm == "value":
-            clip_values(self.network.parameters(), gradient_clip_val)
-            return
-        super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def _settle(self) -> None:
         """Apply postponed updates, at the same points of every run, whatever callbacks read the weights."""

@@ -55,7 +55,7 @@ class Taken(NamedTuple):
 
 
 def take_weights(
-    model: nn.Module, start: Start, source: str, data: DataState, row_names: RowNames, verbose: bool = True
+    model: nn.Module, start: Start, source: str, data: DataState, row_names: RowNames
 ) -> set[str]:
     """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
@@ -84,8 +84,7 @@ def take_weights(
         raise InputError(
             f"model.init_from={source}: is a {start.meta.model}, none of whose weights fit this {type(model).__name__}"
         )
-    if verbose:
-        _log(source, model, {*own}, {*start.weights}, taken)
+    _log(source, model, {*own}, {*start.weights}, taken)
     tables = {name for name in taken.rows if name.endswith(TABLES)}
     names_in = {
         name: [set(row_names(name, own[name], each) or ()) for each in (data, start.meta.data)]
