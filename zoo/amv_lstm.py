@@ -29,9 +29,9 @@ from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_ma
 from zoo.layers.lstm import RowLSTM
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import MatchingOutput
 
 Attention: TypeAlias = Literal["none", "question", "answer", "both"]
 AttentionScale: TypeAlias = Literal["paper", "length"]

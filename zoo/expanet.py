@@ -31,10 +31,10 @@ from zoo.layers.encoders import TextDropout
 from zoo.layers.vote import relative_scores
 from zoo.tasks.base import check_choice, check_not_negative, check_positive, check_probability, check_sizes
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import ClassificationOutput
 
 ReadKind: TypeAlias = Literal["soft", "hard"]
 

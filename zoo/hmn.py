@@ -27,9 +27,9 @@ from typing_extensions import override
 from datamodules.batch import DialogueBatch, DialogueSpec
 from zoo.layers.gru import AllStatesGRU
 from zoo.tasks.base import check_choice, check_not_negative, check_sizes
-from zoo.tasks.dialogue.outputs import DialogueOutput, Pointer
 from zoo.tasks.dialogue.task import DialogueTask, Readout
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import DialogueOutput, Pointer
 
 #: Standard deviation of the initial vectors, and of those of unknown words.
 DEVIATION = 0.1

@@ -25,9 +25,9 @@ from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.encoded_memory import ReadsEncodedMemory
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.encoders import ReadsSpelling
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import ClassificationOutput
 from zoo.training.checkpoints import Start
 from zoo.training.warm_start import describe_rows, shared_rows
 

@@ -14,10 +14,10 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from zoo.cli import main
 from zoo.layers.bags import TextBag
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import ClassificationOutput
 
 
 class SoftVoteNetwork(nn.Module):

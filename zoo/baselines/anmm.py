@@ -18,9 +18,9 @@ from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import MatchingOutput
 
 #: Cosines from here on are matches of equal words, which have a range of their own.
 EXACT = 1 - 1e-5

@@ -30,9 +30,9 @@ from zoo.baselines.convolution import (
 from zoo.layers.encoders import WordEncoder
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import MatchingOutput
 
 
 class PerceptronMatching(ReadsWordVectors, MatchingTask):

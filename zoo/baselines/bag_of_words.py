@@ -24,9 +24,9 @@ from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from zoo.layers.tfidf import TextVectorizer, planes_of
 from zoo.tasks.base import check_positive, check_sizes
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
+from zoo.tasks.outputs import ClassificationOutput
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

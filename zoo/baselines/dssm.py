@@ -29,9 +29,9 @@ from zoo.baselines.convolution import window_sum
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.interactions import PairCosine, unit
 from zoo.tasks.base import check_sizes
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import MatchingOutput
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 from zoo.training.warm_start import numbered
 

@@ -22,8 +22,8 @@ from zoo.baselines.convolution import convolve, pool_grid, zero_outside
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import MatchingOutput
 
 
 class MatchPyramidNetwork(nn.Module):

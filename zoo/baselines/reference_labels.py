@@ -12,9 +12,9 @@ from datamodules.batch import ClassificationBatch
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from zoo.layers.vote import count_votes, vote
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
+from zoo.tasks.outputs import ClassificationOutput
 
 #: Share of the votes in a prediction; class frequencies, with the rest, decide where votes are equal or missing.
 VOTES = 1 - 1e-3

@@ -21,8 +21,8 @@ from datamodules.text.tokenization import Lexicon, make_tokenizer
 from zoo.baselines.term_statistics import TermStatistics
 from zoo.layers.interactions import pair_logits
 from zoo.tasks.fitted import Fitted
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
+from zoo.tasks.outputs import MatchingOutput
 
 
 class PairReference(Fitted, MatchingTask):

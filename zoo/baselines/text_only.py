@@ -15,8 +15,8 @@ from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from datamodules.text.tokenization import CHARACTERS
 from datamodules.text_rows import TextRowsDataModule
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
+from zoo.tasks.outputs import ClassificationOutput
 
 
 class TextNetwork(nn.Module):

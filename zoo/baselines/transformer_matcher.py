@@ -22,9 +22,9 @@ from zoo.layers.encoders import TransformerEncoder
 from zoo.layers.interactions import PairCosine, unit
 from zoo.tasks.base import check_choice
 from zoo.tasks.encoders import ReadsTransformer
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import MatchingOutput
 
 Mode: TypeAlias = Literal["cross", "bi"]
 

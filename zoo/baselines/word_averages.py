@@ -29,9 +29,9 @@ from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.bag_of_words import BLOCK
 from zoo.tasks.base import check_choice, check_positive, check_sizes
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
+from zoo.tasks.outputs import ClassificationOutput
 
 Expand: TypeAlias = Literal["none", "join", "separate"]
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from tests.zoo.plain import Vector, numbers, relu
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import MatchingOutput
 
 U, NUM_CHARS = 14, 9
 #: Position, and vocabulary id, of the unknown word.

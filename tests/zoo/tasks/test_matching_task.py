@@ -23,8 +23,8 @@ from datamodules.matching.options import MatchingOptions
 from datamodules.state import DataState
 from tests.zoo.conftest import trainer
 from zoo.tasks.matching.metrics import NAMES, PairScores, RankingScores, area_under_curve, measure_lists
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.task import MatchingTask, cross_entropy_terms, hinge_terms, softmax_terms
+from zoo.tasks.outputs import MatchingOutput
 
 #: Scores and grades of each question's candidates.
 Lists = list[tuple[list[float], list[float]]]

@@ -28,8 +28,8 @@ from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.tasks.classification.abstention import TUNE_ADVICE, answer_threshold, check_level, set_threshold
 from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of, drift, likeness
-from zoo.tasks.classification.outputs import ClassificationOutput
 from zoo.tasks.model import Model
+from zoo.tasks.outputs import ClassificationOutput
 from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device
 from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and_ids_in
 

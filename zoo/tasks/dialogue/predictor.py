@@ -16,8 +16,8 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.dialogues import Dialogue, Dialogues, with_free_question_marks
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
-from zoo.tasks.dialogue.outputs import DialogueOutput
 from zoo.tasks.model import Model
+from zoo.tasks.outputs import DialogueOutput
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
 

@@ -18,9 +18,9 @@ from datamodules.corpora.dialogues import Dialogues
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import NO_ANSWER
 from zoo.tasks.base import Task, check_choice, check_not_negative
-from zoo.tasks.dialogue.outputs import DialogueOutput
 from zoo.tasks.dialogue.predictor import Answer, DialogueModel, DialoguePredictor
 from zoo.tasks.metrics import RowMeans
+from zoo.tasks.outputs import DialogueOutput
 
 Readout: TypeAlias = Literal["sentence", "word", "joint"]
 Loss: TypeAlias = Literal["joint", "each"]

@@ -28,8 +28,8 @@ from datamodules.matching.dataset import MatchingSplit
 from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.model import Model
+from zoo.tasks.outputs import MatchingOutput
 from zoo.tasks.predictor import Predictor, memory_of
 from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
 

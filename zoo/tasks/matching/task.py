@@ -14,8 +14,8 @@ from datamodules.core.errors import InputError
 from datamodules.matching.datamodule import MatchingDataModule
 from zoo.tasks.base import Task, check_choice, check_positive
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
-from zoo.tasks.matching.outputs import MatchingOutput
 from zoo.tasks.matching.predictor import MatchingModel, MatchingPredictor
+from zoo.tasks.outputs import MatchingOutput
 
 
 def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:

@@ -1,10 +1,39 @@
-"""Output of the dialogue networks."""
+"""The outputs: what passes from a network to its task, its predictor and its charts."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from torch import Tensor
+
+
+class ClassificationOutput(NamedTuple):
+    """Output of a classification network."""
+
+    #: float32 [B, C].
+    logits: Tensor
+    #: float32 [B, K]: weight of each memory; 0 where there is none.
+    memory_weight: Tensor
+    #: float32 [B, H, K]: the weights in each of H hops; None where a network reads its memories once.
+    hop_weight: Tensor | None = None
+
+
+class MatchingOutput(NamedTuple):
+    """Output of a matching network."""
+
+    #: float32 [P, spec.num_outputs]: the score of a pair to rank; of a pair to classify, logits of "does not
+    #: match" and "matches".
+    logits: Tensor
+    #: float32 [P, T, S]: strength of the interaction of the words of a pair's texts, 0 where there is no word; None
+    #: where a model compares no words.
+    interaction: Tensor | None = None
+
+    @property
+    def score(self) -> Tensor:
+        """float32 [P]: higher = matches better."""
+        if self.logits.shape[1] == 1:
+            return self.logits[:, 0]
+        return self.logits[:, 1] - self.logits[:, 0]
 
 
 class Pointer(NamedTuple):
