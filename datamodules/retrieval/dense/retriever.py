@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.core.arrays import ArrayWriter, RowLookup, damaged, map_array
+from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, damaged, map_array
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import ExcludedRows, FolderRetriever, Hits, check_search
 from datamodules.retrieval.dense.encoding_retriever import EncodingRetriever
@@ -25,8 +25,8 @@ _TEXTS = 4096
 class _Index(NamedTuple):
     #: float32 [n, d]: the texts' vectors, of length 1; 0 for a text without tokens.
     vectors: NDArray[np.float32]
-    #: int64: the rows of texts without tokens, which are never hits; ascending.
-    empty: NDArray[np.int64]
+    #: int32: the rows of texts without tokens, which are never hits; ascending.
+    empty: NDArray[np.int32]
     #: the rows of the texts by their hashes.
     lookup: RowLookup
 
@@ -63,21 +63,26 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[_Index]):
         # Encoded texts are numbered after the old ones.
         number = {text: position for position, text in enumerate(unknown, len(before))}
         known[new] = [number.get(text, row) for text, row in zip(new_texts, rows, strict=True)]
+        empty = []
         with ArrayWriter(folder / "vectors.npy", np.float32, (size,)) as writer:
             for first in range(0, len(texts), _TEXTS):
                 part = known[first : first + _TEXTS]
                 is_new = part >= len(before)
                 vectors = np.empty((len(part), size), np.float32)
                 vectors[~is_new], vectors[is_new] = before[part[~is_new]], encoded[part[is_new] - len(before)]
+                empty.append((writer.length + np.flatnonzero(~vectors.any(axis=1))).astype(np.int32))
                 writer.write(vectors)
         (folder / "unknown.npy").unlink()
+        np.save(folder / "empty.npy", np.concatenate(empty))
         RowLookup.of(hashes).save(folder)
 
     def _map(self, folder: Path) -> _Index:
-        vectors, lookup = map_array(folder / "vectors.npy", np.float32, dimensions=2), RowLookup.open(folder)
+        vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)
+        empty, lookup = map_array(folder / "empty.npy", np.int32), RowLookup.open(folder)
+        check_numbers(folder / "empty.npy", empty, len(vectors))
         if len(lookup.rows) != len(vectors):
             raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
-        return _Index(vectors, np.flatnonzero(~vectors.any(axis=1)), lookup)
+        return _Index(vectors, empty, lookup)
 
     @override
     def close(self) -> None:
