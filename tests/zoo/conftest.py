@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import subprocess
@@ -94,6 +95,22 @@ def write_table(
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *pairs])
     return path
+
+
+def read_csv(path: str | Path, separator: str = ",") -> list[dict[str, str]]:
+    """The rows of a table that a command has written."""
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter=separator))
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a file that a command has written."""
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    """The files below a folder with their contents."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def pair_rows(questions: int, seed: int) -> list[tuple[str, str, int]]:
@@ -262,10 +279,28 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def trained_run(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """kind -> its adapter, made at the first use, which tests only read."""
+    from tests.zoo.adapters import ADAPTERS
+
+    return cache(lambda kind: ADAPTERS[kind](tmp_path_factory.mktemp("adapter")))
+
+
+@pytest.fixture(scope="session")
+def kept_table(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Write rows as a CSV file, once for equal rows, for runs that tests share."""
+
+    @cache
+    def write(*rows: Sequence[str], columns: Sequence[str] = ("text", "label")) -> Path:
+        return write_table(tmp_path_factory.mktemp("table") / "table.csv", rows, columns)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def trained_run(trained: Callable[..., Path], kept_table: Callable[..., Path]) -> Path:
     """The run folder of a small model, for tests that only read it and its memory."""
-    table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
-    return trained(*map(str, fit_options(table)))
+    return trained(*map(str, fit_options(kept_table(*sentences(90, seed=1)))))
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import LABELS, TOPIC_WORDS, Result
+from tests.zoo.conftest import LABELS, TOPIC_WORDS, Fit, Zoo, done
 
 SMALL = [
     "--model=MemoryEnsemble",
@@ -42,13 +43,33 @@ def distinct_sentences(
 
 
 @pytest.fixture
-def run(zoo_command: Callable[..., Result], train_csv: Path) -> Callable[..., Path]:
+def run(zoo_command: Zoo, train_csv: Path) -> Fit:
     """Trains a small ensemble, and returns its run folder; `output.txt` there has what the command printed."""
 
     def train(run_dir: str, *options: object, table: Path = train_csv) -> Path:
-        result = zoo_command("fit", *SMALL, f"--data.train_file={table}", f"--run_dir={run_dir}", *options)
-        assert result.code == 0, result.err
+        result = done(
+            zoo_command("fit", *SMALL, f"--data.train_file={table}", f"--run_dir={run_dir}", *options)
+        )
         (Path(run_dir) / "output.txt").write_text(result.out)
         return Path(run_dir).absolute()
+
+    return train
+
+
+@pytest.fixture
+def shared_run(trained: Fit, kept_table: Fit) -> Fit:
+    """Trains a small ensemble, once for equal rows and options; returns a copy of its run."""
+
+    def train(
+        rows: Sequence[tuple[str, str]],
+        *options: str,
+        validation: Sequence[tuple[str, str]] = (),
+        run_dir: str = "run",
+    ) -> Path:
+        files = [f"--data.train_file={kept_table(*rows)}"]
+        if validation:
+            files += [f"--data.validation_file={kept_table(*validation)}", "--data.validation_split=0"]
+        run = trained("fit", *SMALL, *files, *options)
+        return Path(shutil.copytree(run, Path(run_dir).absolute()))
 
     return train
