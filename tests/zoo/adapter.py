@@ -86,3 +86,22 @@ def take_rows(batch: Any, fields: Sequence[str], rows: Any) -> Any:
         value = getattr(batch, name)
         taken[name] = value[rows] if isinstance(value, Tensor) else [value[number] for number in numbers]
     return batch._replace(**taken)
+
+
+def with_words_of(batch: Any, by_word: Sequence[str], **texts: Tensor) -> Any:
+    """The batch with these texts, each [1, T], without their padding and without words that they lack."""
+    cut = {name: text[:, : max(1, int((text != 0).sum()))] for name, text in texts.items()}
+    words = torch.unique(torch.cat([torch.zeros(1, dtype=torch.long), *(text[0] for text in cut.values())]))
+    number = torch.zeros(len(batch.word), dtype=torch.long)
+    number[words] = torch.arange(len(words))
+    kept = {name: getattr(batch, name)[words] for name in by_word}
+    kept["char"] = kept["char"][:, : max(1, int((kept["char"] != 0).sum(dim=1).max()))]
+    return batch._replace(**kept, **{name: number[text] for name, text in cut.items()})
+
+
+def renamed(batch: Any, by_word: Sequence[str], by_text: Sequence[str]) -> Any:
+    """The batch with its words in another order, of which the first is padding."""
+    order = 1 + torch.randperm(len(batch.word) - 1, generator=torch.Generator().manual_seed(2))
+    words = torch.cat([torch.zeros(1, dtype=torch.long), order])
+    moved = {name: getattr(batch, name)[words] for name in by_word}
+    return batch._replace(**moved, **{name: words.argsort()[getattr(batch, name)] for name in by_text})

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from datamodules import ClassificationDataModule, DialogueDataModule, MatchingDataModule
 from tests.dialogues import made_up, write_published
-from tests.zoo.adapter import Adapter, take_rows
+from tests.zoo.adapter import Adapter, renamed, take_rows, with_words_of
 from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
 from tests.zoo.retrieval_adapter import Retrieval
 from zoo.tasks.base import Task
@@ -222,6 +222,7 @@ class Ranking(Adapter):
         "PairBM25": {"": {}},
     }  # fmt: skip
     by_pair = ("first", "second", "query", "place", "target", "weight", "row")
+    by_word = ("word", "char", "idf")
 
     def make_data(self, folder: Path) -> MatchingDataModule:
         # The common words are in both texts of many pairs.
@@ -275,19 +276,13 @@ class Ranking(Adapter):
     def alone(self, batch: Any, row: int) -> Any:
         """The batch as the data would build it, without anything of other pairs."""
         first, second = int(batch.first[row]), int(batch.second[row])
-        texts = [batch.first_text[first : first + 1], batch.second_text[second : second + 1]]
-        texts = [text[:, : max(1, int((text != 0).sum()))] for text in texts]
-        words = torch.unique(torch.cat([torch.zeros(1, dtype=torch.long), *(text[0] for text in texts)]))
-        number = torch.zeros(len(batch.word), dtype=torch.long)
-        number[words] = torch.arange(len(words))
-        char = batch.char[words]
+        texts = {
+            "first_text": batch.first_text[first : first + 1],
+            "second_text": batch.second_text[second : second + 1],
+        }
         zero = torch.zeros(1, dtype=torch.long)
-        return take_rows(batch, self.by_pair, slice(row, row + 1))._replace(
-            word=batch.word[words],
-            char=char[:, : max(1, int((char != 0).sum(dim=1).max()))],
-            idf=batch.idf[words],
-            first_text=number[texts[0]],
-            second_text=number[texts[1]],
+        pair = take_rows(batch, self.by_pair, slice(row, row + 1))
+        return with_words_of(pair, self.by_word, **texts)._replace(
             first_string=[batch.first_string[first]],
             second_string=[batch.second_string[second]],
             first=zero,
@@ -298,18 +293,8 @@ class Ranking(Adapter):
 
     def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
         same = torch.arange(len(batch.row))
-        words = torch.cat(
-            [
-                torch.zeros(1, dtype=torch.long),
-                1 + torch.randperm(len(batch.word) - 1, generator=torch.Generator().manual_seed(2)),
-            ]
-        )
-        renamed = take_rows(batch, (), same)._replace(
-            **{name: getattr(batch, name)[words] for name in ("word", "char", "idf")},
-            first_text=words.argsort()[batch.first_text],
-            second_text=words.argsort()[batch.second_text],
-        )
-        return [(take_rows(batch, self.by_pair, same.flip(0)), same.flip(0)), (renamed, same)]
+        words = renamed(batch, self.by_word, ("first_text", "second_text"))
+        return [(take_rows(batch, self.by_pair, same.flip(0)), same.flip(0)), (words, same)]
 
     def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
         batches = []
@@ -324,7 +309,7 @@ class Ranking(Adapter):
                 is_unaware &= getattr(batch, side) != 1
             batches.append((batch._replace(**changed), is_unaware))
         nothing = batch._replace(
-            **{name: getattr(batch, name)[:1] for name in ("word", "char", "idf")},
+            **{name: getattr(batch, name)[:1] for name in self.by_word},
             first_text=torch.zeros_like(batch.first_text[:, :1]),
             second_text=torch.zeros_like(batch.second_text[:, :1]),
             first_string=[""] * len(batch.first_text),
@@ -420,13 +405,11 @@ class Dialogue(Adapter):
     def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
         same = torch.arange(len(batch.row))
         dialogues = {name: getattr(batch, name).flip(0) for name in self.by_dialogue}
-        words = torch.cat([same[:1], 1 + torch.arange(len(batch.word) - 1).flip(0)])
-        renamed = {name: getattr(batch, name)[words] for name in ("word", "spelling", "frequency")}
-        renamed |= {name: words.argsort()[getattr(batch, name)] for name in ("text", "own", "question")}
+        words = renamed(batch, ("word", "spelling", "frequency"), ("text", "own", "question"))
         return [
             (take_rows(batch, self.by_question, same.flip(0)), same.flip(0)),
             (batch._replace(**dialogues, dialogue=len(batch.text) - 1 - batch.dialogue), same),
-            (batch._replace(**renamed), same),
+            (words, same),
         ]
 
     def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:

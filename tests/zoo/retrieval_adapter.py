@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from datamodules import ClickthroughDataModule
 from tests.clicks import write_collection
-from tests.zoo.adapter import STRINGS, Adapter, take_rows
+from tests.zoo.adapter import STRINGS, Adapter, renamed, take_rows, with_words_of
 from zoo.layers.dual_encoder import DualEncoder
 from zoo.tasks.base import Task
 from zoo.tasks.retrieval.task import RetrievalTask
@@ -92,17 +92,12 @@ class Retrieval(Adapter):
     def alone(self, batch: Any, row: int) -> Any:
         """The batch as the data would build it, without anything of other examples."""
         query, document = int(batch.query[row]), int(batch.positive[row])
-        texts = [batch.query_text[query : query + 1], batch.document_text[document : document + 1]]
-        texts = [text[:, : max(1, int((text != 0).sum()))] for text in texts]
-        words = torch.unique(torch.cat([torch.zeros(1, dtype=torch.long), *(text[0] for text in texts)]))
-        number = torch.zeros(len(batch.word), dtype=torch.long)
-        number[words] = torch.arange(len(words))
-        char, zero = batch.char[words], torch.zeros(1, dtype=torch.long)
-        return batch._replace(
-            word=batch.word[words],
-            char=char[:, : max(1, int((char != 0).sum(dim=1).max()))],
-            query_text=number[texts[0]],
-            document_text=number[texts[1]],
+        texts = {
+            "query_text": batch.query_text[query : query + 1],
+            "document_text": batch.document_text[document : document + 1],
+        }
+        zero = torch.zeros(1, dtype=torch.long)
+        return with_words_of(batch, ("word", "char"), **texts)._replace(
             query_string=[batch.query_string[query]],
             document_string=[batch.document_string[document]],
             query=zero,
@@ -113,13 +108,7 @@ class Retrieval(Adapter):
 
     def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
         same = torch.arange(len(batch.row))
-        words = torch.cat([same[:1], 1 + torch.arange(len(batch.word) - 1).flip(0)])
-        renamed = batch._replace(
-            word=batch.word[words],
-            char=batch.char[words],
-            query_text=words.argsort()[batch.query_text],
-            document_text=words.argsort()[batch.document_text],
-        )
+        words = renamed(batch, ("word", "char"), ("query_text", "document_text"))
         documents = batch._replace(
             document_text=batch.document_text.flip(0),
             document_string=batch.document_string[::-1],
@@ -127,7 +116,7 @@ class Retrieval(Adapter):
             candidate=batch.candidate.flip(1),
         )
         examples = take_rows(batch, self.by_example, same.flip(0))
-        return [(examples, same.flip(0)), (documents, same), (renamed, same)]
+        return [(examples, same.flip(0)), (documents, same), (words, same)]
 
     def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
         batches = []

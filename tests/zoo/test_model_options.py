@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,12 +190,6 @@ class Training:
             return self.adapter.data
         made: DataModule = type(self.adapter.data)(**{**asdict(self.adapter.data.options), **given})
         return made
-
-
-@pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """kind -> its adapter, made at the first use."""
-    return cache(lambda kind: ADAPTERS[kind](tmp_path_factory.mktemp("options")))
 
 
 def kind_of(name: str) -> str:

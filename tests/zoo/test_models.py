@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from callbacks import RunFolder, Throughput
+from callbacks import Charts, GradientNorms, PredictionTable, RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
 from tests.zoo.conftest import trainer
 from zoo.ensemble.model import MemoryEnsemble
@@ -62,18 +62,14 @@ every_variant = pytest.mark.parametrize("case", CASES)
 every_learning_variant = pytest.mark.parametrize("case", LEARNERS)
 every_model = pytest.mark.parametrize("case", first_variants(CASES))
 every_learner = pytest.mark.parametrize("case", first_variants(LEARNERS))
+#: What is the same for all models of a kind.
+every_kind = pytest.mark.parametrize("case", list({case.values[0].kind: case for case in LEARNERS}.values()))
 
 
 def test_every_model_is_tested() -> None:
     # A transformer needs a folder: tests/zoo/baselines/test_transformer_matcher.py has the same tests.
     tested = {name for adapter in ADAPTERS.values() for name in adapter.variants}
     assert tested | {"TransformerMatcher"} == set(MODELS)
-
-
-@pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """kind -> its adapter, made at the first use."""
-    return cache(lambda kind: ADAPTERS[kind](tmp_path_factory.mktemp("models")))
 
 
 @pytest.fixture
@@ -185,10 +181,12 @@ def test_loads_alone_with_the_same_outputs(case: Case, run: Run, adapter: Adapte
     assert meta["spec"] == adapter.data.spec._asdict()
 
 
-@every_learner
+@every_kind
 def test_callbacks_change_no_weight(case: Case, run: Run, adapter: Adapter, tmp_path: Path) -> None:
-    watched = train(case, adapter, tmp_path, RunFolder(tmp_path / "run", {"a": 1}), Throughput())
+    others = (Throughput(), GradientNorms(), Charts(), PredictionTable())
+    watched = train(case, adapter, tmp_path, RunFolder(tmp_path / "run", {"a": 1}), *others)
     assert (tmp_path / "run" / "summary.json").exists()
+    assert (tmp_path / "charts" / "predictions.csv").exists()
     weights, expected = watched.model.state_dict(), run.model.state_dict()
     assert all(torch.equal(weights[key], expected[key]) for key in expected)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.adapters import ADAPTERS
-from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done, refusal
+from tests.zoo import test_models
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done, read_jsonl, refusal
 from tests.zoo.examples import EXAMPLES, imported
 from zoo.tasks.model import Given
 
@@ -42,8 +42,8 @@ def test_fit_test_predict_and_share(
 
     Path("texts.txt").write_text("a ripe apple\nsome gold\n")
     done(zoo_command("predict", "--ckpt_path", best, "--input=texts.txt", "--output=out.jsonl"))
-    for line in Path("out.jsonl").read_text().splitlines():
-        weights = [memory["weight"] for memory in json.loads(line)["memories"]]
+    for line in read_jsonl("out.jsonl"):
+        weights = [memory["weight"] for memory in line["memories"]]
         assert sum(weights) == pytest.approx(1)
 
     done(zoo_command("export", "run", "folder"))
@@ -57,22 +57,16 @@ def test_a_wrong_option_is_named(page: Any, zoo_command: Zoo, train_csv: Path) -
     refusal(zoo_command("fit", *options), "model.sharpness=0")
 
 
-def test_the_model_keeps_the_rules_of_the_page(page: Any, tmp_path: Path) -> None:
-    adapter = ADAPTERS["classification"](tmp_path)
+def test_the_model_keeps_the_rules_of_the_page(page: Any, adapters: Any) -> None:
+    adapter = adapters("classification")
     model = page.SoftVote(word_size=10)
     model._build(Given(adapter.data.spec))
     model.eval()
-    with torch.no_grad():
-        expected = adapter.results(model, adapter.batch)
-        assert len(torch.unique(expected, dim=0)) > 1
-        same = [adapter.padded(adapter.batch), *adapter.hidden(adapter.batch)]
-        same.append(adapter.batch._replace(target=adapter.batch.target * 0))
-        for batch in same:
-            torch.testing.assert_close(adapter.results(model, batch), expected, rtol=1e-4, atol=2e-6)
-        for row in range(len(expected)):
-            alone = adapter.results(model, adapter.alone(adapter.batch, row))[0]
-            torch.testing.assert_close(alone, expected[row], rtol=1e-4, atol=2e-6)
-        for batch, unaffected in adapter.emptied(adapter.batch):
-            results = adapter.results(model, batch)
-            assert results.isfinite().all()
-            torch.testing.assert_close(results[unaffected], expected[unaffected], rtol=1e-4, atol=2e-6)
+    test_models.test_padding_changes_nothing(model, adapter)
+    test_models.test_masked_values_change_nothing(model, adapter)
+    test_models.test_other_rows_of_the_batch_change_nothing(model, adapter)
+    test_models.test_empty_texts_and_memories_are_finite(model, adapter)
+    expected = test_models.evaluate(adapter, model, adapter.batch)
+    assert len(torch.unique(expected, dim=0)) > 1
+    other = adapter.batch._replace(target=adapter.batch.target * 0)
+    assert torch.equal(test_models.evaluate(adapter, model, other), expected)
