@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,31 @@ from numpy.typing import NDArray
 from torch import nn
 
 Vector = NDArray[np.float64]
+
+
+def drawn_texts(
+    random: np.random.Generator,
+    number: int,
+    longest: int,
+    words: int,
+    lengths: Mapping[int, int] | None = None,
+) -> NDArray[np.int64]:
+    """Rows of word numbers [number, longest], padded with 0; `lengths` are those of some rows."""
+    table = random.integers(1, words, size=(number, longest))
+    drawn = random.integers(1, longest + 1, size=number)
+    for row, length in (lengths or {}).items():
+        drawn[row] = length
+    return np.where(np.arange(longest) < drawn[:, None], table, 0)
+
+
+def drawn_spellings(
+    random: np.random.Generator, words: int, longest: int, characters: int
+) -> NDArray[np.int64]:
+    """The characters [words, longest] of each word but the first, which is padding."""
+    drawn = random.integers(1, characters, size=(words, longest))
+    spelled = drawn * (np.arange(longest) < random.integers(1, longest + 1, size=(words, 1)))
+    spelled[0] = 0
+    return spelled
 
 
 def numbers(module: nn.Module) -> dict[str, Vector]:

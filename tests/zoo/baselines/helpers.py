@@ -10,7 +10,8 @@ import torch
 
 import zoo
 from datamodules.base import DataModule
-from datamodules.batch import ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec
+from tests.zoo.adapter import Adapter
 from tests.zoo.conftest import trainer
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
@@ -28,3 +29,11 @@ def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
 def network_of(model: Any, spec: ClassificationSpec) -> Any:
     torch.manual_seed(3)
     return model.build_network(Given(spec)).eval()
+
+
+def with_short_texts(adapter: Adapter) -> tuple[ClassificationSpec, ClassificationBatch]:
+    """The spec of an adapter, and its batch with a text without words and a text with one."""
+    text = adapter.batch.text.clone()
+    text[2] = 0
+    text[3, 1:] = 0
+    return adapter.data.spec, adapter.batch._replace(text=text)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from tests.zoo.plain import Vector, numbers, relu
+from tests.zoo.plain import Vector, drawn_spellings, drawn_texts, numbers, relu
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
@@ -31,13 +31,9 @@ def make_batch() -> MatchingBatch:
     random = np.random.default_rng(1)
 
     def texts(number: int, longest: int) -> NDArray[np.int64]:
-        table = random.integers(1, U, size=(number, longest))
-        lengths = random.integers(1, longest + 1, size=number)
-        lengths[0], lengths[1], lengths[-1] = longest, 1, 0
-        return np.where(np.arange(longest) < lengths[:, None], table, 0)
+        return drawn_texts(random, number, longest, U, {0: longest, 1: 1, -1: 0})
 
-    char = random.integers(1, NUM_CHARS, size=(U, 5)) * (np.arange(5) < random.integers(1, 6, size=(U, 1)))
-    char[0] = 0
+    char = drawn_spellings(random, U, 5, NUM_CHARS)
     first = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3])
     second = np.array([0, 1, 6, 2, 3, 4, 0, 6, 5])
     target = np.array([1, 0, 0, 0, 1, 0, 1, 1, 0])

@@ -10,21 +10,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from tests.zoo.adapters import CharacterClassification
-from tests.zoo.baselines.helpers import network_of
+from tests.zoo.baselines.helpers import network_of, with_short_texts
 from zoo.baselines import character_networks as networks
 from zoo.tasks.model import Given
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassificationSpec, ClassificationBatch]:
-    """A spec and a batch with a text without characters, a text with one, and a text with an unknown one."""
-    adapter = CharacterClassification(tmp_path_factory.mktemp("characters"))
-    text, word = adapter.batch.text.clone(), adapter.batch.word.clone()
-    text[2] = 0
-    text[3, 1:] = 0
-    word[text[4, 1]] = 1
-    return adapter.data.spec, adapter.batch._replace(text=text, word=word)
+@pytest.fixture
+def made(adapters: Any) -> tuple[ClassificationSpec, ClassificationBatch]:
+    """Texts of which one has an unknown character, too."""
+    spec, batch = with_short_texts(adapters("classification of characters"))
+    word = batch.word.clone()
+    word[batch.text[4, 1]] = 1
+    return spec, batch._replace(word=word)
 
 
 def spec_of(num_chars: int, num_classes: int = 4) -> ClassificationSpec:

@@ -10,21 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from tests.zoo.adapters import Classification
-from tests.zoo.baselines.helpers import network_of
+from tests.zoo.baselines.helpers import network_of, with_short_texts
 from zoo.baselines.word_networks import BiGRU, FastText, TextCNN
 from zoo.layers.bags import bigram_buckets
 from zoo.tasks.model import Given
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassificationSpec, ClassificationBatch]:
-    """A spec and a batch with a text without words and a text with one."""
-    adapter = Classification(tmp_path_factory.mktemp("words"))
-    text = adapter.batch.text.clone()
-    text[2] = 0
-    text[3, 1:] = 0
-    return adapter.data.spec, adapter.batch._replace(text=text)
+@pytest.fixture
+def made(adapters: Any) -> tuple[ClassificationSpec, ClassificationBatch]:
+    return with_short_texts(adapters("classification"))
 
 
 def words_of(network: Any, batch: ClassificationBatch) -> list[Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zoo.ensemble.outputs import Scores, Votes
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, fit_weights, folds_of
+from zoo.layers.vote import count_votes
 
 
 def _member(target: Tensor, accuracy: float, seed: int) -> Tensor:
@@ -85,6 +86,11 @@ def test_a_vote_equals_plain_loops() -> None:
         for c in range(3):
             expected = (votes[c] + 0.1) / (sum(votes) + 0.3)
             assert float(probabilities[row, c]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_unknown_classes_have_no_vote() -> None:
+    votes = count_votes(torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[1, -100, 1]]), 3)
+    assert votes[0].tolist() == pytest.approx([0.0, 0.7, 0.0])
 
 
 def test_a_sharp_vote_is_chosen_where_the_nearest_memory_is_right() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules.batch import MatchingBatch, MatchingSpec
-from tests.zoo.baselines.pairs import M, N, S, T, make_batch
+from datamodules.batch import MatchingBatch
+from tests.zoo.baselines.pairs import M, N, S, T, make_batch, make_network, make_spec
 from tests.zoo.plain import Vector, lstm_states, numbers
 from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention
 from zoo.layers.interactions import pair_mask, word_overlap
@@ -20,20 +20,10 @@ from zoo.tasks.model import Given
 P, SIZE, HIDDEN = 9, 5, 4
 
 
-def make_spec(goal: str = "ranking") -> MatchingSpec:
-    return MatchingSpec(num_words=40, num_chars=0, goal=goal, first_length=T, second_length=S)
-
-
-def make_network(goal: str = "ranking", **options: Any) -> AMVLSTMNetwork:
-    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "slices": 2}
-    torch.manual_seed(0)
+def make_model(goal: str = "ranking", **options: Any) -> AMVLSTM:
     loss = "hinge" if goal == "ranking" else "cross_entropy"
-    network = AMVLSTM(**{**sizes, "loss": loss, **options}).build_network(Given(make_spec(goal)))
-    # Large weights, so that every term of an equation matters.
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.uniform_(-1, 1)
-    return network.eval()
+    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "slices": 2}
+    return AMVLSTM(**{**sizes, "loss": loss, **options})
 
 
 # --- the plain version ---
@@ -157,11 +147,8 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
     ids=str,
 )
 def test_equations(options: dict[str, Any]) -> None:
-    given = {name: value for name, value in options.items() if name != "goal"}
-    network = make_network(**options)
-    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "slices": 2}
-    model = AMVLSTM(**{**sizes, **given})
-    batch = make_batch()
+    model, batch = make_model(**options), make_batch()
+    network = make_network(model, options.get("goal", "ranking"))
     with torch.no_grad():
         output = network(batch)
     assert output.logits.shape == (P, 2 if "goal" in options else 1)
@@ -174,7 +161,7 @@ def test_equations(options: dict[str, Any]) -> None:
 
 def test_the_interaction_is_the_mean_over_directions_of_real_words() -> None:
     batch = make_batch()
-    network = make_network()
+    network = make_network(make_model())
     with torch.no_grad():
         shown = network(batch).interaction
     weights = numbers(network)

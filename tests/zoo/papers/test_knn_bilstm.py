@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
-from tests.zoo.plain import Vector, cosine, lstm_states, numbers
+from tests.zoo.plain import Vector, cosine, drawn_spellings, drawn_texts, lstm_states, numbers
 from zoo import KNNBiLSTM
 from zoo.knn_bilstm import KNNNetwork, SharpAttention
 from zoo.tasks.model import Given
@@ -38,13 +37,7 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
     """Texts of 1 to 6 words; some ranks have no memory, and some memories no known label."""
     random = np.random.default_rng(1)
 
-    def texts(number: int, longest: int) -> NDArray[np.int64]:
-        table = random.integers(1, U, size=(number, longest))
-        lengths = random.integers(1, longest + 1, size=number)
-        return np.where(np.arange(longest) < lengths[:, None], table, 0)
-
-    char = random.integers(1, 9, size=(U, 4)) * (np.arange(4) < random.integers(1, 5, size=(U, 1)))
-    char[0] = 0
+    char = drawn_spellings(random, U, 4, 9)
     mask = random.random((B, K)) < 0.7
     mask[0], mask[1] = False, True
     target = random.integers(0, memory_classes, size=(B, K))
@@ -55,8 +48,8 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
     arrays = ClassificationBatch(
         word=np.arange(U),
         char=char,
-        text=texts(B, 6),
-        memory_text=texts(M, 5),
+        text=drawn_texts(random, B, 6, U),
+        memory_text=drawn_texts(random, M, 5, U),
         memory=memory * mask,
         memory_mask=mask,
         memory_score=random.random((B, K)).astype(np.float32) * mask,

@@ -1,12 +1,16 @@
-"""The LSTMs that read table rows against `nn.LSTM` on the sequences written out: values and gradients."""
+"""The LSTM and the GRU that read table rows against PyTorch's on the sequences written out: values and gradients."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from zoo.layers.gru import AllStatesGRU
 from zoo.layers.lstm import RowLSTM
 
 ROWS, SIZE, HIDDEN, LENGTH = 9, 5, 4, 7
@@ -20,27 +24,40 @@ def sequences(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     return table, ids, torch.tensor(lengths)
 
 
-def reference(lstm: nn.LSTM, table: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """PyTorch's own LSTM on packed inputs: last states and all states; empty sequences are made 0."""
+def reference(layer: nn.LSTM | nn.GRU, table: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch's own layer on packed inputs: last states and all states; empty sequences are made 0."""
     packed = pack_padded_sequence(table[ids], lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-    out, (last, _) = nn.LSTM.forward(lstm, packed)
+    if isinstance(layer, nn.LSTM):
+        out, (last, _) = nn.LSTM.forward(layer, packed)
+    else:
+        out, last = nn.GRU.forward(layer, packed)
     states, _ = pad_packed_sequence(out, batch_first=True, total_length=ids.shape[1])
     real = (lengths > 0).double()
     return last.transpose(0, 1).flatten(1) * real.view(-1, 1), states * real.view(-1, 1, 1)
 
 
+#: Form -> its layer, and the function that reads sequences.
+FORMS: dict[str, tuple[Any, Callable[[Any], Callable[..., Tensor]]]] = {
+    "last states": (RowLSTM, lambda lstm: lstm.last_states),
+    "all states": (RowLSTM, lambda lstm: lstm),
+    "GRU": (AllStatesGRU, lambda gru: gru),
+    "packed GRU": (AllStatesGRU, lambda gru: gru.packed),
+}
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 7, 1, 0, 4], [7, 7], [0], [1, 1, 1]])
-@pytest.mark.parametrize("all_states", [False, True])
-def test_equals_pytorch(all_states: bool, lengths: list[int], bidirectional: bool) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_equals_pytorch(form: str, lengths: list[int], bidirectional: bool) -> None:
     torch.manual_seed(1)
-    lstm = RowLSTM(SIZE, HIDDEN, bidirectional).double()
+    kind, reads = FORMS[form]
+    layer = kind(SIZE, HIDDEN, bidirectional).double()
     table, ids, sizes = sequences(lengths)
     table.requires_grad_(True)
-    inputs = [table, *lstm.parameters()]
+    inputs = [table, *layer.parameters()]
 
-    result = (lstm if all_states else lstm.last_states)(table, ids, sizes)
-    expected = reference(lstm, table, ids, sizes)[all_states]
+    result = reads(layer)(table, ids, sizes)
+    expected = reference(layer, table, ids, sizes)[form != "last states"].view(result.shape)
     torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
 
     # A different gradient at every number, so that exchanged numbers fail.
@@ -49,16 +66,6 @@ def test_equals_pytorch(all_states: bool, lengths: list[int], bidirectional: boo
     expected_gradients = torch.autograd.grad((expected * weight).sum(), inputs)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-11)
-
-
-def test_states_are_zero_after_the_end() -> None:
-    lstm = RowLSTM(SIZE, HIDDEN, bidirectional=True).double()
-    table, ids, lengths = sequences([2, 0, 7])
-    states = lstm(table, ids, lengths)
-    assert states.shape == (3, LENGTH, 2 * HIDDEN)
-    after = torch.arange(LENGTH) >= lengths.unsqueeze(1)
-    assert not states[after].any()
-    assert bool(states[~after].all())
 
 
 def test_bfloat16_autocast_runs_in_float32() -> None:
