@@ -42,15 +42,10 @@ def test_a_share_takes_at_least_one_row_and_leaves_one():
     assert len(stratified_split(["a", "a"], 0.99, seed=0)[0]) == 1
 
 
-def test_the_seed_decides():
-    first = stratified_split(LABELS, 0.5, seed=1)[1]
-    assert np.array_equal(first, stratified_split(LABELS, 0.5, seed=1)[1])
-    assert not np.array_equal(first, stratified_split(LABELS, 0.5, seed=2)[1])
-
-
 def test_the_sample_is_the_same_everywhere():
     # Results are compared across machines and versions, so these rows must never change.
     assert stratified_split(LABELS[:-1], 3, seed=42)[1].tolist() == [1, 7, 8, 14, 17, 25]
+    assert stratified_split(LABELS[:-1], 3, seed=43)[1].tolist() != [1, 7, 8, 14, 17, 25]
 
 
 def test_every_row_is_chosen_about_as_often():

@@ -99,15 +99,6 @@ def test_gather_equals_plain_python(characters: bool, max_length: int, seed: int
         assert_same(gathered, by_hand(groups, vocabulary, 5))
 
 
-def test_stores_on_disk_and_in_memory_give_the_same_batch(tmp_path: Path) -> None:
-    texts = random_texts(1, 20)
-    (memory,), vocabulary = make_tables(texts, characters=True)
-    disk = WordTable(vocabulary, 5).add(TokenStore.build(texts, SPACES, tmp_path / "s", "f"), 9)
-    rows = np.arange(20)
-    in_memory, on_disk = (gather(group(table, rows, 9)) for table in (memory, disk))
-    assert_same(in_memory, (on_disk[0].tolist(), on_disk[1].tolist(), [on_disk[2][0].tolist()]))
-
-
 def test_unknown_words_are_distinct_only_with_characters() -> None:
     for characters, distinct in ((True, [0, 2, 1, 1]), (False, [0, 2, 1])):
         (_, table), _ = make_tables(["a"], ["a new newer a"], characters=characters, min_count=1)
