@@ -14,13 +14,10 @@ from typing import NoReturn
 import pytest
 
 import zoo
-from tests.zoo.conftest import Result, sentences, write_table
-from tests.zoo.ensemble.conftest import run as run
+from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.cli.main import main
 from zoo.tasks.classification.predictor import Prediction
-
-Run = Callable[..., Path]
-Zoo = Callable[..., Result]
 
 #: System calls at each of which a process is killed, or finds the disk full.
 CALLS = ("fsync", "rename", "replace", "link", "mkdir", "rmdir", "unlink")
@@ -80,9 +77,9 @@ def _predict(folder: Path) -> list[Prediction]:
 
 
 @pytest.fixture
-def grown(run: Run, tmp_path: Path) -> tuple[Path, list[str]]:
+def grown(shared_run: Fit, tmp_path: Path) -> tuple[Path, list[str]]:
     """A run, and the arguments that add rows with a new label to its memory."""
-    folder = run("run", "--model.members=[lexical,lexical_vote]")
+    folder = shared_run(sentences(90, seed=1), "--model.members=[lexical,lexical_vote]")
     rows = [("guitar solo", "music"), ("guitar and drum", "music"), ("plum jam", "fruit")]
     more = write_table(tmp_path / "more.csv", rows)
     return folder, ["memory", "add", str(folder), str(more), "--new_labels=true"]
@@ -97,7 +94,7 @@ def test_an_addition_that_is_killed_or_fills_the_disk(
     folder, add = grown
     if times == 2:
         earlier = write_table(tmp_path / "earlier.csv", [("a fig", "fruit"), ("grey zinc", "metal")])
-        assert zoo_command("memory", "add", folder, earlier).code == 0
+        done(zoo_command("memory", "add", folder, earlier))
     before = _predict(folder)
     reference = shutil.copytree(folder, tmp_path / "reference")
     assert main([*add[:2], str(reference), *add[3:]]) == 0
@@ -106,9 +103,8 @@ def test_an_addition_that_is_killed_or_fills_the_disk(
     for code in _failures(folder, add, is_full):
         assert code == (2 if is_full else KILLED)
         assert _predict(folder) in (before, after)
-        assert zoo_command("memory", "show", folder).code == 0
-        result = zoo_command(*add)
-        assert result.code == 0, result.err
+        done(zoo_command("memory", "show", folder))
+        done(zoo_command(*add))
         assert _predict(folder) == after
     assert zoo.load(folder).memory.version == times + 1
 
@@ -119,16 +115,14 @@ def test_a_change_that_is_killed_twice_blocks_none(
     command: str, grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
 ) -> None:
     folder, add = grown
-    assert zoo_command(*add).code == 0
+    done(zoo_command(*add))
     change = ["memory", command, str(folder), *(["--ids=[3]"] if command == "remove" else [])]
     more = write_table(tmp_path / "later.csv", [("a fig", "fruit")])
     for code in _failures(folder, change):
         assert code == KILLED
         assert _exit_code(change, 2, is_full=False) in (KILLED, 0, 2)  # 2: the row was removed before
-        result = zoo_command("memory", "add", folder, more)
-        assert result.code == 0, result.err
-        assert "1 new" in result.out
-        assert zoo_command("memory", "compact", folder).code == 0
+        assert "1 new" in done(zoo_command("memory", "add", folder, more)).out
+        done(zoo_command("memory", "compact", folder))
         hidden = (folder / "model" / "memory").glob(".*")
         assert [each.name for each in hidden if each.suffix != ".lock"] == []
 
@@ -139,7 +133,7 @@ def test_tuning_that_is_killed(
     options: list[str], grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
 ) -> None:
     folder, add = grown
-    assert zoo_command(*add).code == 0
+    done(zoo_command(*add))
     before = zoo.load(folder).model.describe_weights()
     predictions = _predict(folder)
     dev = write_table(tmp_path / "dev.csv", sentences(30, seed=79))
@@ -148,7 +142,7 @@ def test_tuning_that_is_killed(
         assert code == KILLED
         weights = zoo.load(folder).model.describe_weights()
         assert weights != before or _predict(folder) == predictions
-        assert zoo_command(*tune).code == 0
+        done(zoo_command(*tune))
         model = zoo.load(folder).model
         assert model.describe_weights() != before
         # Killed after its last step, the syncing of the folder, the command has done its work.
@@ -171,17 +165,14 @@ def test_foreign_and_damaged_files_next_to_a_model(
         (folder / "model" / "weights.txt").write_text("mine")
     else:
         (folder / "model" / "memory" / ".version-2.partial" / "index").mkdir(parents=True)
-    result = zoo_command(*add)
-    assert result.code == 0, result.err
-    assert zoo_command("memory", "show", folder).code == 0
+    done(zoo_command(*add))
+    done(zoo_command("memory", "show", folder))
     assert _predict(folder)[0].label == "music"
 
 
 def test_a_damaged_pointer_is_named(grown: tuple[Path, list[str]], zoo_command: Zoo) -> None:
     folder, add = grown
-    assert zoo_command(*add).code == 0
+    done(zoo_command(*add))
     pointer = folder / "model" / "state.json"
     pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "memory": {"version": 1}}))
-    result = zoo_command("memory", "show", folder)
-    assert result.code == 2
-    assert "state.json: damaged" in result.err
+    refusal(zoo_command("memory", "show", folder), "state.json: damaged")

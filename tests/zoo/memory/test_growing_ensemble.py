@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,14 @@ from datamodules.batch import ClassificationBatch
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from tests.zoo.conftest import Result, done, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
+from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.network import EnsembleNetwork, EnsembleOutput
 from zoo.ensemble.new_labels import NEVER, with_new_classes
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import Pool
-
-Run = Callable[..., Path]
-Zoo = Callable[..., Result]
 
 MUSIC = ["guitar", "violin", "drum", "flute"]
 
@@ -39,7 +36,7 @@ def music_csv(tmp_path: Path) -> Path:
 
 
 def test_added_rows_vote_at_once_and_weights_are_fitted_again(
-    run: Run, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path
+    run: Fit, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path
 ) -> None:
     options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
     folder = run("run", "--model.members=[lexical_vote,dense_vote]", *options)
@@ -62,16 +59,16 @@ def test_added_rows_vote_at_once_and_weights_are_fitted_again(
     result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={dev}", "--output=s.json"))
     assert json.loads(Path("s.json").read_text())["answer"]["weights"] == tuned["weights"]["all"]
     other = write_table(tmp_path / "other.csv", [("a", "sport")])
-    assert "does not know the label 'sport'" in zoo_command("memory", "tune", folder, other).err
+    refusal(zoo_command("memory", "tune", folder, other), "does not know the label 'sport'")
 
 
 def test_a_new_label_is_predicted_by_the_memory_alone(
-    run: Run, zoo_command: Zoo, tmp_path: Path, music_csv: Path
+    shared_run: Fit, zoo_command: Zoo, tmp_path: Path, music_csv: Path
 ) -> None:
-    folder = run("run")
+    folder = shared_run(sentences(90, seed=1))
     texts = [text for text, _ in sentences(60, seed=9)]
     before = zoo.load(folder).predict(texts)
-    assert "--unknown_labels skip" in zoo_command("memory", "add", folder, music_csv).err
+    refusal(zoo_command("memory", "add", folder, music_csv), "--unknown_labels skip")
     result = done(zoo_command("memory", "add", folder, music_csv, "--new_labels=true"))
     assert "labels that only the memory has: music" in result.out
     predictor = zoo.load(folder)
@@ -92,12 +89,12 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
     assert scores["unknown_labels"] == 1
     assert scores["recall/music"] == 1
     dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), ("flute", "music")])
-    assert zoo_command("memory", "tune", folder, dev).code == 0
+    done(zoo_command("memory", "tune", folder, dev))
     assert zoo.load(folder).predict("guitar")[0].label == "music"
 
 
 def test_each_version_keeps_its_predictions(
-    run: Run, zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Fit, zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs: list[EnsembleOutput] = []
     forward = EnsembleNetwork.forward
@@ -157,31 +154,29 @@ def test_contributions_to_possible_classes_add_up_and_have_the_mean_0() -> None:
 
 
 def test_the_next_addition_knows_a_new_label(
-    run: Run, zoo_command: Zoo, tmp_path: Path, music_csv: Path
+    shared_run: Fit, zoo_command: Zoo, tmp_path: Path, music_csv: Path
 ) -> None:
-    folder = run("run")
-    assert zoo_command("memory", "add", folder, music_csv, "--new_labels=true").code == 0
+    folder = shared_run(sentences(90, seed=1))
+    done(zoo_command("memory", "add", folder, music_csv, "--new_labels=true"))
     more = write_table(tmp_path / "more.csv", [("a cello", "music"), ("old bronze", "metal")])
     result = done(zoo_command("memory", "add", folder, more))
     assert "version 3, 86 memories, 2 new" in result.out
     assert zoo.load(folder).predict("cello")[0].label == "music"
     # An exported model has the label, too, and its memory can grow.
-    assert zoo_command("export", folder, "shared").code == 0
+    done(zoo_command("export", folder, "shared"))
     assert zoo.load("shared").predict("cello")[0].label == "music"
     more = write_table(tmp_path / "third.csv", [("an oboe", "music")])
-    assert zoo_command("memory", "add", "shared", more).code == 0
+    done(zoo_command("memory", "add", "shared", more))
     assert zoo.load("shared").predict("oboe")[0].label == "music"
 
 
-def test_other_models_refuse_new_labels(fit: Run, zoo_command: Zoo, music_csv: Path) -> None:
-    folder = fit("run")
-    result = zoo_command("memory", "add", folder, music_csv, "--new_labels=true")
-    assert result.code == 2
-    assert "a KNNBiLSTM cannot predict labels that it was not trained with" in result.err
+def test_other_models_refuse_new_labels(trained_run: Path, zoo_command: Zoo, music_csv: Path) -> None:
+    result = zoo_command("memory", "add", trained_run, music_csv, "--new_labels=true")
+    refusal(result, "a KNNBiLSTM cannot predict labels that it was not trained with")
 
 
 def test_a_memory_is_encoded_once_for_all_and_grows_with_the_memory(
-    run: Run,
+    run: Fit,
     zoo_command: Zoo,
     tiny_bert: Path,
     tmp_path: Path,
@@ -198,11 +193,11 @@ def test_a_memory_is_encoded_once_for_all_and_grows_with_the_memory(
         return encode(self, data, texts)
 
     monkeypatch.setattr(MemoryEnsemble, "encode", record)
-    assert zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}").code == 0
+    done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
     zoo.load(folder).predict("apple")
     assert encoded == []
     more = write_table(tmp_path / "more.csv", [("quince tart", "fruit"), ("nickel hail", "metal")])
-    assert zoo_command("memory", "add", folder, more).code == 0
+    done(zoo_command("memory", "add", folder, more))
     zoo.load(folder).predict("apple")
     zoo.load(folder).predict("pear")
     assert encoded == ["quince tart", "nickel hail"]

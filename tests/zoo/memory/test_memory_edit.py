@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +12,18 @@ import pytest
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.zoo import conftest
-from tests.zoo.conftest import Result, done, write_table
+from tests.zoo.conftest import Fit, Zoo, done, read_jsonl, refusal, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import run as run
+from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.memory.commands import fit_again
 from zoo.model_folder.export import export
 from zoo.model_folder.folder import ModelFolder
 
-Run = Callable[..., Path]
-Zoo = Callable[..., Result]
-
-ROWS = distinct_sentences(40, seed=1)
+ROWS, DEV = distinct_sentences(40, seed=1), distinct_sentences(40, seed=4)
 TEXTS = [text for text, _ in distinct_sentences(20, seed=3)]
 SECRET = "xylophone"
 LEXICAL = "--model.members=[lexical,lexical_vote]"
-
-
-def train(run: Run, tmp_path: Path, name: str, rows: list[tuple[str, str]]) -> Path:
-    """Train on all rows of a table."""
-    table = write_table(tmp_path / f"{name}.csv", rows)
-    dev = write_table(tmp_path / "dev.csv", distinct_sentences(40, seed=4))
-    return run(name, f"--data.validation_file={dev}", "--data.validation_split=0", LEXICAL, table=table)
 
 
 def evidence(folder: Path, version: int | None = None) -> list[Any]:
@@ -48,15 +36,13 @@ def run_lines(zoo_command: Zoo, *arguments: object) -> list[str]:
     return done(zoo_command("memory", *arguments)).out.splitlines()
 
 
-def refusal(zoo_command: Zoo, *arguments: object) -> str:
-    return conftest.refusal(zoo_command("memory", *arguments))
-
-
-def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_a_removed_row_is_as_if_it_had_never_been_there(
+    shared_run: Fit, zoo_command: Zoo, tmp_path: Path
+) -> None:
     label = ROWS[0][1]
     secret = (f"the {SECRET} " + TEXTS[0], label)
-    folder = train(run, tmp_path, "run", [*ROWS, secret])
-    never = train(run, tmp_path, "never", ROWS)
+    folder = shared_run([*ROWS, secret], LEXICAL, validation=DEV)
+    never = shared_run(ROWS, LEXICAL, validation=DEV, run_dir="never")
     before = [each.probabilities for each in zoo.load(folder).predict(TEXTS)]
     assert "40" in [memory.id for memory in evidence(folder)[0]]
     kept = Path(shutil.copytree(folder, tmp_path / "kept"))
@@ -80,7 +66,7 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     again = run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")
     assert "40 memories, 0 removed" in again[0]
     assert "lexical fitted to 40 rows of the memory" in again[1]
-    assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40")
+    refusal(zoo_command("memory", "remove", folder, "--ids=40"), "has no row with the id '40'")
     fit_again(ModelFolder.open(never), None, True)
     mine, others = zoo.load(folder), zoo.load(never)
     assert mine.predict(TEXTS) == others.predict(TEXTS)
@@ -112,13 +98,15 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     assert not any(SECRET.encode() in path.read_bytes() for path in files if path.is_file())
     assert zoo.load(folder).predict(TEXTS) == others.predict(TEXTS)
     assert len(list(folder.glob("model/fitted/members-*"))) == 1
-    assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40", "--refit=true")
+    refusal(
+        zoo_command("memory", "remove", folder, "--ids=40", "--refit=true"), "has no row with the id '40'"
+    )
     with pytest.raises(InputError, match="was deleted by `zoo memory compact`; the oldest is 2"):
         zoo.load(folder, memory_version=1)
 
 
-def test_compaction_keeps_the_weights_in_use(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
-    folder = train(run, tmp_path, "run", ROWS)
+def test_compaction_keeps_the_weights_in_use(shared_run: Fit, zoo_command: Zoo) -> None:
+    folder = shared_run(ROWS, LEXICAL, validation=DEV)
     for row in ("3", "4", "5"):
         run_lines(zoo_command, "remove", folder, f"--ids={row}", "--refit=true")
     assert len(list(folder.glob("model/fitted/members-*"))) == 3
@@ -130,8 +118,8 @@ def test_compaction_keeps_the_weights_in_use(run: Run, zoo_command: Zoo, tmp_pat
     assert len(list(folder.glob("model/fitted/members-*"))) == 1
 
 
-def test_rows_are_named_in_several_ways(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
-    folder = train(run, tmp_path, "run", ROWS)
+def test_rows_are_named_in_several_ways(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = shared_run(ROWS, LEXICAL, validation=DEV)
     labels = dict(enumerate(label for _, label in ROWS))
     (tmp_path / "ids.txt").write_text("1\n2\n")
     assert (
@@ -152,15 +140,17 @@ def test_rows_are_named_in_several_ways(run: Run, zoo_command: Zoo, tmp_path: Pa
     row = memory.rows.ids.index("9")
     assert (memory.rows.texts[row], memory.rows.label(row)) == ("a whole new text", other)
     left = sum(memory.rows.label(row) == other for row in range(len(memory)))
-    line = refusal(zoo_command, "remove", folder, f"--where=label={other}")
-    assert f"no row would be left with the label '{other}'; to have none, --allow_empty_class true" in line
+    refusal(
+        zoo_command("memory", "remove", folder, f"--where=label={other}"),
+        f"no row would be left with the label '{other}'; to have none, --allow_empty_class true",
+    )
     lines = run_lines(zoo_command, "remove", folder, f"--where=label={other}", "--allow_empty_class=true")
     assert f"{left} removed" in lines[0]
     assert all(prediction.label for prediction in zoo.load(folder).predict(TEXTS))
 
 
-def test_what_does_not_fit_is_refused(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
-    folder = train(run, tmp_path, "run", ROWS)
+def test_what_does_not_fit_is_refused(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = shared_run(ROWS, LEXICAL, validation=DEV)
     twice = tmp_path / "twice.csv"
     twice.write_text(f"id,label\n1,{ROWS[0][1]}\n1,{ROWS[1][1]}\n")
     cases = {
@@ -181,30 +171,25 @@ def test_what_does_not_fit_is_refused(run: Run, zoo_command: Zoo, tmp_path: Path
         ("compact", folder, "--keep=0"): "keep=0: keep at least 1 version",
     }
     for arguments, message in cases.items():
-        assert message in refusal(zoo_command, *arguments)
+        refusal(zoo_command("memory", *arguments), message)
     assert not (folder / "model" / "memory" / "version-2").exists()
     plain = tmp_path / "plain"
     FolderMemory.build(
         FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).rows, EmbeddedRetriever(), plain
     )
-    assert "has no weights; name the model" in refusal(
-        zoo_command, "remove", plain, "--ids=1", "--refit=true"
+    refusal(
+        zoo_command("memory", "remove", plain, "--ids=1", "--refit=true"), "has no weights; name the model"
     )
     assert "39 memories, 1 removed" in run_lines(zoo_command, "remove", plain, "--ids=1")[0]
 
 
-def test_ids_are_shown_with_the_evidence(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_ids_are_shown_with_the_evidence(run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     table = tmp_path / "ids.csv"
     lines = [f"{text},{label},row {number}" for number, (text, label) in enumerate(ROWS)]
     table.write_text("\n".join(["text,label,name", *lines]) + "\n")
     folder = run("run", "--data.id_column=name", LEXICAL, table=table)
-    result = zoo_command("predict", f"--ckpt_path={folder}", f"--input={table}", "--output=out.jsonl")
-    assert result.code == 0, result.err
-    memories = [
-        memory
-        for line in Path("out.jsonl").read_text().splitlines()
-        for memory in json.loads(line)["memories"]
-    ]
+    done(zoo_command("predict", f"--ckpt_path={folder}", f"--input={table}", "--output=out.jsonl"))
+    memories = [memory for line in read_jsonl("out.jsonl") for memory in line["memories"]]
     texts = {f"row {number}": text for number, (text, _) in enumerate(ROWS)}
     assert memories
     assert all(texts[memory["id"]] == memory["text"] for memory in memories)
@@ -216,8 +201,8 @@ def test_ids_are_shown_with_the_evidence(run: Run, zoo_command: Zoo, tmp_path: P
     assert re.search(r"  row \d+  \[", result.out)
 
 
-def test_a_correction_by_add_is_a_relabel(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
-    folder = train(run, tmp_path, "run", ROWS)
+def test_a_correction_by_add_is_a_relabel(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = shared_run(ROWS, LEXICAL, validation=DEV)
     text, old = ROWS[4]
     new = next(label for _, label in ROWS if label != old)
     more = write_table(tmp_path / "more.csv", [(text.upper(), new)])
@@ -232,11 +217,11 @@ def test_a_correction_by_add_is_a_relabel(run: Run, zoo_command: Zoo, tmp_path: 
     assert lines == [f"{place}: version 3, 41 memories, {done}", f"the model now answers {text} with {new}"]
     assert not any(line.startswith("conflicts") for line in run_lines(zoo_command, "show", folder))
     more = write_table(tmp_path / "more.csv", [(text, new), (text, old)])
-    assert "has another label in another row" in refusal(zoo_command, "add", folder, more, "--relabel=true")
+    refusal(zoo_command("memory", "add", folder, more, "--relabel=true"), "has another label in another row")
 
 
-def test_weights_follow_an_addition_in_one_command(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
-    folder = train(run, tmp_path, "run", ROWS)
+def test_weights_follow_an_addition_in_one_command(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = shared_run(ROWS, LEXICAL, validation=DEV)
     before = zoo.load(folder).model.describe_weights()
     more = write_table(tmp_path / "more.csv", distinct_sentences(60, seed=2))
     lines = run_lines(zoo_command, "add", folder, more, "--tune=true")
@@ -245,4 +230,4 @@ def test_weights_follow_an_addition_in_one_command(run: Run, zoo_command: Zoo, t
     assert zoo.load(folder).model.describe_weights() != before
     assert zoo.load(folder, memory_version=1).model.describe_weights() == before
     plain = FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).copy_to(tmp_path / "plain").folder
-    assert "has no weights; name the model" in refusal(zoo_command, "add", plain, more, "--tune=true")
+    refusal(zoo_command("memory", "add", plain, more, "--tune=true"), "has no weights; name the model")
