@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +15,21 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, Retriever, open_memory
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.embeddings import Embeddings
-from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.retrieval_runs import titles, trained
 from zoo.run_folder import read_run
 from zoo.search import encode as vectors
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 
-Command = Callable[..., Result]
-
 CORPUS = Path("clicks")
 TABLE = ["--input=clicks/corpus.jsonl", "--text_column=title", "--id_column=_id"]
 
 
-def encode(zoo_command: Command, checkpoint: str, output: str, *options: object) -> Path:
-    result = zoo_command("encode", "--ckpt_path", checkpoint, "--output", output, *TABLE, *options)
-    assert result.code == 0, result.err
+def encode(zoo_command: Zoo, checkpoint: str, output: str, *options: object) -> Path:
+    result = done(zoo_command("encode", "--ckpt_path", checkpoint, "--output", output, *TABLE, *options))
     assert result.out.startswith(f"{output}: 40 vectors of ")
     return Path(output)
-
-
-def refused(zoo_command: Command, *arguments: object) -> str:
-    result = zoo_command(*arguments)
-    assert result.code == 2, (result.out, result.err)
-    lines = [line for line in result.err.splitlines() if line.startswith("zoo: error: ")]
-    assert len(lines) == 1, result.err
-    return lines[0].removeprefix("zoo: error: ")
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
@@ -49,7 +37,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("model", ["LSTMRNN", "RetrievalDSSM", "RetrievalCLSM"])
-def test_the_vectors_are_the_models(zoo_command: Command, model: str) -> None:
+def test_the_vectors_are_the_models(zoo_command: Zoo, model: str) -> None:
     checkpoint = trained(zoo_command, CORPUS, "run", "--model.tied=false", model=model)
     assert read_run(Path(checkpoint)).settings
     documents, queries = (
@@ -73,15 +61,14 @@ def test_the_vectors_are_the_models(zoo_command: Command, model: str) -> None:
 
 
 def test_a_text_alone_has_the_vector_that_it_has_among_others(
-    zoo_command: Command, monkeypatch: pytest.MonkeyPatch
+    zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = trained(zoo_command, CORPUS, "run", "--model.bidirectional=true")
     texts = ["rain", "", "apple " * 50, "old iron near the fog", "rain"]
     lines = [json.dumps({"text": text}) for text in texts]
     Path("texts.jsonl").write_text("\n".join(lines) + "\n")
     monkeypatch.setattr(vectors, "BLOCK", 2)  # several blocks, none sorted with another
-    result = zoo_command("encode", "--ckpt_path", checkpoint, "--input=texts.jsonl", "--output=out")
-    assert result.code == 0, result.err
+    done(zoo_command("encode", "--ckpt_path", checkpoint, "--input=texts.jsonl", "--output=out"))
     made = Embeddings.open(Path("out"))
     assert made.rows.ids == ["0", "1", "2", "3", "4"]
     predictor = zoo.load(checkpoint)
@@ -90,7 +77,7 @@ def test_a_text_alone_has_the_vector_that_it_has_among_others(
     assert not made.vectors[1].any()
 
 
-def test_it_is_whole_or_absent(zoo_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_whole_or_absent(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = trained(zoo_command, CORPUS, "run")
     monkeypatch.setattr(vectors, "BLOCK", 16)
     encode_block, blocks = RetrievalPredictor.encode, []
@@ -116,7 +103,7 @@ def test_it_is_whole_or_absent(zoo_command: Command, monkeypatch: pytest.MonkeyP
     contents = bytearray((Path("out") / "vectors.npy").read_bytes())
     contents[200] ^= 1
     (Path("out") / "vectors.npy").write_bytes(contents)
-    line = refused(zoo_command, "index", "--embeddings=out", "--memory=memory")
+    line = refusal(zoo_command("index", "--embeddings=out", "--memory=memory"))
     assert line == "out/vectors.npy: damaged (its checksum has changed); run `zoo encode` again"
     encode(zoo_command, checkpoint, "out", "--side=query")
     Embeddings.open(Path("out"))
@@ -134,42 +121,61 @@ def same_ranking(checkpoint: str, retriever: Retriever, queries: list[str]) -> N
         assert (np.diff(hits.scores[row]) <= 0).all()
 
 
-@pytest.mark.parametrize("tied", ["true", "false"])
+@pytest.mark.parametrize(
+    ("tied", "is_on_server"),
+    [("true", False), ("false", False), pytest.param("false", True, marks=pytest.mark.server)],
+)
 def test_an_index_takes_them_and_encodes_queries_alone(
-    zoo_command: Command, tied: str, monkeypatch: pytest.MonkeyPatch
+    zoo_command: Zoo,
+    tied: str,
+    is_on_server: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     checkpoint = trained(zoo_command, CORPUS, "run", f"--model.tied={tied}", "--data.query_length=3")
     encode(zoo_command, checkpoint, "out")
+    place = {}
+    options = []
+    if is_on_server:
+        place = {"url": request.getfixturevalue("elasticsearch_url")}
+        place["index_prefix"] = request.getfixturevalue("index_prefix")
+        options = ["--retriever=ElasticsearchDenseRetriever", f"--retriever.encoder={checkpoint}"]
+        options += [f"--retriever.{name}={value}" for name, value in place.items()]
     encoded: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(RetrievalPredictor, "encode", lambda self, texts, *rest: encoded.extend(texts))
-        result = zoo_command("index", "--embeddings=out", "--memory=memory")
-    assert result.code == 0, result.err
+        result = done(zoo_command("index", "--embeddings=out", "--memory=memory", *options))
     assert encoded == []
     assert result.out == "memory: 40 memories, no labels\n"
     memory = open_memory("memory")
-    assert isinstance(memory.retriever, DenseRetriever)  # type: ignore[attr-defined]
+    assert isinstance(memory.retriever, ElasticsearchDenseRetriever if is_on_server else DenseRetriever)  # type: ignore[attr-defined]
     # A document's own words, too, are read as a query: with that side's weights, and no more than its words.
     queries = ["where is rain", "apple", [*titles(CORPUS).values()][3]]
     same_ranking(checkpoint, memory.retriever, queries)  # type: ignore[attr-defined]
-    result = zoo_command("search", "where is rain", "--memory=memory", "--k=2")
-    assert result.code == 0, result.err
+    result = done(zoo_command("search", "where is rain", "--memory=memory", "--k=2"))
     neighbors = memory.search(["where is rain"], 2)
     shown = [line.split(maxsplit=2)[2] for line in result.out.splitlines()]
     assert shown == [neighbors.memories.texts[row] for row in neighbors.rows[0].tolist()]
+    if is_on_server:
+        other = trained(zoo_command, CORPUS, "large", hidden_size=8)
+        wrong: Any = ElasticsearchDenseRetriever(other, device="cpu", **place)
+        wrong.open(Path("unused"), memory.fingerprint)
+        with pytest.raises(InputError, match=r"has vectors of 6 numbers, but the encoder .* makes 8"):
+            wrong.search(["rain"], 1)
+        return
     # The index is the one that encoding makes.
     retriever = DenseRetriever(str(Path(checkpoint).absolute()), device="cpu")
     retriever.index(Collection([*titles(CORPUS).values()], "f"), Path("again"))
     np.testing.assert_allclose(np.load("again/vectors.npy"), np.load("out/vectors.npy"), atol=1e-6)
 
 
-def test_a_classifiers_memory_with_labels(zoo_command: Command, fit: Callable[..., Path]) -> None:
+def test_a_classifiers_memory_with_labels(zoo_command: Zoo, fit: Fit) -> None:
     checkpoint = fit("m1", "--model.features=M1", "--data.num_memories=0")
     write_table(Path("rows.csv"), sentences(30, seed=7))
     options = ["--input=rows.csv", "--label_column=label", "--output=out"]
-    assert zoo_command("encode", "--ckpt_path", checkpoint, *options).code == 0
-    line = refused(
-        zoo_command, "encode", "--ckpt_path", checkpoint, *options[:2], "--side=query", "--output=queries"
+    done(zoo_command("encode", "--ckpt_path", checkpoint, *options))
+    line = refusal(
+        zoo_command("encode", "--ckpt_path", checkpoint, *options[:2], "--side=query", "--output=queries")
     )
     assert "encodes queries as it does all texts" in line
     assert not Path("queries").exists()
@@ -178,41 +184,38 @@ def test_a_classifiers_memory_with_labels(zoo_command: Command, fit: Callable[..
     texts = [text for text, _ in sentences(30, seed=7)]
     np.testing.assert_allclose(np.load("out/vectors.npy"), zoo.load(checkpoint).encode(texts), atol=1e-6)
     # An exported folder has the same encoder.
-    assert zoo_command("export", checkpoint, "shared").code == 0
-    result = zoo_command("encode", "--ckpt_path=shared", *options[:2], "--output=again")
-    assert result.code == 0, result.err
+    done(zoo_command("export", checkpoint, "shared"))
+    done(zoo_command("encode", "--ckpt_path=shared", *options[:2], "--output=again"))
     np.testing.assert_array_equal(np.load("again/vectors.npy"), np.load("out/vectors.npy"))
 
 
-def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
+def test_mistakes_are_named(zoo_command: Zoo, tmp_path: Path) -> None:
     small, large = (
         trained(zoo_command, CORPUS, f"run{size}", "--data.num_hits=4", hidden_size=size) for size in (6, 8)
     )
     encode(zoo_command, small, "out")
     index = ["index", "--embeddings=out", "--memory=memory"]
     dense = "--retriever=DenseRetriever"
-    line = refused(zoo_command, *index, dense, f"--retriever.encoder={large}")
+    line = refusal(zoo_command(*index, dense, f"--retriever.encoder={large}"))
     assert line.startswith(f"out: has vectors of 6 numbers, but the encoder {large} makes 8; ")
     other = trained(zoo_command, CORPUS, "other", "--seed_everything=2")
-    line = refused(zoo_command, *index, dense, f"--retriever.encoder={other}")
+    line = refusal(zoo_command(*index, dense, f"--retriever.encoder={other}"))
     assert line.startswith(f"out: was not made by the encoder {other} with these options; ")
-    assert "ranks by words" in refused(zoo_command, *index, "--retriever.similarity=LMDirichlet")
-    assert "name a table with --file" in refused(zoo_command, "index", "--memory=memory")
+    refusal(zoo_command(*index, "--retriever.similarity=LMDirichlet"), "ranks by words")
+    refusal(zoo_command("index", "--memory=memory"), "name a table with --file")
     assert not Path("memory").exists()
     encode(zoo_command, small, "queries", "--side=query")
-    line = refused(zoo_command, "index", "--embeddings=queries", "--memory=memory")
+    line = refusal(zoo_command("index", "--embeddings=queries", "--memory=memory"))
     assert line == "queries: embeddings of queries; encode with --side document"
-    line = refused(zoo_command, "index", "--embeddings=clicks", "--memory=memory")
+    line = refusal(zoo_command("index", "--embeddings=clicks", "--memory=memory"))
     assert line.startswith("clicks: is unfinished")
     again = ["encode", "--ckpt_path", small, *TABLE]
     for place in ("clicks", "clicks/corpus.jsonl", str(tmp_path)):
-        assert "contains no embeddings" in refused(zoo_command, *again, f"--output={place}")
+        refusal(zoo_command(*again, f"--output={place}"), "contains no embeddings")
     assert (CORPUS / "corpus.jsonl").exists()
-    assert "no such run folder" in refused(
-        zoo_command, "encode", "--ckpt_path=gone.ckpt", "--output=new", *TABLE
-    )
+    refusal(zoo_command("encode", "--ckpt_path=gone.ckpt", "--output=new", *TABLE), "no such run folder")
     lexical = trained(zoo_command, CORPUS, "bm25", "--data.num_hits=4", model="RetrievalBM25")
-    line = refused(zoo_command, "encode", "--ckpt_path", lexical, "--output=new", *TABLE)
+    line = refusal(zoo_command("encode", "--ckpt_path", lexical, "--output=new", *TABLE))
     assert "makes no vectors of texts" in line or "no text encoder" in line
     # An index of other vectors than the model's.
     retriever = DenseRetriever(small, device="cpu")
@@ -224,38 +227,3 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     ) as caught:
         wrong.search(["rain"], 1)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.server
-def test_on_a_server(
-    zoo_command: Command, elasticsearch_url: str, index_prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = trained(zoo_command, CORPUS, "run", "--model.tied=false")
-    encode(zoo_command, checkpoint, "out")
-    place = [
-        "--retriever=ElasticsearchDenseRetriever",
-        f"--retriever.encoder={checkpoint}",
-        f"--retriever.url={elasticsearch_url}",
-        f"--retriever.index_prefix={index_prefix}",
-    ]
-    encoded: list[str] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(RetrievalPredictor, "encode", lambda self, texts, *rest: encoded.extend(texts))
-        result = zoo_command("index", "--embeddings=out", "--memory=memory", *place)
-    assert result.code == 0, result.err
-    assert encoded == []
-    memory = open_memory("memory")
-    queries = ["where is rain", "apple", [*titles(CORPUS).values()][3]]
-    same_ranking(checkpoint, memory.retriever, queries)  # type: ignore[attr-defined]
-    result = zoo_command("search", "where is rain", "--memory=memory", "--k=2")
-    assert result.code == 0, result.err
-    expected = memory.search(["where is rain"], 2).memories.texts[:]
-    assert {line.split(maxsplit=2)[2] for line in result.out.splitlines()} == set(expected)
-
-    other = trained(zoo_command, CORPUS, "large", hidden_size=8)
-    retriever: Any = ElasticsearchDenseRetriever(
-        other, device="cpu", url=elasticsearch_url, index_prefix=index_prefix
-    )
-    retriever.open(Path("unused"), memory.fingerprint)
-    with pytest.raises(InputError, match=r"has vectors of 6 numbers, but the encoder .* makes 8"):
-        retriever.search(["rain"], 1)

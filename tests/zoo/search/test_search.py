@@ -12,7 +12,7 @@ from elasticsearch import Elasticsearch
 from datamodules.core import progress
 from datamodules.corpora.trec_runs import Run, read_run
 from datamodules.retrieval import Retriever, open_memory
-from tests.zoo.conftest import Zoo, done, refusal
+from tests.zoo.conftest import Zoo, done, read_jsonl, refusal
 from zoo.search import search
 
 QUERIES = {"q1": "old iron", "q2": "a plum", "q3": "umbrella", "q4": "rain near the sun", "q5": "plum rain"}
@@ -58,7 +58,7 @@ def test_many_queries_have_the_hits_of_each(
     assert read_run("out.run") == expected(None, 3)
     assert Path("out.run").read_text().splitlines()[0].split()[:4] == ["q1", "Q0", "d4", "1"]
     done(zoo_command(*batch, "--output=out.jsonl", "--id_column=id"))
-    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    records = read_jsonl("out.jsonl")
     assert {record["id"]: record["query"] for record in records} == QUERIES
     assert records[2]["memories"] == []
     score = read_run("out.run")["q2"]["d2"]

@@ -9,13 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, read_csv, refusal, sentences, write_table
 from zoo.search.suggest import choose
-
-
-def read(path: str = "to_label.csv") -> list[dict[str, str]]:
-    with Path(path).open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def topic_of(text: str) -> str:
@@ -30,7 +25,7 @@ def pool(tmp_path: Path) -> Path:
 
 def test_from_nothing(zoo_command: Zoo, pool: Path) -> None:
     done(zoo_command("suggest", "--input", pool, "--n", 20))
-    rows = read()
+    rows = read_csv("to_label.csv")
     assert len({row["text"] for row in rows}) == 20
     assert Counter(row["drawn"] for row in rows) == {"by model": 16, "at random": 4}
     assert not any(row["label"] or row["likely_label"] for row in rows)
@@ -43,19 +38,19 @@ def test_from_nothing(zoo_command: Zoo, pool: Path) -> None:
 
 def test_from_a_model_to_its_memory(zoo_command: Zoo, pool: Path, copied_run: Path) -> None:
     done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 20))
-    rows = read()
+    rows = read_csv("to_label.csv")
     assert {row["likely_label"] for row in rows} <= {*TOPIC_WORDS}
     assert all(0 < float(row["probability"]) <= 1 and row["memory_text"] for row in rows)
     labelled = [(row["text"], topic_of(row["text"])) for row in rows]
     write_table(Path("labelled.csv"), labelled)
     done(zoo_command("memory", "add", copied_run, "labelled.csv"))
     done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 200))
-    assert not {row["text"] for row in rows} & {row["text"] for row in read()}
+    assert not {row["text"] for row in rows} & {row["text"] for row in read_csv("to_label.csv")}
 
 
 def test_an_encoder_groups_the_texts(zoo_command: Zoo, pool: Path, tiny_bert: Path) -> None:
     done(zoo_command("suggest", "--input", pool, "--encoder", tiny_bert, "--n", 10, "--output", "b.csv"))
-    assert len(read("b.csv")) == 10
+    assert len(read_csv("b.csv")) == 10
 
 
 def test_one_text_of_each_group_is_chosen_and_none_that_is_certain() -> None:
