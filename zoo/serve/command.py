@@ -161,7 +161,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise InputError(f"--host {host} --port {port}: {reason(error)}; choose others") from error
+    # Uvicorn sets it for its own sockets only; without it, an answer waits until its client acknowledges the headers.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening

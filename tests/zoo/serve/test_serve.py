@@ -30,7 +30,7 @@ from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
 from zoo.serve import limits
 from zoo.serve.app import make_app
-from zoo.serve.command import KEY
+from zoo.serve.command import KEY, _listen
 from zoo.serve.limits import MOST_AT_ONCE
 from zoo.serve.live_model import LiveModel
 
@@ -283,7 +283,8 @@ def test_options_are_refused_in_one_line(zoo_command: Zoo, monkeypatch: pytest.M
     refusal(zoo_command("serve", "gone", "--workers=0"), "--workers 0")
     refusal(zoo_command("serve", "gone", "--workers=2", "--device=cuda"), "--workers 2")
     refusal(zoo_command("serve", "gone", "--port=0"), "gone")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with _listen("127.0.0.1", 0) as taken, socket.create_connection(taken.getsockname()):
+        assert taken.accept()[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         refusal(zoo_command("serve", "gone", f"--port={taken.getsockname()[1]}"), "--port", "choose")
     monkeypatch.setenv(KEY, "short")
     assert "short" not in refusal(zoo_command("serve", "gone"), KEY, "16")
