@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +20,7 @@ from datamodules.retrieval import FolderMemory, UnknownLabels
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
+from zoo.serve.gathering import Gathering
 from zoo.serve.limits import HEALTH, LimitedRequests
 from zoo.serve.live_model import LiveModel, hits_of, row_of
 
@@ -81,17 +83,27 @@ def make_app(
             "rows": len(memory) if isinstance(memory, FolderMemory) else None,
         }
 
+    def respond(bodies: Sequence[Texts]) -> list[Response]:
+        """Predict the texts of requests with equal options in one call, from one version of the memory."""
+        served, responses = live.current(), []
+        texts = [text for body in bodies for text in body.all_texts()]
+        records = iter(live.predict(served, bodies[0].model_copy(update={"text": None, "texts": texts})))
+        headers = {} if served.memory_version is None else {"X-Memory-Version": str(served.memory_version)}
+        for body in bodies:
+            own = list(islice(records, len(body.all_texts())))
+            if not body.memories:
+                for record in own:
+                    record.pop("memories", None)
+            responses.append(answer({"predictions": own} if body.text is None else own[0], headers))
+        return responses
+
+    gathering = Gathering(respond)
+
     @app.post("/predict")
-    def predict(body: Texts) -> Response:
+    async def predict(body: Texts) -> Response:
         """Predict: for one `text`, the line that `zoo predict` writes; for `texts`, `predictions` with their lines."""
         check_size(body.all_texts(), "texts")
-        served = live.current()
-        records = live.predict(served, body)
-        if not body.memories:
-            for record in records:
-                record.pop("memories", None)
-        headers = {} if served.memory_version is None else {"X-Memory-Version": str(served.memory_version)}
-        return answer({"predictions": records} if body.text is None else records[0], headers)
+        return await gathering.response(body)
 
     @app.get("/drift")
     def drift() -> PlainDict:

@@ -23,13 +23,13 @@ _Text = Annotated[str, Field(max_length=100_000), AfterValidator(_filled)]
 _Name = Annotated[str, Field(max_length=1_000), AfterValidator(_filled)]
 
 
-class Body(BaseModel):
+class _Body(BaseModel):
     """Base: an unknown field is an error, so that a misspelled one changes nothing."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class _OneOrMore(Body):
+class _OneOrMore(_Body):
     text: _Text | None = Field(None, description="one text; or give `texts`")
     texts: list[_Text] | None = Field(None, description="several texts; or give `text`")
 
@@ -60,7 +60,7 @@ class Search(_OneOrMore):
     exclude_duplicates: bool = Field(False, description="without duplicates of the text")
 
 
-class Row(Body):
+class Row(_Body):
     """A row for the memory."""
 
     text: _Text
@@ -68,7 +68,7 @@ class Row(Body):
     id: _Name | None = None
 
 
-class Added(Body):
+class Added(_Body):
     """Rows to add."""
 
     rows: list[Row] = Field(min_length=1)
@@ -85,14 +85,14 @@ class Added(Body):
         return ids or None
 
 
-class Removed(Body):
+class Removed(_Body):
     """Rows to remove."""
 
     ids: list[str] = Field(min_length=1)
     allow_empty_class: bool = Field(False, description="also if no row of a label remains")
 
 
-class Labels(Body):
+class Labels(_Body):
     """Rows to relabel."""
 
     labels: dict[str, _Name] = Field(min_length=1, description="id of a row: its new label")

@@ -21,18 +21,24 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi")
+import httpx
 import uvicorn
 from fastapi.testclient import TestClient
 
 import zoo
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
 from zoo.serve import limits
 from zoo.serve.app import make_app
+from zoo.serve.bodies import Texts
 from zoo.serve.command import KEY, _listen
+from zoo.serve.gathering import Gathering
 from zoo.serve.limits import MOST_AT_ONCE
-from zoo.serve.live_model import LiveModel
+from zoo.serve.live_model import LiveModel, Served
+from zoo.tasks.records import as_record
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -218,7 +224,7 @@ def test_a_key_opens_every_route_but_health(live: LiveModel) -> None:
 def test_health_waits_for_nothing(folder: Path, live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread of the server is in use by a prediction, and further requests wait for one."""
     may_end = threading.Event()
-    monkeypatch.setattr(live, "predict", lambda *_: may_end.wait(60) and [{}])
+    monkeypatch.setattr(live, "predict", lambda _, body: may_end.wait(60) and [{} for _ in body.all_texts()])
     with client_of(live) as client, ThreadPoolExecutor(MOST_AT_ONCE + 1) as pool:
         clients = [pool.submit(client.post, "/predict", json={"text": "a"}) for _ in range(MOST_AT_ONCE + 1)]
         refused = next(as_completed(clients)).result()
@@ -229,6 +235,69 @@ def test_health_waits_for_nothing(folder: Path, live: LiveModel, monkeypatch: py
         (folder / "model" / "state.json").unlink()
         broken = client.get("/health")
         assert (broken.status_code, "state.json" in broken.json()["detail"]) == (500, True)
+
+
+def test_requests_that_wait_share_a_prediction(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others arrive while the first one is predicted; each has the answer, or the error, of its own texts."""
+    made, sizes, predict = list[Gathering](), list[int](), live.predict
+    errors = {"bad": InputError("is bad"), "stop": StopIteration(), "bug": RuntimeError("a bug")}
+    texts = [*(text for text, _ in sentences(68, seed=5)), *errors]
+    bodies: list[dict[str, Any]] = [{"text": text} for text in texts]
+    bodies += [{"texts": TEXTS}, {"text": "rain", "confidence": 0.9}, {"texts": texts[:65]}]
+
+    def planned(served: Served, body: Texts) -> list[PlainDict]:
+        if not sizes:
+            wait_for(lambda: len(made[0]._waiting) == len(bodies) - 1)
+        sizes.append(len(body.all_texts()))
+        for text in errors.keys() & body.all_texts():
+            raise errors[text]
+        return predict(served, body)
+
+    async def send() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(make_app(live), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+            return await asyncio.gather(*(client.post("/predict", json=body) for body in bodies))
+
+    monkeypatch.setattr("zoo.serve.app.Gathering", lambda respond: made.append(Gathering(respond)) or made[0])
+    monkeypatch.setattr(live, "predict", planned)
+    answers = asyncio.run(asyncio.wait_for(send(), 60))
+    assert sizes == [1, 64, 6 + len(TEXTS), *[1] * 6, len(TEXTS), 1, 65]
+    assert [answer.status_code for answer in answers] == [200] * 68 + [400, 500, 500] + [200] * 3
+    predictor = live.current().predictor
+    for body, answer in zip(bodies, answers, strict=True):
+        if answer.status_code == 200:
+            alone = [predictor.predict(text)[0] for text in body.get("texts", [body.get("text")])]
+            records = answer.json().get("predictions", [answer.json()])
+            assert [each["text"] for each in records] == [each.text for each in alone]
+            assert [each["memories"] for each in records] == [as_record(each)["memories"] for each in alone]
+            probabilities = [each["probability"] for each in records]
+            assert probabilities == pytest.approx([each.probability for each in alone])
+
+
+def test_an_answer_is_of_the_version_that_it_names(live: LiveModel) -> None:
+    versions = [1]
+
+    def write() -> None:
+        for _ in range(3):
+            done = post(client, "/memory/add", rows=[NEW])
+            versions.append(done["version"])
+            versions.append(post(client, "/memory/remove", ids=done["ids"])["version"])
+
+    def read(_: int) -> set[int]:
+        seen = set[int]()
+        while not writer.done():
+            acknowledged = versions[-1]
+            answer = client.post("/predict", json={"text": NEW["text"]})
+            version = int(answer.headers["X-Memory-Version"])
+            has_row = NEW["text"] in [memory["text"] for memory in answer.json()["memories"]]
+            assert (version >= acknowledged, has_row) == (True, version % 2 == 0)
+            seen.add(version)
+        return seen
+
+    with client_of(live) as client, ThreadPoolExecutor(17) as pool:
+        writer = pool.submit(write)
+        assert len(set[int]().union(*pool.map(read, range(16)))) > 2
+        writer.result()
 
 
 @pytest.fixture
