@@ -1,11 +1,12 @@
-"""A served model under load: time to ready, memory of the process, texts in batches, single texts at half load.
+"""A served model under load: time to ready, texts in batches, single texts by 1, 16 and 64 clients, memory.
 
     python -m tests.benchmarks.serve MODEL TABLE.csv
-    python -m tests.benchmarks.serve MODEL TABLE.csv --workers 2 --seconds 20
+    python -m tests.benchmarks.serve MODEL TABLE.csv --workers 2 --seconds 20 --peer_python PYTHON
 
-MODEL is a run folder, TABLE has the texts (column `text`). The clients are threads of this process, with a connection
-each; they share the processors with the server. The full load of single texts is what 8 clients reach that wait for
-each answer; at half load, requests begin at random times at half this rate, and a duration includes the waiting.
+MODEL is a run folder, TABLE has the texts (column `text`). The server listens on port 8000. The clients are threads of
+this process, with a connection each, and share the processors with the server; each waits for its answer before it
+sends the next text. The peer is LitServe with the code of examples/serving/README.md: PYTHON is an interpreter that
+has it and the packages of this project (`pip install litserve` in another virtual environment).
 """
 
 from __future__ import annotations
@@ -15,25 +16,29 @@ import http.client
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from datamodules.corpora.table import read_table
 
-CLIENTS = 8
+CLIENTS = (1, 16, 64)
+PAGE = Path(__file__).parents[2] / "examples" / "serving" / "README.md"
 
 
 class Client:
     """One connection."""
 
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    def __init__(self) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=120)
 
     def predict(self, body: dict[str, object]) -> None:
         self._connection.request("POST", "/predict", json.dumps(body), {"Content-Type": "application/json"})
@@ -42,85 +47,80 @@ class Client:
         assert answer.status == 200, content
 
 
-def start(model: str, workers: int) -> tuple[subprocess.Popen[str], int, float]:
-    """A server, its port, and the seconds until its first answer."""
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "zoo", "serve", model, "--port=0", f"--workers={workers}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    port = int(process.stdout.readline().split()[1].rpartition(":")[2])
-    Client(port).predict({"text": "ready"})
-    return process, port, time.perf_counter() - began
+@contextmanager
+def serving(command: list[str], folder: str, **environment: str) -> Iterator[int]:
+    """A server as a process, from its first answer on."""
+    began, environment = (
+        time.perf_counter(),
+        {**os.environ, "PYTHONPATH": str(PAGE.parents[2]), **environment},
+    )
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        while process.poll() is None:
+            with suppress(ConnectionRefusedError):
+                Client().predict({"text": "ready"})
+                break
+            time.sleep(0.1)
+        ready = time.perf_counter() - began
+        print(
+            f"{command[1:]}\nready after {ready:.1f} s; load average {os.getloadavg()[0]:.1f} before the load"
+        )
+        yield process.pid
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def family(process: int) -> list[int]:
+    """A process and its children."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [process, *(each for child in children for each in family(int(child)))]
 
 
 def kilobytes(process: int, field: str) -> int:
     """A figure of the system about a process and its children, added up."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    own = Path(f"/proc/{process}/smaps_rollup").read_text()
-    value = sum(int(line.split()[1]) for line in own.splitlines() if line.startswith(f"{field}:"))
-    return value + sum(kilobytes(int(child), field) for child in children)
+    texts = [Path(f"/proc/{each}/smaps_rollup").read_text() for each in family(process)]
+    lines = (line for text in texts for line in text.splitlines() if line.startswith(f"{field}:"))
+    return sum(int(line.split()[1]) for line in lines)
 
 
-def in_threads(work: Callable[[int], None]) -> float:
-    """Run a function in each client's thread; return the seconds."""
-    began = time.perf_counter()
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(CLIENTS)]
+def cpu_seconds(process: int) -> float:
+    """CPU seconds of a process and its children."""
+    texts = [Path(f"/proc/{each}/stat").read_text() for each in family(process)]
+    ticks = (int(value) for text in texts for value in text.rpartition(")")[2].split()[11:13])
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def load(clients: int, seconds: float, body: Callable[[random.Random], dict[str, object]]) -> list[float]:
+    """Send bodies by clients in threads; return the seconds of each request."""
+    taken, end = list[float](), time.perf_counter() + seconds
+
+    def work(number: int) -> None:
+        client, chance = Client(), random.Random(number)
+        while (began := time.perf_counter()) < end:
+            client.predict(body(chance))
+            taken.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - began
-
-
-def batches(port: int, texts: list[str], size: int, seconds: float, evidence: bool) -> float:
-    """Texts a second, in batches, by two clients."""
-    counts = [0] * CLIENTS
-    end = time.perf_counter() + seconds
-
-    def work(number: int) -> None:
-        client, chance = Client(port), random.Random(number)
-        while number < 2 and time.perf_counter() < end:
-            client.predict({"texts": chance.sample(texts, min(size, len(texts))), "memories": evidence})
-            counts[number] += min(size, len(texts))
-
-    taken = in_threads(work)
-    return sum(counts) / taken
-
-
-def full_load(port: int, texts: list[str], seconds: float) -> float:
-    """Single texts a second by clients that wait for each answer."""
-    counts = [0] * CLIENTS
-    end = time.perf_counter() + seconds
-
-    def work(number: int) -> None:
-        client, chance = Client(port), random.Random(number)
-        while time.perf_counter() < end:
-            client.predict({"text": chance.choice(texts)})
-            counts[number] += 1
-
-    taken = in_threads(work)
-    return sum(counts) / taken
-
-
-def durations(port: int, texts: list[str], rate: float, seconds: float) -> list[float]:
-    """Seconds of single requests that begin at random times, `rate` of them a second."""
-    gaps = np.random.default_rng(0).exponential(1 / rate, int(rate * seconds) + 1)
-    planned = iter((time.perf_counter() + 0.5 + np.cumsum(gaps)).tolist())
-    taken, lock = list[float](), threading.Lock()
-
-    def work(number: int) -> None:
-        client, chance = Client(port), random.Random(number)
-        while True:
-            with lock:
-                begin = next(planned, None)
-            if begin is None:
-                return
-            time.sleep(max(0.0, begin - time.perf_counter()))
-            client.predict({"text": chance.choice(texts)})
-            taken.append(time.perf_counter() - begin)
-
-    in_threads(work)
     return taken
+
+
+def single_texts(process: int, texts: list[str], seconds: float) -> None:
+    """Print the figures of single texts for each number of clients."""
+    for clients in CLIENTS:
+        before, began = cpu_seconds(process), time.perf_counter()
+        taken = load(clients, seconds, lambda chance: {"text": chance.choice(texts)})
+        rate = len(taken) / (time.perf_counter() - began)
+        used = 1000 * (cpu_seconds(process) - before) / len(taken)
+        p50, p99 = np.percentile(taken, [50, 99]) * 1000
+        times = f"{used:.1f} CPU ms each, p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+        print(f"single texts, {clients:2} clients: {rate:.0f}/s, {times}", flush=True)
 
 
 def main() -> None:
@@ -133,28 +133,34 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--peer_python", help="an interpreter with LitServe; not measured without it")
     given = parser.parse_args()
     texts = list(read_table(given.table, label_column=None).texts)
-    process, port, ready = start(given.model, given.workers)
-    try:
-        print(f"ready after {ready:.1f} s; load average {os.getloadavg()[0]:.1f} before the load")
-        for evidence in (True, False):
-            rate = batches(port, texts, given.batch, given.seconds, evidence)
-            print(
-                f"batches of {given.batch}, {'with' if evidence else 'without'} memories: {rate:.0f} texts/s"
-            )
-        most = full_load(port, texts, given.seconds)
-        print(f"single texts, {CLIENTS} clients: {most:.0f} texts/s")
-        taken = np.array(durations(port, texts, most / 2, given.seconds)) * 1000
-        p50, p99 = np.percentile(taken, [50, 99])
-        print(f"single texts at half load ({most / 2:.0f}/s): p50 {p50:.1f} ms, p99 {p99:.1f} ms")
-        resident, private = kilobytes(process.pid, "Rss"), kilobytes(process.pid, "Anonymous")
-        print(
-            f"memory of all processes: {resident / 1e3:.0f} MB resident, {private / 1e3:.0f} MB without files"
-        )
-    finally:
-        process.terminate()
-        process.wait()
+    size = min(given.batch, len(texts))
+    with tempfile.TemporaryDirectory() as folder:
+        # The names of the page.
+        (Path(folder) / "runs").mkdir()
+        (Path(folder) / "runs" / "mine").symlink_to(Path(given.model).absolute())
+        command = [sys.executable, "-m", "zoo", "serve", "runs/mine", f"--workers={given.workers}"]
+        with serving(command, folder) as process:
+            for evidence in (True, False):
+                began = time.perf_counter()
+                sent = load(
+                    2,
+                    given.seconds,
+                    lambda chance, own=evidence: {"texts": chance.sample(texts, size), "memories": own},
+                )
+                rate = len(sent) * size / (time.perf_counter() - began)
+                print(f"batches of {size}, {'with' if evidence else 'without'} memories: {rate:.0f} texts/s")
+            single_texts(process, texts, given.seconds)
+            resident, private = kilobytes(process, "Rss") / 1e3, kilobytes(process, "Anonymous") / 1e3
+            print(f"memory of all processes: {resident:.0f} MB resident, {private:.0f} MB without files")
+        if given.peer_python is not None:
+            (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+            (Path(folder) / "server.py").write_text(code)
+            one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            with serving([given.peer_python, "server.py"], folder, **one_thread) as process:
+                single_texts(process, texts, given.seconds)
 
 
 if __name__ == "__main__":
