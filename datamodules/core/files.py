@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import difflib
 import gzip
 import io
@@ -30,6 +31,7 @@ MOST_UNPACKED, LARGEST_RATIO = 1 << 28, 100
 _OPEN: dict[str, Callable[[Path, str], IO[bytes]]] = {
     ".gz": gzip.open,  # type: ignore[dict-item]
     ".xz": lzma.open,  # type: ignore[dict-item]
+    ".bz2": bz2.open,  # type: ignore[dict-item]
 }
 
 
@@ -50,7 +52,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def binary_lines(path: str | Path) -> Iterator[bytes]:
-    """Yield the lines of a file, plain or as .gz, .xz or .zip, each with its line end.
+    """Yield the lines of a file, plain or as .gz, .xz, .bz2 or .zip, each with its line end.
 
     If a .zip holds several files, name one like a file in a folder: `glove.6B.zip/glove.6B.100d.txt`.
     """
