@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from datamodules.state import DataState
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import TextDropout
 from zoo.layers.vote import relative_scores
-from zoo.tasks.base import check_choice, check_not_negative, check_positive, check_probability, check_sizes
+from zoo.tasks.base import check_choice, check_not_negative, check_positive, check_probability
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
@@ -173,6 +173,8 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     """End-to-end memory network, with a text as its question and a class as its answer."""
 
     without_memory = "--model.hops 0"
+    #: the expansion of texts; None = MemNet's.
+    expansion: ClassVar[type[Expansion] | None] = None
 
     def __init__(
         self,
@@ -200,7 +202,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
             **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(word_size=self.word_size)
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
         check_not_negative(score_power=score_power, bigrams=bigrams)
@@ -213,10 +214,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
     def make_read(self) -> HardRead | None:
         """Make the hard read; None = soft attention."""
-        return None
-
-    def make_expansion(self, size: int) -> Expansion | None:
-        """Make the expansion of texts of this size; None = MemNet's."""
         return None
 
     @override
@@ -236,7 +233,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
                     " --data.memory_label_column"
                 )
             memory = None if self.tie_matrices else make_bag()
-            expand = self.make_expansion(text.size)
+            expand = None if self.expansion is None else self.expansion(text.size)
             output = make_bag() if expand is None else None
             if self.label_vectors:
                 label = DEVIATION * torch.randn(len(spec.memory_labels), text.size)
@@ -253,7 +250,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     def new_scores(self) -> ClassificationScores:
         if not (self.log_attention and self.uses_memory):
             return super().new_scores()
-        assert self.spec is not None
         return AttentionScores(self.labels, self.hops, self.spec.num_memories)
 
     @override
@@ -264,15 +260,10 @@ class MemNet(ReadsWordVectors, ClassificationTask):
             scores.update_attention(output.hop_weight, batch.memory_mask, batch.weight)
 
 
-def refuse_without_hard_read(**is_set: object) -> None:
-    """Raise an `InputError` for the first option that is set, since it changes a hard read only."""
-    for name, value in is_set.items():
-        if value:
-            raise InputError(f"model.{name} changes a hard read only; omit it, or set --model.read hard")
-
-
 class ExpaNet(MemNet):
     """The paper's model: ExpaNet-S (`read="soft"`) and ExpaNet-H (`read="hard"`)."""
+
+    expansion = Expansion
 
     def __init__(
         self,
@@ -296,10 +287,13 @@ class ExpaNet(MemNet):
         check_positive(tau=tau)
         if final_tau is not None:
             check_positive(final_tau=final_tau)
-        if read == "soft":
-            refuse_without_hard_read(
-                tau=tau != DRAW_TEMPERATURE, final_tau=final_tau, straight_through=straight_through
-            )
+        of_hard_read = {
+            "tau": tau != DRAW_TEMPERATURE,
+            "final_tau": final_tau is not None,
+            "straight_through": straight_through,
+        }
+        if read == "soft" and (idle := [name for name, is_set in of_hard_read.items() if is_set]):
+            raise InputError(f"model.{idle[0]} changes a hard read only; omit it, or set --model.read hard")
         self.read, self.tau, self.final_tau = read, tau, final_tau
         self.straight_through = straight_through
 
@@ -308,10 +302,6 @@ class ExpaNet(MemNet):
         if self.read == "soft":
             return None
         return HardRead(self.tau, self.straight_through)
-
-    @override
-    def make_expansion(self, size: int) -> Expansion:
-        return Expansion(size)
 
     @override
     def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:

@@ -234,7 +234,7 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
             )
         encoder: BiLSTMEncoder | TransformerEncoder
         if self.transformer is not None:
-            encoder = TransformerEncoder(self.transformer, None, given.transformer_config, self.lora_rank)
+            encoder = TransformerEncoder(self.transformer, given.transformer_config, self.lora_rank)
         else:
             encoder = BiLSTMEncoder(self.make_words(given), self.hidden_size, self.dropout)
         return KNNNetwork(encoder, given.spec, self)

@@ -103,10 +103,7 @@ CASES: cases.Cases = {
     },
     "MatchingTask": {"loss": cases.Case("cross_entropy"), "margin": cases.Case(30.0, {"loss": "hinge"})},
     "RetrievalTask": {"mix_retriever": cases.Case(True, data={"num_hits": 5})},
-    "TransformerMatcher": {
-        "transformer": cases.Case("other-bert"),
-        "pooling": cases.Case("max", {"mode": "bi"}),
-    },
+    "TransformerMatcher": {"transformer": cases.Case("other-bert")},
     "CharCNN": {"length": cases.Case(140, effect=cases.REFUSED)},
     "RetrievalBM25": {"analyzer": cases.Case("english")},
     "RetrievalULM": {"analyzer": cases.Case("english")},

@@ -74,7 +74,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("NGrams", {"c": 0}, "model.c=0"),
     ("PTE", {"c": -1}, "model.c=-1"),
-    ("SkipGram", {"window": 0}, "model.window=0"),
+    ("SkipGram", {"epochs": 0}, "model.epochs=0"),
     ("TextCNN", {"windows": ()}, "model.windows=()"),
     ("TfidfSVM", {"max_ngram": 0}, "model.max_ngram=0"),
     ("TransformerMatcher", {"transformer": "a", "mode": "tri"}, "model.mode='tri': choose one of cross, bi"),

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from datamodules.core.compiled import njit
 from datamodules.text.vocabulary import Vocabulary
-from zoo.baselines.word_averages import Corpus, WordAverages
+from zoo.baselines.word_averages import NEGATIVES, WINDOW, Corpus, WordAverages
 
 #: Entries of the table that negative words are drawn from.
 NOISE_ENTRIES = 1 << 20
@@ -59,9 +59,9 @@ class LINE(WordAverages):
             corpus.offsets,
             corpus.labels,
             starts,
-            noise_tables(corpus, num_words, self.window),
-            self.window,
-            self.negatives,
+            noise_tables(corpus, num_words, WINDOW),
+            WINDOW,
+            NEGATIVES,
             self.epochs * len(corpus.words),
             LEARNING_RATE,
             int(random.integers(1, 1 << 62)),

@@ -34,7 +34,6 @@ class PairReference(Fitted, MatchingTask):
 
     @override
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
-        assert self.spec is not None
         score = self.score(batch).float().to(batch.first.device) - self.fitted["threshold"]
         return MatchingOutput(pair_logits(score, self.spec.num_outputs))
 

@@ -123,33 +123,26 @@ def _topics_of_texts(counts: Counts, share: Tensor) -> Tensor:
     return of_text / of_text.sum(dim=1, keepdim=True)
 
 
+#: Share of occurrences above which a frequent word is dropped at random.
+_SAMPLE = 1e-4
+
+
 class RetrievalDoc2Vec(Fitted, RetrievalTask):
     """Cosine of paragraph vectors by gensim, kept as plain tensors; needs the extra `topics` (gensim)."""
 
     reads_strings = True
     depends_on_seed = True
 
-    def __init__(
-        self, vector_size: int = 100, window: int = 5, num_negatives: int = 5, epochs: int = 30, **shared: Any
-    ) -> None:
+    def __init__(self, vector_size: int = 100, epochs: int = 30, **shared: Any) -> None:
         """Configure the model; the defaults are those of the LSTM-RNN paper.
 
         Args:
             vector_size: of texts and words.
-            window: words on each side that predict a word.
-            num_negatives: noise words per word.
             epochs: of training, and of a text's inference.
         """
         super().__init__(**shared)
-        check_sizes(vector_size=vector_size, window=window, epochs=epochs, num_negatives=num_negatives)
-        self.size = vector_size
-        self.gensim_options = {
-            "window": window,
-            # Share of occurrences above which a frequent word is dropped at random.
-            "sample": 1e-4,
-            "negative": num_negatives,
-            "epochs": epochs,
-        }
+        check_sizes(vector_size=vector_size, epochs=epochs)
+        self.size, self.epochs = vector_size, epochs
         self._opened: Doc2Vec | None = None
 
     @override
@@ -162,7 +155,8 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         from gensim.models import Doc2Vec
 
         # The results of several workers cannot be reproduced.
-        return Doc2Vec(vector_size=self.size, min_count=1, workers=1, seed=seed, **self.gensim_options)
+        options = {"vector_size": self.size, "epochs": self.epochs, "seed": seed}
+        return Doc2Vec(min_count=1, workers=1, window=5, negative=5, sample=_SAMPLE, **options)
 
     @override
     def finish(self, data: DataModule) -> None:

@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.lightning import OptimizerCallable
-from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text.tokenization import TransformersTokenizer
 from zoo.layers.encoders import TransformerEncoder
 from zoo.layers.interactions import PairCosine, unit
@@ -38,15 +37,15 @@ class CrossEncoder(nn.Module):
     prefix: Tensor
 
     def __init__(
-        self, encoder: TransformerEncoder, prefix: int, dropout: float, num_outputs: int, bias: bool
+        self, encoder: TransformerEncoder, prefix: int, spec: MatchingSpec, options: TransformerMatcher
     ) -> None:
         """Remove `prefix` special tokens before the second text of a pair."""
         super().__init__()
         self.encoder = encoder
         # A buffer, since a checkpoint must load without the tokenizer.
         self.register_buffer("prefix", torch.tensor(prefix))
-        self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(encoder.size, num_outputs, bias=bias)
+        self.dropout = nn.Dropout(options.dropout)
+        self.out = nn.Linear(encoder.size, spec.num_outputs, bias=options.has_bias(spec))
         self.has_types = getattr(encoder.transformer.config, "type_vocab_size", 0) > 1
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
@@ -96,7 +95,6 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         self,
         transformer: str,
         mode: Mode = "cross",
-        pooling: Pooling | None = None,
         dropout: float = 0.1,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-5),
         **shared: Any,
@@ -106,14 +104,12 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         Args:
             transformer: Hub name or folder of a pre-trained transformer; the data's tokens are its own.
             mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
-            pooling: reduction of the transformer's states to a vector; None = as published, else their `mean`.
             dropout: on the vector of `cross`; inside, the transformer has its configuration's own.
             optimizer: makes the optimizer.
         """
         super().__init__(transformer=transformer, optimizer=optimizer, **shared)
         check_choice("mode", mode, ("cross", "bi"))
-        check_choice("pooling", pooling or "mean", POOLINGS)
-        self.mode, self.pooling, self.dropout = mode, pooling, dropout
+        self.mode, self.dropout = mode, dropout
 
     @override
     def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
@@ -127,14 +123,8 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         prefix = 0  # a checkpoint has the transformer's configuration, and the prefix among its weights
         if given.transformer_config is None:
             prefix = len(TransformersTokenizer(self.transformer, lowercase=False).prefix)
-        encoder = TransformerEncoder(
-            self.transformer,
-            self.pooling,
-            given.transformer_config,
-            self.lora_rank,
-            has_dense=self.mode == "bi",
-        )
-        bias = self.has_bias(spec)
+        options = self.transformer, given.transformer_config, self.lora_rank
+        encoder = TransformerEncoder(*options, has_dense=self.mode == "bi")
         if self.mode == "bi":
-            return BiEncoder(encoder, PairCosine(FIRST_SCALE, spec.num_outputs, bias))
-        return CrossEncoder(encoder, prefix, self.dropout, spec.num_outputs, bias)
+            return BiEncoder(encoder, PairCosine(FIRST_SCALE, spec.num_outputs, self.has_bias(spec)))
+        return CrossEncoder(encoder, prefix, spec, self)

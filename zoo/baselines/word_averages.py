@@ -35,6 +35,11 @@ from zoo.tasks.outputs import ClassificationOutput
 
 Expand: TypeAlias = Literal["none", "join", "separate"]
 
+#: Maximum distance of a word and those that it predicts.
+WINDOW = 5
+#: Words that are drawn for each predicted word.
+NEGATIVES = 5
+
 
 class Corpus(NamedTuple):
     """Texts to learn word vectors from, without words that the vocabulary lacks."""
@@ -64,8 +69,6 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
     def __init__(
         self,
         word_size: int = 100,
-        window: int = 5,
-        negatives: int = 5,
         epochs: int = 20,
         expand: Expand = "none",
         c: float = 1.0,
@@ -75,8 +78,6 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
 
         Args:
             word_size: d, size of word vectors.
-            window: maximum distance of a word and those that it predicts.
-            negatives: words that are drawn for each predicted word.
             epochs: passes over the texts.
             expand: use of memories: `none`; `join`, the mean over all words of text and memories (the paper's);
                 `separate`, the means of the text and of its memories, each with classifier weights of its own.
@@ -84,10 +85,9 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
         """
         super().__init__(**shared)
         check_choice("expand", expand, ("none", "join", "separate"))
-        check_sizes(word_size=word_size, window=window, negatives=negatives, epochs=epochs)
+        check_sizes(word_size=word_size, epochs=epochs)
         check_positive(c=c)
-        self.word_size, self.expand, self.c = word_size, expand, c
-        self.window, self.negatives, self.epochs = window, negatives, epochs
+        self.word_size, self.epochs, self.expand, self.c = word_size, epochs, expand, c
         self.uses_memory = expand != "none"
 
     @abstractmethod
@@ -169,8 +169,8 @@ class SkipGram(WordAverages):
             [words[start:end] for start, end in pairwise(ends)],
             sg=1,
             vector_size=self.word_size,
-            window=self.window,
-            negative=self.negatives,
+            window=WINDOW,
+            negative=NEGATIVES,
             epochs=self.epochs,
             min_count=1,
             workers=1,

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -143,7 +143,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             )
         encoder = None
         if self.transformer is not None and any("vectors" in MEMBERS[name].reads for name in members):
-            encoder = TransformerEncoder(self.transformer, None, given.transformer_config, self.lora_rank)
+            encoder = TransformerEncoder(self.transformer, given.transformer_config, self.lora_rank)
         sizes = Sizes(
             num_classes=len(spec.labels),
             num_memories=spec.num_memories,
@@ -164,12 +164,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
     # --- vectors and memory ---
 
-    @property
-    def text_data(self) -> TextRowsDataModule[Any]:
-        """The data of the trainer."""
-        data: Any = self.data
-        return cast("TextRowsDataModule[Any]", data)
-
     def encode(self, data: TextRowsDataModule[Any], texts: list[str]) -> NDArray[np.float32]:
         """The texts' vectors [n, l], of length 1; 0 for a text without words."""
         return EnsemblePredictor(self, data).encode(texts)
@@ -180,7 +174,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
     ) -> None:
         network = self.network
         known = [] if memory is None else memory.labels()
-        assert self.spec is not None
         self.new_labels = tuple(label for label in known if label not in self.spec.labels)
         rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
         target = None if rows is None else label_numbers(rows, self.labels)

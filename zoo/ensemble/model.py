@@ -42,7 +42,7 @@ class MemoryEnsemble(EnsembleModel):
     @override
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        data = self.text_data
+        data = self.training_data
         if stage == "fit" and not data.split("validation").independent_rows.size:
             rows = data.split("train").rows
             if len(np.unique(data.duplicate_keys(rows))) < 2:
@@ -64,7 +64,7 @@ class MemoryEnsemble(EnsembleModel):
     def attach(self, split: str) -> None:
         super().attach(split)
         if self.is_evaluated(split) and self.network.pool is not None:
-            data = self.text_data
+            data = self.training_data
             self.network.measures_table = split == "test"
             self.network.excludes_duplicates = data.excludes_duplicates(split)
             self.read_memory(data, data.open_memory())
@@ -82,8 +82,8 @@ class MemoryEnsemble(EnsembleModel):
         scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
         if output.table:
             if self._answer_scores is None:
-                split = self.text_data.split("test")
-                groups = number_groups(self.text_data.duplicate_keys(split.rows), split.independent_rows)
+                split = self.training_data.split("test")
+                groups = number_groups(self.training_data.duplicate_keys(split.rows), split.independent_rows)
                 self._answer_scores = AnswerScores(list(output.table), groups).to(batch.target.device)
             self._answer_scores.update(output.table, batch.target, batch.row, batch.weight)
 
@@ -97,7 +97,7 @@ class MemoryEnsemble(EnsembleModel):
         super().on_test_epoch_end()
         if self._answer_scores is not None:
             lines = self._answer_scores.lines(self.network.pool.weights["all"])
-            left_out = LeftOut.of(self.text_data.split("test").duplicates)
+            left_out = LeftOut.of(self.training_data.split("test").duplicates)
             self.evaluation.table = Answer("test", lines, [], left_out).as_json()
         self.network.measures_table = False
 

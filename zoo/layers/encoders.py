@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.text.pooling import Pooling, text_vectors
+from datamodules.text.pooling import text_vectors
 from datamodules.text.sentence_modules import SentenceModules
 from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import RowLSTM
@@ -149,7 +149,6 @@ class TransformerEncoder(nn.Module):
     def __init__(
         self,
         name: str,
-        pooling: Pooling | None = None,
         config: PlainDict | None = None,
         lora_rank: int | None = None,
         has_dense: bool = True,
@@ -158,7 +157,6 @@ class TransformerEncoder(nn.Module):
 
         Args:
             name: of the transformer.
-            pooling: of its states; None = as published, for a plain transformer their mean.
             config: a checkpoint's, see `transformer_config_of`.
             lora_rank: adapters of this rank are trained in place of the transformer.
             has_dense: published layers after the pooling, which were made for single texts, are used.
@@ -194,7 +192,7 @@ class TransformerEncoder(nn.Module):
         self.is_fast = True
         if not has_dense:
             published = published._replace(dense=(), normalizes=False)
-        self.published = published if pooling is None else published._replace(pooling=pooling)
+        self.published = published
         size = self.transformer.config.hidden_size
         self.dense = make_dense(name, published, size, has_weights=config is None)
         self.size: int = published.dense[-1].out_features if published.dense else size
@@ -236,7 +234,7 @@ class TransformerTokens(TransformerEncoder):
     """Vectors of tokens in context: the last layer of a pre-trained transformer."""
 
     def __init__(self, name: str, config: PlainDict | None = None, lora_rank: int | None = None) -> None:
-        super().__init__(name, config=config, lora_rank=lora_rank, has_dense=False)
+        super().__init__(name, config, lora_rank, has_dense=False)
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments as in `TransformerEncoder.forward`, result as of `token_states`."""

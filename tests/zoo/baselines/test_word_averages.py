@@ -154,9 +154,9 @@ def test_the_seed_decides(adapter: Classification) -> None:
 
 def test_skip_gram_is_gensims(adapter: Classification) -> None:
     adapter.data.seed = 0
-    model = fit(SkipGram(word_size=6, window=3, epochs=4), adapter.data)
+    model = fit(SkipGram(word_size=6, epochs=4), adapter.data)
     texts = [text.split() for text in adapter.data.split("train").rows.texts]
-    reference = Word2Vec(texts, sg=1, vector_size=6, window=3, epochs=4, min_count=1, workers=1, seed=0)
+    reference = Word2Vec(texts, sg=1, vector_size=6, epochs=4, min_count=1, workers=1, seed=0)
     number = {word: i for i, word in enumerate(adapter.data.words.vocabulary.words)}
     for word in reference.wv.index_to_key:
         vector = model.fitted["vectors"][number[word]].numpy()

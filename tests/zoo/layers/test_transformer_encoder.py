@@ -88,16 +88,6 @@ def test_vectors(pooling: str, folder: Path) -> None:
     torch.testing.assert_close(encode(restored(encoder)), vectors)
 
 
-def test_an_option_replaces_the_published_pooling(folder: Path) -> None:
-    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})
-    encoder, other = TransformerEncoder(str(folder)), TransformerEncoder(str(folder), pooling="mean")
-    mean = encode(other)
-    assert not torch.allclose(encode(encoder), mean, atol=1e-3)
-    assert pooling_of(encoder) != pooling_of(other)
-    folders.write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
-    torch.testing.assert_close(encode(TransformerEncoder(str(folder))), mean)
-
-
 def test_a_static_encoder(static: Path) -> None:
     encoder, table = (
         TransformerEncoder(str(static)),

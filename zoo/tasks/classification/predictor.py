@@ -90,14 +90,13 @@ class Prediction(NamedTuple):
 class ClassificationModel(Model[TextRowsDataModule[Any]]):
     """A classifier, without its training."""
 
-    spec: ClassificationSpec | None
+    spec: ClassificationSpec
     #: labels that only the memory has; their classes follow those of the training.
     new_labels: tuple[str, ...] = ()
 
     @property
     def labels(self) -> list[str]:
         """The classes that the model predicts, in the order of its logits."""
-        assert self.spec is not None
         return [*self.spec.labels, *self.new_labels]
 
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> torch.Tensor:

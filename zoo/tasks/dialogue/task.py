@@ -78,7 +78,7 @@ class DialogueTask(Task[DialogueDataModule], DialogueModel):
     spec_type = DialogueSpec
     predictor_type = DialoguePredictor
     shown = ("accuracy", "errors")
-    spec: DialogueSpec | None
+    spec: DialogueSpec
 
     #: the read-outs that the network has.
     readouts: ClassVar[tuple[Readout, ...]] = ("sentence",)

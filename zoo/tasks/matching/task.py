@@ -83,7 +83,7 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
     spec_type = MatchingSpec
     predictor_type = MatchingPredictor
     shown = ("map", "accuracy")
-    spec: MatchingSpec | None
+    spec: MatchingSpec
 
     #: default loss for ranking; pairs to classify have cross entropy.
     ranking_loss: ClassVar[Loss] = "hinge"
@@ -111,7 +111,6 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
     @property
     def loss(self) -> Loss:
         """The loss, once the data is known."""
-        assert self.spec is not None
         return self.loss_for(self.spec.goal)
 
     def has_bias(self, spec: MatchingSpec) -> bool:
@@ -138,7 +137,6 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
 
     @override
     def new_scores(self) -> MatchingScores:
-        assert self.spec is not None
         if self.spec.goal == "classification":
             return PairScores()
         return RankingScores()
