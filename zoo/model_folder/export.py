@@ -19,9 +19,9 @@ from datamodules.retrieval import FolderMemory
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.markdown import code_span
 from zoo.model_folder import artifacts
-from zoo.model_folder.folder import FITTED, KIND, LEARNED, MEMORY, REPORT, STATE, ModelFolder
+from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, STATE, ModelFolder
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
-from zoo.model_folder.writing import keep_encodings, write_files
+from zoo.model_folder.writing import keep_encodings, new_model_folder, write_files
 from zoo.registry import model_class, paper_of
 from zoo.run_folder import read_run
 
@@ -58,13 +58,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
         is_tuned = weights["network._extra_state"]["encoder_before"] is not None
         remembering = LEARNED[1 if is_tuned else 2 :]
     card = model_card(model, memory if isinstance(memory, FolderMemory) else None, fitted, remembering)
-    with storage.named_disk_errors(folder, "folder"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        storage.lock(folder),
-        storage.new_folder(folder, KIND) as partial,
-        storage.named_disk_errors(folder, "folder"),
-    ):
+    with new_model_folder(folder, "folder") as partial:
         others = shutil.ignore_patterns(MEMORY, STATE, FITTED, storage.MANIFEST, ".*", "README.md")
         shutil.copytree(model.path, partial, ignore=others, dirs_exist_ok=True)
         version = 0
@@ -85,8 +79,6 @@ def export(source: str | Path, folder: str | Path) -> Path:
             storage.set_key(partial / STATE, key, facts.get(key))
         storage.set_key(partial / STATE, "fitted", state.describe_fitted())
         (partial / "README.md").write_text(card, encoding="utf-8")
-        for lock_file in partial.glob(".*.lock"):
-            lock_file.unlink()
     return folder
 
 

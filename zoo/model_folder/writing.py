@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -62,9 +63,7 @@ def write(
         held_out: the held-out rows of the training; None = none.
         encoder: fingerprint of the encoder whose vectors of the memory are kept; None = none are.
     """
-    with storage.named_disk_errors(folder, "--run_dir"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    with storage.lock(folder), storage.new_folder(folder, KIND) as partial:
+    with new_model_folder(folder, "--run_dir") as partial:
         is_there = data.memory is not None and is_memory(data.memory.location)
         memory = data.open_memory() if is_there else None
         version = 0
@@ -84,6 +83,16 @@ def write(
         storage.set_key(partial / STATE, "fitted", state.describe_fitted())
         write_files(partial, meta, without_adapters(weights))
         storage.set_key(partial / STATE, "trained", version)
+
+
+@contextmanager
+def new_model_folder(folder: Path, option: str) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes that of a model when the block ends well; errors name an option."""
+    named = storage.named_disk_errors
+    with named(folder, option):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with storage.lock(folder), storage.new_folder(folder, KIND) as partial, named(folder, option):
+        yield partial
         for lock_file in partial.glob(".*.lock"):
             lock_file.unlink()
 
