@@ -47,7 +47,7 @@ class RunFolder(Callback):
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Loggers get the monitored metric now: a run that is killed writes no summary.
-        best = _best_checkpoint(trainer, pl_module)
+        best = _best_checkpoint(trainer)
         monitored = {} if best is None else {"monitor": best.monitor, "mode": best.mode}
         for logger in trainer.loggers:
             logger.log_hyperparams({"config": self.config, **monitored})
@@ -95,7 +95,7 @@ class RunFolder(Callback):
             **{name: version(name) for name in ("memory-zoo", "torch", "pytorch-lightning")},
             "metrics": {name: float(value) for name, value in sorted(metrics.items())},
         }
-        best = _best_checkpoint(trainer, model)
+        best = _best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:
             summary["monitor"], summary["mode"] = best.monitor, best.mode
             summary["best_score"] = float(best.best_model_score)
@@ -103,9 +103,7 @@ class RunFolder(Callback):
         return summary
 
 
-def _best_checkpoint(trainer: pl.Trainer, model: pl.LightningModule) -> ModelCheckpoint | None:
-    """Return the callback that keeps the best epoch's checkpoint; None if its metric is only of a part of the model."""
-    if getattr(model, "monitor", None) is not None:
-        return None
+def _best_checkpoint(trainer: pl.Trainer) -> ModelCheckpoint | None:
+    """Return the callback that keeps the best epoch's checkpoint."""
     checkpoints = (each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint))
     return next((checkpoint for checkpoint in checkpoints if checkpoint.monitor), None)

@@ -99,9 +99,8 @@ def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
 
 def _checkpoints(trainer: pl.Trainer, data: DataModule) -> list[ModelCheckpoint]:
     """The callbacks that keep checkpoints, first the one that keeps the best epoch's."""
-    model: Any = trainer.lightning_module
     checkpoints = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
-    return sorted(checkpoints, key=lambda each: each.monitor != (model.monitor or data.monitor))
+    return sorted(checkpoints, key=lambda each: each.monitor != data.monitor)
 
 
 def _files(trainer: pl.Trainer, data: DataModule) -> list[Path]:

@@ -188,9 +188,8 @@ def _make_trainer(
     callbacks += [RunFolder(run_dir, config), Throughput()]
     if arguments.get("enable_checkpointing") is not False:
         folder = run_dir / "checkpoints"
-        monitor = model.monitor or data.monitor
         callbacks += [
-            ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
+            ModelCheckpoint(folder, "best", monitor=data.monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
         ]
     plugins = as_list(arguments.get("plugins"))
