@@ -46,16 +46,15 @@ def remaining_length(length: int) -> int:
 class CharCNNNetwork(TextNetwork):
     """Tables 1 and 2."""
 
-    def __init__(
-        self, spec: ClassificationSpec, length: int, filters: int, hidden_size: int, dropout: float
-    ) -> None:
-        super().__init__(hidden_size, len(spec.labels), dropout)
-        self.num_chars, self.length = spec.num_words - RESERVED, length
+    def __init__(self, spec: ClassificationSpec, options: CharCNN) -> None:
+        filters, hidden_size = options.filters, options.hidden_size
+        super().__init__(hidden_size, len(spec.labels), options.dropout)
+        self.num_chars, self.length = spec.num_words - RESERVED, options.length
         self.convolutions = nn.ModuleList(
             nn.Conv1d(filters if number else self.num_chars, filters, window)
             for number, (window, _) in enumerate(LAYERS)
         )
-        self.first = nn.Linear(remaining_length(length) * filters, hidden_size)
+        self.first = nn.Linear(remaining_length(self.length) * filters, hidden_size)
         self.second = nn.Linear(hidden_size, hidden_size)
 
     @override
@@ -120,7 +119,7 @@ class CharCNN(CharactersOnly):
 
     @override
     def build_network(self, given: Given[ClassificationSpec]) -> CharCNNNetwork:
-        return CharCNNNetwork(given.spec, self.length, self.filters, self.hidden_size, self.dropout)
+        return CharCNNNetwork(given.spec, self)
 
 
 #: Size of a character's vector in CharCRNN.
@@ -130,10 +129,9 @@ CRNN_SIZE = 8
 class CharCRNNNetwork(TextNetwork):
     """Figure 1 (b): embedding, convolutions with max pooling by 2, the last state of an LSTM in each direction."""
 
-    def __init__(
-        self, spec: ClassificationSpec, windows: Sequence[int], filters: int, hidden_size: int, dropout: float
-    ) -> None:
-        super().__init__(2 * hidden_size, len(spec.labels), dropout)
+    def __init__(self, spec: ClassificationSpec, options: CharCRNN) -> None:
+        windows, filters, hidden_size = options.windows, options.filters, options.hidden_size
+        super().__init__(2 * hidden_size, len(spec.labels), options.dropout)
         self.characters = nn.Embedding(spec.num_words, CRNN_SIZE, padding_idx=0)
         sizes = pairwise([CRNN_SIZE, *[filters] * len(windows)])
         self.convolutions = nn.ModuleList(
@@ -178,7 +176,7 @@ class CharCRNN(CharactersOnly):
 
     @override
     def build_network(self, given: Given[ClassificationSpec]) -> CharCRNNNetwork:
-        return CharCRNNNetwork(given.spec, self.windows, self.filters, self.hidden_size, self.dropout)
+        return CharCRNNNetwork(given.spec, self)
 
 
 #: Size of a character's vector in VDCNN.

@@ -10,7 +10,6 @@ Classification", EACL 2017. The softmax is not hierarchical; any optimizer works
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,14 +17,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
-from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from zoo.baselines.convolution import WordConvolution
 from zoo.baselines.text_only import TextNetwork, TextOnly
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.gru import AllStatesGRU
-from zoo.tasks.base import check_sizes
+from zoo.tasks.base import check_not_negative, check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
 
@@ -33,10 +31,9 @@ from zoo.tasks.model import Given
 class CNNNetwork(TextNetwork):
     """Figure 1, with one channel: the largest value of each filter; zero for a text without words."""
 
-    def __init__(
-        self, words: WordEncoder, windows: Sequence[int], filters: int, dropout: float, num_classes: int
-    ) -> None:
-        super().__init__(len(windows) * filters, num_classes, dropout)
+    def __init__(self, words: WordEncoder, num_classes: int, options: TextCNN) -> None:
+        windows, filters = options.windows, options.filters
+        super().__init__(len(windows) * filters, num_classes, options.dropout)
         self.words = words
         self.convolutions = nn.ModuleList(WordConvolution(words.size, filters, window) for window in windows)
 
@@ -66,23 +63,22 @@ class TextCNN(ReadsWordVectors, TextOnly):
             dropout: on a text's vector.
         """
         super().__init__(**shared)
-        check_sizes(windows=windows, filters=filters, word_size=self.word_size)
+        check_sizes(windows=windows, filters=filters)
         self.windows, self.filters, self.dropout = windows, filters, dropout
 
     @override
     def build_network(self, given: Given[ClassificationSpec]) -> CNNNetwork:
-        words = self.make_words(given)
-        return CNNNetwork(words, self.windows, self.filters, self.dropout, len(given.spec.labels))
+        return CNNNetwork(self.make_words(given), len(given.spec.labels), self)
 
 
 class GRUNetwork(TextNetwork):
     """The last states of a GRU in both directions; zero for a text without words."""
 
-    def __init__(self, words: WordEncoder, hidden_size: int, dropout: float, num_classes: int) -> None:
-        super().__init__(2 * hidden_size, num_classes, dropout)
+    def __init__(self, words: WordEncoder, num_classes: int, options: BiGRU) -> None:
+        super().__init__(2 * options.hidden_size, num_classes, options.dropout)
         self.words = words
-        self.word_dropout = nn.Dropout(dropout)
-        self.gru = AllStatesGRU(words.size, hidden_size, bidirectional=True)
+        self.word_dropout = nn.Dropout(options.dropout)
+        self.gru = AllStatesGRU(words.size, options.hidden_size, bidirectional=True)
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
@@ -107,13 +103,12 @@ class BiGRU(ReadsWordVectors, TextOnly):
             dropout: on word vectors and on a text's vector.
         """
         super().__init__(**shared)
-        check_sizes(hidden_size=hidden_size, word_size=self.word_size)
+        check_sizes(hidden_size=hidden_size)
         self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
     def build_network(self, given: Given[ClassificationSpec]) -> GRUNetwork:
-        words = self.make_words(given)
-        return GRUNetwork(words, self.hidden_size, self.dropout, len(given.spec.labels))
+        return GRUNetwork(self.make_words(given), len(given.spec.labels), self)
 
 
 class FastTextNetwork(TextNetwork):
@@ -147,9 +142,7 @@ class FastText(ReadsWordVectors, TextOnly):
             optimizer: makes the optimizer. The paper's is SGD with a rate that falls to 0.
         """
         super().__init__(word_size=word_size, optimizer=optimizer, **shared)
-        check_sizes(word_size=word_size)
-        if num_buckets < 0:
-            raise InputError(f"model.num_buckets={num_buckets}: must be 0 (no pairs of words) or more")
+        check_not_negative(num_buckets=num_buckets)
         self.num_buckets = num_buckets
 
     @override

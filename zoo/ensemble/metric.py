@@ -101,7 +101,7 @@ class EncoderMetric:
             self.original = self._weights()
             self.tune_folds()
             others = [
-                self._likelihoods_of(fold.rows, fold.vectors) - self._likelihoods_of(fold.rows, before)
+                self._likelihoods(fold.rows, fold.vectors) - self._likelihoods(fold.rows, before)
                 for fold in self.folds[1:]
             ]
             gains = np.concatenate([gains_of_first, *others])
@@ -124,10 +124,10 @@ class EncoderMetric:
         log-likelihoods that the rows of the fold gain by the plan.
         """
         best = None
-        as_it_was = likelihoods = self._likelihoods_of(np.flatnonzero(self.fold_of_row == 0), before)
+        as_it_was = likelihoods = self._likelihoods(np.flatnonzero(self.fold_of_row == 0), before)
         for plan in self.plans:
             fold = self._tune_without(0, plan)
-            after = self._likelihoods_of(fold.rows, fold.vectors)
+            after = self._likelihoods(fold.rows, fold.vectors)
             mean, error = (after - likelihoods).mean(), (after - likelihoods).std() / np.sqrt(len(after))
             over = best or "the published encoder"
             log.info("%s: a held-out row gains %.2f ± %.2f nats over %s", plan, mean, error, over)
@@ -193,21 +193,14 @@ class EncoderMetric:
 
     # --- the choice ---
 
-    def _likelihoods_of(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Log-likelihoods of the held-out rows of a fold, by vectors [n, l] of all rows."""
-        others = np.setdiff1d(np.arange(len(self.target)), rows)
-        return self._likelihoods(vectors[others], self.target[others], vectors[rows], self.target[rows])
+    def _likelihoods(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Log-likelihoods of the held-out rows of a fold, by vectors [n, l] of all rows.
 
-    def _likelihoods(
-        self,
-        vectors: NDArray[np.float32],
-        target: NDArray[np.int64],
-        held_out: NDArray[np.float32],
-        held_out_target: NDArray[np.int64],
-    ) -> NDArray[np.float32]:
-        """Log-likelihoods of held-out rows by the calibrated encoder's member, fitted to the vectors of others."""
-        member, classes = Encoder(self.sizes), torch.from_numpy(held_out_target)
-        member.fit(Readings([], vectors=torch.from_numpy(vectors)), target)
-        scores = member(Readings([], vectors=torch.from_numpy(held_out)))
+        They are those of the calibrated encoder's member, fitted to the vectors of the other rows.
+        """
+        others = np.setdiff1d(np.arange(len(self.target)), rows)
+        member, classes = Encoder(self.sizes), torch.from_numpy(self.target[rows])
+        member.fit(Readings([], vectors=torch.from_numpy(vectors[others])), self.target[others])
+        scores = member(Readings([], vectors=torch.from_numpy(vectors[rows])))
         logs: Tensor = scores.log_probabilities(scores.best_calibration(classes))
         return logs.gather(1, classes[:, None])[:, 0].numpy()

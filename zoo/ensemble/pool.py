@@ -201,18 +201,14 @@ def _maximize_likelihood(logs: Sequence[Tensor], target: Tensor) -> tuple[list[f
     return [float(weight) for weight in solved.x], losses(torch.from_numpy(solved.x)).numpy()
 
 
-def folds_of(
-    target: NDArray[np.int64], folds: int, groups: NDArray[np.integer] | None = None, seed: int = 0
-) -> NDArray[np.int64]:
-    """The fold 0..folds-1 of each row [n]: drawn by the seed, each class spread evenly over the folds.
+def folds_of(target: NDArray[np.int64], folds: int, groups: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The fold 0..folds-1 of each row [n]: drawn at random, each class spread evenly over the folds.
 
     Rows of one group [n], such as duplicates, are in one fold.
     """
-    _, first, group = np.unique(
-        np.arange(len(target)) if groups is None else groups, return_index=True, return_inverse=True
-    )
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     own = target[first]
-    order = np.random.default_rng(seed).permutation(len(own))
+    order = np.random.default_rng(0).permutation(len(own))
     by_class = order[np.argsort(own[order], kind="stable")]
     numbers = np.empty(len(own), np.int64)
     numbers[by_class] = np.arange(len(own)) % folds

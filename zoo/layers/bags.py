@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
-from datamodules.core.types import PlainDict
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.row_adam import RowTable, distinct_rows
 
@@ -82,7 +81,7 @@ class VectorBag(nn.Module):
 
     def __init__(self, num_words: int) -> None:
         super().__init__()
-        self.register_buffer("idf", torch.zeros(num_words), persistent=False)
+        self.register_buffer("idf", torch.zeros(num_words))
 
     def fit(self, batches: Iterable[ClassificationBatch], has_vector: Tensor) -> None:
         """Compute idf = 1 + log((1 + n) / (1 + df)) from n training texts; 0 where `has_vector`, bool [V], is False."""
@@ -101,11 +100,3 @@ class VectorBag(nn.Module):
         weighted = words.rows(batch.word).float() * self.idf[batch.word].unsqueeze(1)  # [U, d]
         sums = functional.embedding_bag(batch.text, weighted, mode="sum", padding_idx=0)
         return functional.normalize(sums, dim=1)
-
-    def get_extra_state(self) -> PlainDict:
-        """The weights, for the state dict."""
-        return {"idf": self.idf.cpu()}
-
-    def set_extra_state(self, state: PlainDict) -> None:
-        """Take the weights of a state dict."""
-        self.idf = state["idf"].to(self.idf.device)

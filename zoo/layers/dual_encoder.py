@@ -36,13 +36,10 @@ class DualEncoder(nn.Module):
         self.query, self.document = query, document
         self.word_dropout = word_dropout
 
-    def encode_queries(self, texts: TextBatch) -> Tensor:
-        """Embed queries: float32 [N, d]."""
-        return self._encode(self.query, self.query.hashing(texts.char), texts.text)
-
-    def encode_documents(self, texts: TextBatch) -> Tensor:
-        """Embed documents: float32 [N, d]."""
-        return self._encode(self.document, self.document.hashing(texts.char), texts.text)
+    def encode(self, texts: TextBatch, queries: bool) -> Tensor:
+        """Embed queries, or documents: float32 [N, d]."""
+        tower = self.query if queries else self.document
+        return self._encode(tower, tower.hashing(texts.char), texts.text)
 
     def forward(self, batch: ClickBatch) -> Tensor:
         """The cosine of each distinct query and each distinct document of a batch: float32 [N, M]."""

@@ -49,8 +49,6 @@ class Task(Model[DataT]):
     predictor_type: ClassVar[type[Predictor[Any, Any]]]
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
-    #: the metric that selects the best epoch; None = the data's `monitor`.
-    monitor: ClassVar[str | None] = None
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -197,20 +195,16 @@ class Task(Model[DataT]):
 
     # --- starting from another model ---
 
-    def take_start(self) -> set[str]:
-        """Take the weights of `init_from` that fit, and return their names; none without it."""
-        if self.init_from is None:
-            return set()
-        start = Start.open(self.init_from, self.device)
-        if self.data is not None:
-            where = f"model.init_from={self.init_from}"
-            check_split(self.data.options, self.data.file_contents, start.meta.data, "validation", where)
-        assert self.data_state is not None
-        return take_weights(self, start, self.init_from, self.data_state, self.row_names)
-
     def _start(self) -> None:
         """Take another model's weights, if `init_from` names one, and log how much is trained."""
-        taken = self.take_start()
+        taken = set[str]()
+        if self.init_from is not None:
+            start = Start.open(self.init_from, self.device)
+            if self.data is not None:
+                where = f"model.init_from={self.init_from}"
+                check_split(self.data.options, self.data.file_contents, start.meta.data, "validation", where)
+            assert self.data_state is not None
+            taken = take_weights(self, start, self.init_from, self.data_state, self.row_names)
         if self.freeze_patterns:
             has_word_vectors = self.data is not None and self.data.words.vectors() is not None
             check_frozen(self, taken, self.init_from, has_word_vectors)

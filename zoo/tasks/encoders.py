@@ -23,7 +23,7 @@ from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
 from zoo.layers.row_adam import RowTable, can_update_by_rows, update_by_rows, update_densely
-from zoo.tasks.base import Task
+from zoo.tasks.base import Task, check_sizes
 from zoo.tasks.model import Given
 from zoo.training.trained_parts import matches
 
@@ -52,6 +52,7 @@ class ReadsWordVectors(Task):
             **shared: options of the task.
         """
         super().__init__(**shared)
+        check_sizes(word_size=word_size)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
 
     def make_words(self, given: Given) -> WordEncoder:

@@ -104,7 +104,7 @@ def test_a_sharp_vote_is_chosen_where_the_nearest_memory_is_right() -> None:
 
 def test_folds_divide_each_class_evenly() -> None:
     target = np.repeat([0, 1, 2], [50, 25, 3])
-    folds = folds_of(target, 5)
+    folds = folds_of(target, 5, np.arange(len(target)))
     counts = np.array([np.bincount(folds[target == c], minlength=5) for c in range(3)])
     assert counts.max(axis=1).tolist() == [10, 5, 1]
     assert (counts.max(axis=1) - counts.min(axis=1)).max() <= 1

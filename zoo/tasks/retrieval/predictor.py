@@ -49,8 +49,8 @@ class RankedDocument(NamedTuple):
 class RetrievalModel(Model[ClickthroughDataModule]):
     """A model that ranks documents, without its training.
 
-    Its network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
-    the relevance. A model that compares texts differently overrides `encode_collection` and `score`.
+    Its network has `encode`, from a `TextBatch` of queries, or of documents, to float32 [B, d], whose product is the
+    relevance. A model that compares texts differently overrides `encode_collection` and `score`.
     """
 
     #: the retriever's scores are added to the model's, with the weight `mixture`.
@@ -68,8 +68,7 @@ class RetrievalModel(Model[ClickthroughDataModule]):
 
     def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
         """Embed queries, or documents: float32 [B, d]."""
-        encode = self.network.encode_queries if queries else self.network.encode_documents
-        vectors: Tensor = encode(TextBatch(batch.word, batch.char, batch.text))
+        vectors: Tensor = self.network.encode(TextBatch(batch.word, batch.char, batch.text), queries)
         return vectors.float()
 
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
