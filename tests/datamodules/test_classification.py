@@ -249,12 +249,18 @@ def test_rows_per_class(kind: Kind[ClassificationDataModule]) -> None:
         kind.prepared(rows_per_class={"zebras": 4})
 
 
-def test_duplicates_stay_on_one_side_of_a_split(kind: Kind[ClassificationDataModule]) -> None:
+def test_duplicates_stay_on_one_side_of_a_split(
+    kind: Kind[ClassificationDataModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    folded = Counter(fold(text) for text in kind.prepared().split("train").rows.texts)
+    counts = [count for count in folded.values() if count > 1]
     data = kind.prepared(validation_file=None, validation_split=5)
     train, validation = (
         {fold(text) for text in data.split(name).rows.texts} for name in ("train", "validation")
     )
     assert not train & validation
+    logged = f"{sum(counts)} of 70 rows to split are duplicates of each other, in {len(counts)} groups"
+    assert caplog.text.count(logged) == 1
     # About five rows of each class; some texts have two labels: a class takes the other's row along.
     assert 15 <= len(data.split("validation").rows) <= 20
     assert min(Counter(data.split("validation").rows.labels or ()).values()) >= 3

@@ -10,7 +10,7 @@ import torch
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
-from tests.zoo.conftest import LABELS, Fit, Zoo, sentences, write_table
+from tests.zoo.conftest import LABELS, Fit, Zoo, done, sentences, write_table
 from zoo.knn_bilstm import KNNBiLSTM
 
 
@@ -52,7 +52,7 @@ def test_texts_without_known_words(trained_run: Path) -> None:
 def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
     checkpoint = trained_run
     table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])
-    assert zoo_command("index", "--file", table, "--memory", "memory").code == 0
+    done(zoo_command("index", "--file", table, "--memory", "memory"))
     (prediction,) = zoo.load(checkpoint, memory="memory").predict("plum")
     # A label that the model does not know is shown, and counts as unknown.
     assert {(m.text, m.label) for m in prediction.memories} == {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -10,9 +9,7 @@ import pytest
 
 import zoo
 from datamodules.core.outputs import spreadsheet_cells
-from tests.zoo.conftest import LABELS, Zoo, done, refusal, write_pairs, write_table
-from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
-from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
+from tests.zoo.conftest import LABELS, Zoo, done, read_csv, read_jsonl, refusal, write_table
 from zoo.model_folder.folder import ModelFolder
 
 TEXTS = ["some ripe apple", "=HYPERLINK(1)", "old iron", ""]
@@ -24,14 +21,9 @@ def table(tmp_path: Path) -> Path:
     return write_table(tmp_path / "in.csv", rows, ("key", "text"))
 
 
-def read_csv(file: str, separator: str = ",") -> list[dict[str, str]]:
-    with Path(file).open(newline="", encoding="utf-8") as lines:
-        return list(csv.DictReader(lines, delimiter=separator))
-
-
 def test_a_table_for_a_spreadsheet(trained_run: Path, zoo_command: Zoo, table: Path) -> None:
     options = ["predict", "--ckpt_path", trained_run, "--input", table]
-    assert zoo_command(*options, "--output=out.csv", "--id_column=key").code == 0
+    done(zoo_command(*options, "--output=out.csv", "--id_column=key"))
     predicted = zoo.load(trained_run).predict(TEXTS)
     rows = read_csv("out.csv")
     assert [[*row] for row in rows] == [["id", "text", "label", "probability"]] * 4
@@ -40,7 +32,7 @@ def test_a_table_for_a_spreadsheet(trained_run: Path, zoo_command: Zoo, table: P
     # A spreadsheet executes no text of a stranger.
     assert [row["text"] for row in rows] == [TEXTS[0], "'=HYPERLINK(1)", *TEXTS[2:]]
 
-    assert zoo_command(*options, "--output=out.TSV", "--memories=1", "--top=2").code == 0
+    done(zoo_command(*options, "--output=out.TSV", "--memories=1", "--top=2"))
     rows = read_csv("out.TSV", "\t")
     assert [*rows[0]] == ["text", "label", "probability", "label_2", "probability_2", "memories"]
     for row, prediction in zip(rows, predicted, strict=True):
@@ -66,34 +58,25 @@ def test_fewer_memories_and_labels(
     assert model.predict(TEXTS, memories=3, top=3)[0].memories == sorted(
         whole[0].memories, key=lambda memory: -memory.weight
     )
-    assert zoo_command(*options, "--memories=2", "--top=1").code == 0
-    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    done(zoo_command(*options, "--memories=2", "--top=1"))
+    records = read_jsonl("out.jsonl")
     for record, prediction in zip(records, whole, strict=True):
         assert len(record["memories"]) == min(2, len(prediction.memories))
         assert record["probabilities"] == {prediction.label: pytest.approx(prediction.probability)}
     # The texts of memories that are not shown are not looked up.
     monkeypatch.setattr("zoo.tasks.classification.predictor.columns_of", None)
-    assert zoo_command(*options, "--memories=0").code == 0
-    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    done(zoo_command(*options, "--memories=0"))
+    records = read_jsonl("out.jsonl")
     assert [record["label"] for record in records] == [prediction.label for prediction in whole]
     assert "memories" not in records[0]
     assert model.predict(TEXTS, memories=0)[0] == whole[0]._replace(memories=[])
 
 
-def test_the_evidence_of_an_ensemble_is_left_out(zoo_command: Zoo, train_csv: Path) -> None:
-    options = [*SMALL_ENSEMBLE, "--model.members=[lexical,lexical_vote,dense_vote]"]
-    assert zoo_command("fit", *options, f"--data.train_file={train_csv}", "--run_dir=run").code == 0
-    model = zoo.load("run")
-    whole, short = model.predict(TEXTS), model.predict(TEXTS, memories=0)
-    assert whole[0].memories
-    assert short == [prediction._replace(memories=[]) for prediction in whole]
-
-
 def test_a_carriage_return_ends_a_line_as_well(trained_run: Path, zoo_command: Zoo) -> None:
     Path("texts.txt").write_bytes(b"old iron\rplum jam\r\nrain\nsnow")
     options = ["predict", "--ckpt_path", trained_run, "--input=texts.txt", "--memories=0"]
-    assert zoo_command(*options, "--output=out.jsonl").code == 0
-    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    done(zoo_command(*options, "--output=out.jsonl"))
+    records = read_jsonl("out.jsonl")
     assert [record["text"] for record in records] == ["old iron", "plum jam", "rain", "snow"]
 
 
@@ -161,24 +144,3 @@ def test_a_text_is_answered_in_short_on_a_terminal(
     refusal(zoo_command(*command, "--input=-"), "--input", "--text")
     refusal(zoo_command(*command[:3], "--text="), "--text: is empty")
     refusal(zoo_command(*command[:3]), "--input", "--text")
-
-
-def test_a_matching_model_writes_a_row_for_each_candidate(zoo_command: Zoo, tmp_path: Path) -> None:
-    pairs = [("where is plum", text, int("plum" in text)) for text in ("a plum", "iron", "old zinc")]
-    train = write_pairs(tmp_path / "train.tsv", [(f"{q} {n}", *rest) for n in range(9) for q, *rest in pairs])
-    options = ["--data.train_file", train, "--data.validation_split=0.3", "--run_dir=run"]
-    assert zoo_command("fit", *SMALL_MATCHING, *options, "--trainer.max_epochs=1").code == 0
-    Path("questions.txt").write_text("where is plum\n")
-    Path("texts.csv").write_text("text\na plum\niron\n")
-    assert zoo_command("index", "--file=texts.csv", "--label_column=null", "--memory=memory").code == 0
-    predict = ["predict", "--ckpt_path=run", "--input=questions.txt", "--memory=memory", "--output=out.csv"]
-    done(zoo_command(*predict))
-    (row,) = read_csv("out.csv")  # one memory has a word of the question
-    assert [*row] == [
-        "text", "rank", "candidate_id", "candidate_text", "candidate_score", "candidate_retrieval_score",
-    ]  # fmt: skip
-    assert (row["text"], row["rank"], row["candidate_text"]) == ("where is plum", "1", "a plum")
-    refusal(zoo_command(*predict, "--top=2"), "--top", "AMVLSTM", "--candidates")
-    predict[2] = f"--input={train}"
-    assert zoo_command(*predict).code == 0
-    assert [*read_csv("out.csv")[0]] == ["id", "question", "first", "second", "score", "probability"]

@@ -19,7 +19,7 @@ from pytorch_lightning.loggers import CSVLogger
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError, excerpt
-from tests.zoo.conftest import SMALL, Fit, Result, Zoo, fit_options, python, refusal, sentences, write_table
+from tests.zoo.conftest import Fit, Result, Zoo, fit_options, refusal, sentences, write_table
 from zoo.runs.process import running
 
 #: A callback that watches a metric which no model logs.
@@ -52,14 +52,10 @@ def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
         ("--config=binary.yaml", ["UTF-8"]),
         ("--config=nul.yaml", ["control characters"]),
         ("--data.train_file=gone.csv", ["gone.csv"]),
-        ("--data.validation_file=gone.csv", ["gone.csv"]),
         ("--data.text_column=words", ["train.csv", "words", "text", "label"]),
-        ("--data.text_column=" + "x" * 5000, ["no column"]),
-        ("--data.label_column=topic", ["train.csv", "topic", "label"]),
         ("--data.label_column=null", ["data.label_column"]),
         ("--data.rows_per_class={wine: 1}", ["wine", "fruit"]),
         ("--data.split_seed=-1", ["data.split_seed=-1"]),
-        ("--data.batch_size=0", ["data.batch_size=0"]),
         ("--data.eval_batch_size=0", ["data.eval_batch_size=0"]),
         ("--data.memory=gone", ["gone", "zoo index"]),
         ("--data.retriever=Oracle", ["Oracle"]),
@@ -69,9 +65,7 @@ def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
         ("--model=Perceptron", ["Perceptron", "KNNBiLSTM"]),
         ("--model=" + "x" * 5000, ["no model"]),
         ("--model.features=M9", ["features", "M9", "M1", "M7"]),
-        ("--model.hidden_size=0", ["model", "hidden_size"]),
         ("--model.dropout=3", ["model", "dropout", "between 0 and 1"]),
-        ("--model.num_perspectives=-1", ["num_perspectives=-1"]),
         ("--model.hidden_units=3", ["hidden_units"]),
         ("--model.optimizer=null", ["model.optimizer=null: name one"]),
         ("--model.optimizer.lr=-1", ["model.optimizer", "learning rate"]),
@@ -226,18 +220,6 @@ def test_a_cache_that_is_removed_meanwhile(
 
     monkeypatch.setattr(ClassificationDataModule, hook, removing)
     refusal(refused_fit(zoo_command, train_csv), "cache")
-
-
-@pytest.mark.slow
-def test_a_missing_file_with_two_devices() -> None:
-    """Only one of the processes prints the message."""
-    options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_dir=run"]
-    done = python("-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert [line for line in done.stderr.splitlines() if "gone.csv" in line] == [
-        line for line in done.stderr.splitlines() if line.startswith("zoo: error: gone.csv")
-    ]
 
 
 @pytest.mark.parametrize(

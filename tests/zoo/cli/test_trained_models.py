@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import LABELS, Fit, Zoo, done, fit_options, last, refusal, sentences, write_table
+from tests.zoo.conftest import (
+    LABELS,
+    Fit,
+    Zoo,
+    done,
+    fit_options,
+    last,
+    read_csv,
+    read_jsonl,
+    refusal,
+    sentences,
+    write_table,
+)
 
 # --- test and validate ---
 
@@ -43,8 +53,7 @@ def test_wrong_rows_are_listed_with_their_memories(
     pairs = [*sentences(6, seed=7), ("old iron and copper", "fruit"), ("=1+1 zinc", "stone")]
     table = write_table(tmp_path / "test.csv", pairs)
     done(zoo_command("test", "--ckpt_path", trained_run, "--data.test_file", table, "--output", "s.json"))
-    with Path("s_errors.csv").open(newline="") as file:
-        wrong = list(csv.DictReader(file))
+    wrong = read_csv("s_errors.csv")
     predicted = zoo.load(trained_run).predict([text for text, _ in pairs])
     expected = [
         (str(number), label, prediction.label)
@@ -59,16 +68,6 @@ def test_wrong_rows_are_listed_with_their_memories(
     assert len(row["memories"].splitlines()) == 3
     for memory, line in zip(predicted[6].memories, row["memories"].splitlines(), strict=True):
         assert line.startswith(f"[{memory.label}] {memory.text} (id {memory.id}, score")
-
-
-def test_test_counts_unknown_labels(
-    trained_run: Path, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    table = write_table(tmp_path / "strange.csv", [*sentences(9, seed=5), ("old grey stone", "stone")])
-    done(zoo_command("test", "--ckpt_path", trained_run, "--data.test_file", table, "--output", "m.json"))
-    scores = json.loads(Path("m.json").read_text())
-    assert (scores["rows"], scores["unknown_labels"]) == (10, 1)
-    assert f"{table}: 1 of 10 rows have a label that training lacks" in caplog.text
 
 
 def test_validate_repeats_the_score_of_the_run(trained_run: Path, zoo_command: Zoo) -> None:
@@ -100,10 +99,9 @@ def test_data_of_another_kind_is_refused(trained_run: Path, zoo_command: Zoo, te
 
 
 @pytest.fixture(scope="session")
-def longer(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def longer(trained: Fit, kept_table: Fit) -> Path:
     """A run of five epochs."""
-    table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
-    return trained(*map(str, fit_options(table, "--trainer.max_epochs=5")))
+    return trained(*map(str, fit_options(kept_table(*sentences(90, seed=1)), "--trainer.max_epochs=5")))
 
 
 @pytest.mark.parametrize("source", ["csv", "jsonl", "txt", "stdin"])
@@ -146,8 +144,7 @@ def test_predict(
 def test_predict_reads_the_columns_of_the_training(
     fit: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path
 ) -> None:
-    with train_csv.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(train_csv)
     columns = ("head", "body", "label")
     two_columns = [(*row["text"].split(" ", 1), row["label"]) for row in rows if " " in row["text"]]
     table = write_table(tmp_path / "two_columns.csv", two_columns, columns=columns)
@@ -166,7 +163,7 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -
     run = fit("run", "--data.train_file", table, "--data.quotes=true")
     options = ["--ckpt_path", run, "--input", table]
     done(zoo_command("predict", *options, "--id_column=key", "--output=out.jsonl"))
-    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    records = read_jsonl("out.jsonl")
     assert [(record["id"], record["text"]) for record in records] == [
         (f"T-{i}", f"{text}\nmore") for i, (text, _) in enumerate(pairs)
     ]

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import random
-import shutil
 import signal
 import threading
 import warnings
@@ -20,8 +19,7 @@ import torch
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import SMALL, best, done, fit_options, last, write_table
-from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
+from tests.zoo.conftest import fit_options, last, write_table
 from zoo.runs.evaluation import evaluate
 from zoo.runs.training import Trained, TrainerOptions, train
 
@@ -129,25 +127,6 @@ def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:
     for arguments in ({"accelerator": "abacus"}, {"val_check_interval": 1000}, {"devices": 0}):
         with pytest.raises(InputError, match=r"^--trainer: "):
             trained(train_csv, tmp_path / "run", **arguments)
-
-
-@pytest.mark.parametrize("small", [SMALL, SMALL_ENSEMBLE], ids=["KNNBiLSTM", "MemoryEnsemble"])
-def test_a_finished_run_has_lost_its_best_checkpoint(
-    small: list[str], zoo_command: Any, train_csv: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Resuming it writes the model again, as the message of a missing model advises."""
-    options = ("--trainer.max_epochs=1", f"--data.train_file={train_csv}", "--run_dir=run")
-    done(zoo_command("fit", *small, *options))
-    run, texts = Path("run"), ["old apple", "the rain"]
-    expected = [prediction.probabilities for prediction in zoo.load(run).predict(texts)]
-    best(run).unlink()
-    shutil.rmtree(run / "model")
-    with pytest.raises(InputError, match=f"zoo fit --ckpt_path {last(run)}"):
-        zoo.load(run)
-    done(zoo_command("fit", "--ckpt_path", last(run)))
-    # The only epoch is the last one.
-    assert [prediction.probabilities for prediction in zoo.load(run).predict(texts)] == expected
-    assert ("is missing): the model is that of the last one" in caplog.text) == (small is SMALL)
 
 
 # --- errors of ours ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ import yaml
 from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import SMALL
 from tests.zoo.processes import DDP, scores_of_one_and_two, zoo_process
-
-
-def test_two_processes_print_the_digits_of_one(fit: Callable[..., Path], test_csv: Path) -> None:
-    """31 rows in batches of 5: seven batches, so that one is repeated, and must not be counted."""
-    checkpoint = fit("run", "--trainer.max_epochs=2")
-    one, two = scores_of_one_and_two(checkpoint, "--data.test_file", test_csv, "--data.eval_batch_size=5")
-    assert one["rows"] == 31
-    assert one == two
 
 
 def test_two_processes_train(train_csv: Path) -> None:
@@ -61,8 +52,9 @@ def test_dialogues_in_two_processes() -> None:
 def test_an_error_in_a_process_is_one_line() -> None:
     options = ["--data.train_file=gone.csv", "--run_dir=run", "--trainer.max_epochs=1"]
     printed = zoo_process("fit", *SMALL, *options, *DDP, code=2)
-    # PyTorch may log that it stops the other process.
-    assert printed.splitlines()[-1].startswith("zoo: error: gone.csv: no such file")
+    # PyTorch may log that it stops the other process; only one of them prints the message.
+    (line,) = [line for line in printed.splitlines() if "gone.csv" in line]
+    assert line.startswith("zoo: error: gone.csv: no such file")
     assert "Traceback" not in printed
 
 
