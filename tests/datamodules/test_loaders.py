@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytorch_lightning.trainer.states import TrainerFn
 
-from tests.datamodules.kinds import Kind, all_batches, are_equal, classification, matching, set_stage
+from tests.datamodules.kinds import Kind, all_batches, are_equal, classification
 
 
 def test_workers_make_the_same_batches(kind: Kind[Any]) -> None:
@@ -32,23 +31,6 @@ def test_a_spawned_worker_receives_names_of_files_and_maps_them(kind: Kind[Any])
     assert len(pickle.dumps(split)) < 2500  # and not the rows
     copied = pickle.loads(pickle.dumps(data.dataset(split)))
     assert are_equal([copied.__getitems__([3, 1, ~2])], [data.dataset(split).__getitems__([3, 1, ~2])])
-
-
-@pytest.mark.parametrize(("make", "processes"), [(classification, 3), (matching, 2)])
-def test_processes_share_the_rows_of_an_evaluation(tmp_path: Path, make: Any, processes: int) -> None:
-    data = make(tmp_path).prepared(eval_batch_size=4)
-    alone = list(data.val_dataloader())
-    together: list[Any] = []
-    for rank in range(processes):
-        set_stage(data, TrainerFn.VALIDATING, rank, processes)
-        batches = list(data.val_dataloader())
-        assert len(batches) == -(-len(alone) // processes)
-        together += batches
-    # A batch is repeated to complete the last step, and none of its rows counts.
-    assert [float(batch.weight.max()) for batch in together].count(0) == -len(alone) % processes > 0
-    order = {tuple(batch.row.tolist()): number for number, batch in enumerate(alone)}
-    real = [batch for batch in together if batch.weight.all()]
-    assert are_equal(sorted(real, key=lambda batch: order[tuple(batch.row.tolist())]), alone)
 
 
 def test_a_negative_index_is_padding(kind: Kind[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.zoo.conftest import Zoo, done, refusal
+from tests.zoo.conftest import Zoo, done, read_csv, refusal
 from zoo.comparison import Comparison, compared, table_of
 from zoo.run_folder import Run, read_run
 
@@ -187,7 +186,7 @@ def test_folders_and_files_of_a_glob(tmp_path: Path, zoo_command: Zoo) -> None:
     write_run(runs / "KNNBiLSTM" / "yesterday", 0.2, [0.6])
     (write_run(runs / "mine", 0.3, [0.7]) / "wandb" / "files").mkdir(parents=True)
     (runs / "mine" / "wandb" / "files" / "config.yaml").write_text("wandb: 1")
-    assert zoo_command("compare", runs / "mine", "--output", runs / "comparison").code == 0
+    done(zoo_command("compare", runs / "mine", "--output", runs / "comparison"))
     (runs / "notes.txt").write_text("a file")
     result = zoo_command("compare", *sorted(runs.iterdir()), runs / "mine" / ".", runs / "gone")
     assert names(result.out) == ["mine", "yesterday", "today"]
@@ -277,9 +276,8 @@ def test_means_over_seeds_precede_their_runs(tmp_path: Path) -> None:
 def test_the_file_has_a_row_for_each_run(tmp_path: Path, zoo_command: Zoo) -> None:
     runs = [write_run(tmp_path / f"a{seed}", 0.001, [0.5, 0.712345], seed) for seed in (1, 2)]
     runs.append(write_run(tmp_path / "c", 0.01, [0.6], data="MatchingDataModule"))
-    assert zoo_command("compare", *runs, "--output", tmp_path / "out").code == 0
-    with (tmp_path / "out" / "compare.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    done(zoo_command("compare", *runs, "--output", tmp_path / "out"))
+    rows = read_csv(tmp_path / "out" / "compare.csv")
     assert [row["run"] for row in rows] == list(map(str, runs))
     assert [row["val/accuracy"] for row in rows] == ["0.712345", "0.712345", "0.6"]
     assert [row["best epoch"] for row in rows] == ["2", "2", "1"]

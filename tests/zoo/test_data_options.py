@@ -25,6 +25,7 @@ from tests.clicks import write_collection
 from tests.datamodules.corpus import labelled_texts
 from tests.dialogues import MadeUp, made_up, write_jsonl, write_published
 from tests.zoo import option_cases as cases
+from tests.zoo.conftest import read_jsonl
 
 #: No table of its own: rows are split off the training table.
 SPLIT: dict[str, Any] = {"validation_file": None, "validation_split": 0.2}
@@ -277,7 +278,7 @@ def write_clicks() -> None:
     write_collection(Path("clicks"), documents=30, queries=16, seed=2)
     write_collection(Path("others"), documents=30, queries=16, seed=3)
     for name in ("corpus", "queries"):
-        lines = [json.loads(line) for line in Path(f"clicks/{name}.jsonl").read_text().splitlines()]
+        lines = read_jsonl(f"clicks/{name}.jsonl")
         for line in lines:
             line["other_text"] = f"{line['text']} again"
             line["about"] = line["text"] if "title" not in line else " ".join(line["title"].split()[:2])
@@ -291,7 +292,7 @@ def write_dialogues() -> None:
     turns = ["the name of the plant is the name of the day", "a name", "good day", "thank you"]
     write_jsonl(Path("turns.jsonl"), [MadeUp(turns, ["name"], ["day"])])
     write_jsonl(Path("table.jsonl"), made_up(8, seed=6))
-    lines = [json.loads(line) for line in Path("table.jsonl").read_text().splitlines()]
+    lines = read_jsonl("table.jsonl")
     for number, line in enumerate(lines):
         line |= {"other_turns": line["turns"][1:], "other_question": "which one ?", "other_answer": "day"}
         line["id"] = number

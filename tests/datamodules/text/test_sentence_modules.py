@@ -14,7 +14,7 @@ from datamodules.text.pooling import POOLINGS, pool
 from datamodules.text.sentence_modules import DenseLayer, SentenceModules
 from datamodules.text.token_models import load_model, make_dense
 from tests.datamodules.checks import refused
-from tests.sentence_folders import plain_pool, write_dense, write_json, write_modules
+from tests.sentence_folders import MODULES, plain_pool, write_dense, write_json, write_modules
 
 
 @pytest.fixture
@@ -22,13 +22,7 @@ def folder(tmp_path: Path) -> Path:
     """The JSON files of an encoder with all modules."""
     folder = tmp_path / "published"
     folder.mkdir()
-    modules = [
-        ("Transformer", ""),
-        ("Pooling", "1_Pooling"),
-        ("Dense", "2_Dense"),
-        ("Normalize", "3_Normalize"),
-    ]
-    write_modules(folder, modules)
+    write_modules(folder, MODULES)
     write_json(
         folder / "1_Pooling" / "config.json",
         {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": False},

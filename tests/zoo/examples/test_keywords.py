@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import Zoo
+from tests.zoo.conftest import Zoo, read_csv
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.retrieval_runs import trained
 
@@ -58,8 +57,7 @@ def test_the_files_of_a_trained_model(script: Any, zoo_command: Zoo, monkeypatch
     options += ["--queries=clicks/queries.jsonl", "--output=seen"]
     monkeypatch.setattr(sys, "argv", ["keywords.py", model, *options])
     script.main()
-    with Path("seen/keywords.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv("seen/keywords.csv")
     assert [row["word"] for row in rows] == [word for text in texts.values() for word in text.split()]
     assert rows[0]["left to right"] == rows[4]["right to left"] == ""
     assert len(Path("seen/topics.csv").read_text().splitlines()) > 1

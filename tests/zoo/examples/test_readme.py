@@ -13,7 +13,7 @@ import pytest
 
 from tests.clicks import write_collection
 from tests.dialogues import made_up, write_jsonl, write_published
-from tests.zoo.conftest import LABELS, Zoo, sentences
+from tests.zoo.conftest import LABELS, Zoo, done, sentences
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("README.md"))]
@@ -151,8 +151,7 @@ def test_commands_of(page: Path, zoo_command: Zoo) -> None:
         trains = command[0] in ("fit", "prepare")
         if re.search("elasticsearch|gpu", text, re.IGNORECASE):
             if trains:  # Other tests need the server or the device.
-                result = zoo_command(*command, "--print_config")
-                assert result.code == 0, (text, result.err)
+                result = done(zoo_command(*command, "--print_config"))
                 assert "text_column: text\n" in result.out, text
             else:  # The options are valid; only the server is missing.
                 result = zoo_command(*command, "--retriever.url", "http://127.0.0.1:9")

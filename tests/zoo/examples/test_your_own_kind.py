@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.conftest import COMMON_WORDS, Zoo, done, python
+from tests.zoo.conftest import COMMON_WORDS, Zoo, done, python, read_csv, read_jsonl
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.processes import DDP
 
@@ -65,9 +65,8 @@ def test_fit_validate_test_and_predict_with_a_memory(zoo_command: Zoo, train: Pa
     assert json.loads(Path("test.json").read_text())["r2"] > 0.5
 
     done(zoo_command("predict", "--ckpt_path", best, "--input", new, "--output=out.jsonl"))
-    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
-    with new.open() as file:
-        truth = [float(row["rating"]) for row in csv.DictReader(file)]
+    lines = read_jsonl("out.jsonl")
+    truth = [float(row["rating"]) for row in read_csv(new)]
     assert np.corrcoef([line["rating"] for line in lines], truth)[0, 1] > 0.7
 
     # Memories count: with texts that were all rated 9, ratings increase.
@@ -77,7 +76,7 @@ def test_fit_validate_test_and_predict_with_a_memory(zoo_command: Zoo, train: Pa
     done(
         zoo_command("predict", "--ckpt_path", best, "--input", new, "--memory=nines", "--output=nines.jsonl")
     )
-    higher = [json.loads(line)["rating"] for line in Path("nines.jsonl").read_text().splitlines()]
+    higher = [line["rating"] for line in read_jsonl("nines.jsonl")]
     assert np.mean(higher) > np.mean([line["rating"] for line in lines]) + 0.1
     assert type(zoo.load(best).model).__name__ == "MeanOfWords"
 

@@ -18,9 +18,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR
 
 import zoo
-from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationSpec
-from tests.zoo.conftest import sentences, trainer, write_table
+from tests.zoo.conftest import trainer
+from tests.zoo.papers.test_expanet import make_data
 from zoo.layers.bags import BigramTable
 from zoo.layers.row_adam import RowAdam, can_update_by_rows, update_by_rows, update_densely
 from zoo.tasks import encoders
@@ -195,15 +195,7 @@ def run(
     folder: Path, sparse: bool | None, resumed: Path | None = None, **options: Any
 ) -> tuple[dict[str, Tensor], Any]:
     """Weights after two epochs of a tiny model."""
-    table = write_table(folder / "train.csv", sentences(90, seed=3))
-    data = ClassificationDataModule(
-        train_file=str(table),
-        validation_split=0.2,
-        num_memories=3,
-        batch_size=8,
-        characters=False,
-        cache_dir=str(folder / "cache"),
-    )
+    data = make_data(folder, num_memories=3, batch_size=8)
     pl.seed_everything(3, verbose=False)
     optimizer = options.pop("optimizer", lambda weights: Adam(weights, lr=0.01))
     schedule = options.pop("lr_scheduler", None)

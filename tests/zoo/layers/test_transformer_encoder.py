@@ -32,13 +32,7 @@ pytestmark = pytest.mark.usefixtures("float32")
 @pytest.fixture
 def folder(tiny_bert: Path) -> Path:
     """An encoder with Transformer, Pooling, Dense and Normalize."""
-    modules = [
-        ("Transformer", ""),
-        ("Pooling", "1_Pooling"),
-        ("Dense", "2_Dense"),
-        ("Normalize", "3_Normalize"),
-    ]
-    folders.write_modules(tiny_bert, modules)
+    folders.write_modules(tiny_bert, folders.MODULES)
     folders.write_json(tiny_bert / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     folders.write_dense(tiny_bert / "2_Dense", (16, 5), "Tanh")
     return tiny_bert

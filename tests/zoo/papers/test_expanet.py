@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import QUIET_TRAINER, Result, done, sentences, trainer, write_table
+from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl, sentences, trainer, write_table
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
 from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
@@ -312,52 +310,10 @@ def test_attention_by_rank_is_logged(tmp_path: Path) -> None:
     assert "val/hop1_attention@1" not in fit(ExpaNet(word_size=6), data, tmp_path).callback_metrics
 
 
-LONG = [
-    {"title": "a", "abstract": "the apple and the pear " * 60},
-    {"title": "b", "abstract": "iron with some copper of gold"},
-    {"title": "c", "abstract": ""},
-    {"title": "d", "abstract": "rain and snow in the wind"},
-    {"title": "e", "abstract": None},
-    {"title": "f", "abstract": "zinc near silver"},
-]
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
-def test_a_long_memory_is_cut_to_its_own_length(tmp_path: Path) -> None:
-    """An external collection without labels; rows without text are never retrieved."""
-    memory = write_lines(tmp_path / "long.jsonl", LONG)
-    data = make_data(
-        tmp_path,
-        memory=memory,
-        memory_text_column="abstract",
-        max_length=3,
-        memory_max_length=100,
-        num_memories=3,
-    )
-    model = ExpaNet(word_size=6)
-    fit(model, data, tmp_path)
-    batch = data.dataset(data.split("train")).__getitems__(range(60))
-    assert batch.text.shape[1] <= 3
-    assert batch.memory_text.shape[1] == 100
-    assert (batch.memory_target == -100).all()
-    neighbors = data.split("train").neighbors
-    assert neighbors is not None
-    assert "" not in neighbors.memories.texts[:]
-    assert not batch.memory_mask.all()  # fewer hits than K: masked
-    with torch.no_grad():
-        assert model.eval()(batch).logits.isfinite().all()
-
-
 # --- explanations ---
 
 
-def test_predictions_have_the_weights_of_each_hop(
-    zoo_command: Callable[..., Result], train_csv: Path, tmp_path: Path
-) -> None:
+def test_predictions_have_the_weights_of_each_hop(zoo_command: Zoo, train_csv: Path, tmp_path: Path) -> None:
     model = ["--model=ExpaNet", "--model.hops=3", "--model.word_size=8", "--model.label_vectors=true"]
     data = ["--data=ClassificationDataModule", "--data.num_memories=4", "--data.characters=false"]
     table = f"--data.train_file={train_csv}"
@@ -365,7 +321,7 @@ def test_predictions_have_the_weights_of_each_hop(
     texts = ["the iron of some gold", "words without any memory"]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     done(zoo_command("predict", "--ckpt_path=run", "--input=texts.txt", "--output=predictions.jsonl"))
-    records = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
+    records = read_jsonl("predictions.jsonl")
     predictions = zoo.load("run").predict(texts)
     memories = predictions[0].memories
     assert len(memories) == 4

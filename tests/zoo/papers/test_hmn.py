@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spellings_of
 from tests.dialogues import MadeUp, made_up, write_published
-from tests.zoo.conftest import QUIET_TRAINER, Result, done
+from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl
 from tests.zoo.plain import Vector, sigmoid, softmax
 from zoo.hmn import normal_of
 from zoo.tasks.dialogue.task import DialogueScores, turns_with_answer
 from zoo.tasks.model import Given
-
-Command = Callable[..., Result]
 
 
 def make_data(folder: Path, dialogues: list[MadeUp] | None = None, **options: Any) -> DialogueDataModule:
@@ -286,7 +283,7 @@ def test_word_dropout_draws_rare_words_and_answers_with_them(tmp_path: Path) -> 
             torch.testing.assert_close(ratio, log_p[:, batch.word[1]] - energy[:, 1], atol=1e-4, rtol=0)
 
 
-def test_a_trained_model_answers_with_unknown_words(tmp_path: Path, zoo_command: Command) -> None:
+def test_a_trained_model_answers_with_unknown_words(tmp_path: Path, zoo_command: Zoo) -> None:
     checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=12", dialogues=150)
     predictor = zoo.load(checkpoint)
     turns = [
@@ -315,7 +312,7 @@ def test_a_trained_model_answers_with_unknown_words(tmp_path: Path, zoo_command:
     assert predictor.predict(turns, []) == []
 
 
-def test_turns_have_their_number_in_the_whole_dialogue(tmp_path: Path, zoo_command: Command) -> None:
+def test_turns_have_their_number_in_the_whole_dialogue(tmp_path: Path, zoo_command: Zoo) -> None:
     kept = ("--data.turns_kept=retrieved", "--data.max_turns=2", "--trainer.max_epochs=1")
     predictor = zoo.load(fitted(tmp_path, zoo_command, *kept))
     turns = ["hello", "the name ?", "hm", "it is for Zappelin", "bye"]
@@ -357,14 +354,14 @@ SMALL = [
 ]  # fmt: skip
 
 
-def fitted(folder: Path, zoo_command: Command, *options: object, dialogues: int = 30) -> Path:
+def fitted(folder: Path, zoo_command: Zoo, *options: object, dialogues: int = 30) -> Path:
     table = write_published(folder / "train.txt", made_up(dialogues, seed=1))
     run_dir = folder / "run"
     done(zoo_command("fit", *SMALL, "--data.train_file", table, "--run_dir", run_dir, *options))
     return run_dir
 
 
-def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> None:
+def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Zoo) -> None:
     checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=2")
     test = write_published(tmp_path / "test.txt", made_up(7, seed=9))
     for command, file in (("validate", None), ("test", test)):
@@ -387,7 +384,7 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
             "predict", "--ckpt_path", checkpoint, "--input", test, "--output", output, "--batch_size=2"
         )
     )
-    records = [json.loads(line) for line in output.read_text().splitlines()]
+    records = read_jsonl(output)
     assert len(records) == questions
     assert [record["dialogue"] for record in records][:4] == ["1", "1", "2", "2"]
     right = [answer for dialogue in dialogues for answer in dialogue.answers]
@@ -398,7 +395,7 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
     assert first["words"][0].keys() == {"word", "turn", "attention"}
 
 
-def test_charts(tmp_path: Path, zoo_command: Command) -> None:
+def test_charts(tmp_path: Path, zoo_command: Zoo) -> None:
     checkpoint = fitted(
         tmp_path, zoo_command, "--trainer.max_epochs=1", "--trainer.callbacks=callbacks.Charts"
     )
