@@ -9,11 +9,9 @@
 | answers | labels are random, with and without duplicates: one table of 20 may show that the memory helps |
 | caches, checkpoints, models, readers | bytes of one file are changed, lost or doubled |
 | contents | numbers of an exported model are wrong, its checksums right |
-| full_disks | a sync fails at a random point, as on a full disk |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
 | kills | a command is killed at a random moment and run again |
 | serve | `zoo serve` is killed five times a case while clients add rows, and started again |
-| threads | threads, and a process that one of them forks, use one predictor |
 | servers | answers of Elasticsearch are lost, refused, cut short or strange |
 
 A case must be refused in one line, or reach the result of an undamaged run: another result without a message, a
@@ -42,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.core.errors import InputError
-from tests.faults import campaigns, contents, disks, honesty, kills, served, threads
+from tests.faults import campaigns, contents, disks, honesty, kills, served
 from tests.faults.campaigns import Campaign
 
 #: Name of a campaign -> the function that makes it of a folder and a server's URL.
@@ -51,14 +49,12 @@ ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
     "caches": campaigns.caches,
     "checkpoints": campaigns.checkpoints,
     "contents": contents.contents,
-    "full_disks": campaigns.full_disks,
     "kills": kills.kills,
     "models": campaigns.models,
     "readers": campaigns.readers,
     "real_disks": disks.real_disks,
     "serve": served.serve,
     "servers": campaigns.servers,
-    "threads": threads.threads,
 }
 #: Limit of a case in seconds; the second number is for cases that run commands.
 SECONDS = 120, 900

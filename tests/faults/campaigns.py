@@ -1,8 +1,7 @@
-"""Campaigns: damaged files, killed commands, full disks and failing servers, each followed by a user's next step."""
+"""Campaigns: damaged files and failing servers, each followed by a user's next step."""
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
 import os
@@ -12,16 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.pairs import read_pairs
-from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import EmbeddedRetriever, FolderMemory, open_memory
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.text.vectors import read_vectors
@@ -252,49 +248,6 @@ def caches(folder: Path, server: str | None) -> Campaign:
         shutil.copytree(folder / "kept", whole)
         damage_one(whole, "*", random)
         return lambda: batches(whole)
-
-    return Campaign(case, expected)
-
-
-# --- full disks ---
-
-
-def full_disks(folder: Path, server: str | None) -> Campaign:
-    """The disk is full at a random sync; earlier files stay whole, and a second try completes the work."""
-    rows = Rows.from_lists(*zip(*sentences(60, seed=5), strict=True))
-    more = Rows.from_lists(*zip(*sentences(30, seed=6), strict=True))
-
-    def search(memory: Any) -> Any:
-        return memory.search(TEXTS, 3).scores.round(5).tolist()
-
-    def grow(folder: Path) -> Any:
-        FolderMemory.build(rows, EmbeddedRetriever(), folder)
-        memory = open_memory(str(folder), EmbeddedRetriever())
-        if memory.version == 1:  # type: ignore[attr-defined]
-            memory.add(more)
-        return search(memory)
-
-    expected = grow(folder / "whole")
-
-    def case(random: Random, work: Path) -> Callable[[], Any]:
-        left = int(random.integers(40))
-
-        def fsync(file: int) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        def run() -> Any:
-            with mock.patch.object(os, "fsync", fsync):
-                try:
-                    grow(work)
-                except InputError as error:
-                    if "\n" in str(error):
-                        raise RuntimeError(str(error)) from error
-            return grow(work)
-
-        return run
 
     return Campaign(case, expected)
 

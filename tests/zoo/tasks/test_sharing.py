@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.sharing import SharedLock, cached_property
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
-from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Fit, Zoo, sentences
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Fit, Zoo, done, sentences
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 THREADS = 8
@@ -32,7 +31,7 @@ def unseen(thread: int, count: int = 40) -> list[str]:
     return [f"apple t{thread}x{i} iron-{i}q{thread} rain {text}" for i, text in enumerate(texts)]
 
 
-def in_threads(work: Callable[[list[str]], Any], rounds: int = 5) -> None:
+def in_threads(work: Callable[[list[str]], Any], meanwhile: Callable[[], object] = lambda: None) -> None:
     """Compare the results of threads that start together with those of one."""
     expected = [work(unseen(thread)) for thread in range(THREADS)]
     barrier, problems = threading.Barrier(THREADS), []
@@ -40,7 +39,7 @@ def in_threads(work: Callable[[list[str]], Any], rounds: int = 5) -> None:
     def run(thread: int) -> None:
         barrier.wait()
         try:
-            for _ in range(rounds):
+            for _ in range(5):
                 if work(unseen(thread)) != expected[thread]:
                     problems.append("another result")
         except Exception as error:
@@ -49,6 +48,7 @@ def in_threads(work: Callable[[list[str]], Any], rounds: int = 5) -> None:
     threads = [threading.Thread(target=run, args=(thread,)) for thread in range(THREADS)]
     for each in threads:
         each.start()
+    meanwhile()
     for each in threads:
         each.join()
     assert problems == []
@@ -71,7 +71,7 @@ def test_threads_predict_texts_with_unseen_words(predictor: ClassificationPredic
 
 def test_threads_predict_with_the_default_model(zoo_command: Zoo, train_csv: Path) -> None:
     options = ["--model=MemoryEnsemble", *SMALL_DATA, *QUIET_TRAINER, f"--data.train_file={train_csv}"]
-    assert zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir=ensemble").code == 0
+    done(zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir=ensemble"))
     fresh = zoo.load("ensemble")
     in_threads(lambda texts: probabilities(fresh, texts))
 
@@ -122,6 +122,16 @@ def test_a_forked_process_predicts(predictor: ClassificationPredictor) -> None:
         assert status_of_fork(lambda: probabilities(predictor, unseen(0, 600)) == expected) == 0
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_process_that_is_forked_while_threads_predict(predictor: ClassificationPredictor) -> None:
+    expected, statuses = probabilities(predictor, unseen(0)), list[int]()
+
+    def fork() -> None:
+        statuses.append(status_of_fork(lambda: probabilities(predictor, unseen(0)) == expected))
+
+    in_threads(lambda texts: probabilities(predictor, texts), meanwhile=fork)
+    assert statuses == [0]
 
 
 def test_a_lock_that_another_thread_holds_is_free_after_a_fork() -> None:
@@ -176,11 +186,7 @@ def test_a_forked_process_finds_no_lock_of_a_cached_property() -> None:
     thread = threading.Thread(target=lambda: Slow().value)
     thread.start()
     started.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)  # waiting for the lock would take for ever
-        os._exit(Slow().value)
-    status = os.waitpid(child, 0)[1]
+    status = status_of_fork(lambda: Slow().value == 7, seconds=20)  # waiting for the lock would take for ever
     done.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(status) == 7
+    assert status == 0
