@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.clicks import write_collection
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import Zoo, done, read_jsonl
 
 #: A model and data so small that an epoch takes a tenth of a second.
 SMALL = [
@@ -36,17 +34,13 @@ def options_of(folder: Path, *options: object, model: str = "LSTMRNN", hidden_si
     return [f"--model={model}", *sizes, *SMALL, *named, "--seed_everything=1", *options]
 
 
-def trained(
-    zoo_command: Callable[..., Result], folder: Path, run_dir: str, *options: object, **more: Any
-) -> str:
+def trained(zoo_command: Zoo, folder: Path, run_dir: str, *options: object, **more: Any) -> str:
     """The folder of a run of one epoch."""
     given = options_of(folder, "--trainer.max_epochs=1", f"--run_dir={run_dir}", *options, **more)
-    result = zoo_command("fit", *given)
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *given))
     return run_dir
 
 
 def titles(folder: Path) -> dict[str, str]:
     """The documents of a collection: id -> title."""
-    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
-    return {line["_id"]: line["title"] for line in lines}
+    return {line["_id"]: line["title"] for line in read_jsonl(folder / "corpus.jsonl")}

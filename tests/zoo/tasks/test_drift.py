@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,9 @@ import pytest
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Result, write_table
+from tests.zoo.conftest import Fit, Zoo, done, sentences
 from tests.zoo.ensemble.conftest import distinct_sentences
-from tests.zoo.ensemble.conftest import run as run
+from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.tasks.classification.held_out import drift, likeness
 
 
@@ -32,23 +31,20 @@ def test_likeness() -> None:
 
 
 def test_a_report(
-    run: Callable[..., Path],
-    zoo_command: Callable[..., Result],
+    shared_run: Fit,
+    zoo_command: Zoo,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    dev = write_table(tmp_path / "dev.csv", distinct_sentences(60, seed=4))
-    members = "--model.members=[lexical,lexical_vote]"
-    folder = run("run", f"--data.validation_file={dev}", "--data.validation_split=0", members)
+    members, dev = "--model.members=[lexical,lexical_vote]", distinct_sentences(60, seed=4)
+    folder = shared_run(sentences(90, seed=1), members, validation=dev)
     same, other = tmp_path / "same.txt", tmp_path / "other.txt"
     same.write_text("\n".join(text for text, _ in distinct_sentences(60, seed=5)) + "\n")
     other.write_text("\n".join(f"nothing {number} here {number} is known" for number in range(60)) + "\n")
     for file, verdict in ((same, "no sign of drift"), (other, "DRIFT: the texts are of another kind")):
         caplog.clear()
-        result = zoo_command(
-            "predict", f"--ckpt_path={folder}", "--input", file, "--output=o.jsonl", "--report=true"
-        )
-        assert result.code == 0, result.err
+        predict = ("predict", f"--ckpt_path={folder}", "--input", file, "--output=o.jsonl", "--report=true")
+        result = done(zoo_command(*predict))
         assert verdict in caplog.text + result.err
     predictor = zoo.load(folder)
     assert predictor.held_out is not None

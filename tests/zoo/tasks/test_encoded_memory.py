@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import SMALL, Result, done, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, sentences, write_table
 from zoo.model_folder.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
-Zoo = Callable[..., Result]
 TEXTS = [text for text, _ in sentences(40, seed=3)] + ["", "?!", "apple"]
 
 
@@ -35,15 +33,11 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def fit(zoo_command: Zoo, train_csv: Path, encoded: list[str]) -> Callable[..., Path]:
-    """Train a small KNNBiLSTM, and return its checkpoint."""
-
-    def train(name: str, *options: object) -> Path:
-        arguments = [*SMALL, "--trainer.max_epochs=1", f"--data.train_file={train_csv}", f"--run_dir={name}"]
-        done(zoo_command("fit", *arguments, *options))
-        return Path(name).absolute()
-
-    return train
+def run(copied_run: Path) -> Path:
+    """A run without stored encodings."""
+    for folder in copied_run.rglob("vectors-*"):
+        shutil.rmtree(folder)
+    return copied_run
 
 
 def without_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +55,7 @@ def scores(zoo_command: Zoo, command: str, checkpoint: Path, *options: object) -
 @pytest.mark.parametrize("encoder", ["bilstm", "transformer"])
 def test_results_are_those_of_encoding_in_each_batch(
     encoder: str,
-    fit: Callable[..., Path],
+    fit: Fit,
     zoo_command: Zoo,
     encoded: list[str],
     tiny_bert: Path,
@@ -94,9 +88,9 @@ def test_results_are_those_of_encoding_in_each_batch(
 
 
 def test_for_a_few_texts_the_whole_memory_is_not_encoded(
-    fit: Callable[..., Path], encoded: list[str], zoo_command: Zoo, tmp_path: Path
+    run: Path, encoded: list[str], zoo_command: Zoo, tmp_path: Path
 ) -> None:
-    checkpoint = fit("run")
+    checkpoint = run
     before = zoo.load(checkpoint).predict("old apple")
     assert encoded == []
     many = zoo.load(checkpoint).predict([*TEXTS, "old apple"])
@@ -105,13 +99,13 @@ def test_for_a_few_texts_the_whole_memory_is_not_encoded(
     assert len(whole) == 72
     # The stored encodings grow with the memory.
     more = write_table(tmp_path / "more.csv", [("quince tart", "fruit")])
-    assert zoo_command("memory", "add", checkpoint, more).code == 0
+    done(zoo_command("memory", "add", checkpoint, more))
     assert zoo.load(checkpoint).predict("tart")[0].memories[0].text == "quince tart"
     assert encoded == [*whole, "quince tart"]
 
 
-def test_another_encoder_has_other_encodings(fit: Callable[..., Path], encoded: list[str]) -> None:
-    checkpoint = fit("run")
+def test_another_encoder_has_other_encodings(run: Path, encoded: list[str]) -> None:
+    checkpoint = run
     predictor = zoo.load(checkpoint)
     predictor.predict(TEXTS)
     before = list(encoded)
@@ -121,11 +115,9 @@ def test_another_encoder_has_other_encodings(fit: Callable[..., Path], encoded: 
     assert len(encoded) == 2 * len(before)
 
 
-def test_a_training_step_in_between_makes_another_encoder(
-    fit: Callable[..., Path], encoded: list[str]
-) -> None:
+def test_a_training_step_in_between_makes_another_encoder(run: Path, encoded: list[str]) -> None:
     """A fused optimizer does not change the versions of the weights that it writes to."""
-    predictor = zoo.load(fit("run"))
+    predictor = zoo.load(run)
     predictor.predict(TEXTS)
     before = list(encoded)
     predictor.model.train()
@@ -138,7 +130,7 @@ def test_a_training_step_in_between_makes_another_encoder(
     assert len(encoded) == 2 * len(before)
 
 
-def test_two_models_on_the_same_data_read_their_own(fit: Callable[..., Path]) -> None:
+def test_two_models_on_the_same_data_read_their_own(fit: Fit) -> None:
     one, other = zoo.load(fit("one")), zoo.load(fit("other", "--seed_everything=2"))
     expected = one.predict(TEXTS)
     other.data = one.data
@@ -147,7 +139,7 @@ def test_two_models_on_the_same_data_read_their_own(fit: Callable[..., Path]) ->
     assert one.predict(TEXTS) == expected
 
 
-def test_an_exported_model_has_its_own_encodings(fit: Callable[..., Path], encoded: list[str]) -> None:
+def test_an_exported_model_has_its_own_encodings(fit: Fit, encoded: list[str]) -> None:
     one, other = (
         zoo.load(fit(name, f"--seed_everything={seed}")) for seed, name in enumerate(("one", "other"))
     )
@@ -161,9 +153,9 @@ def test_an_exported_model_has_its_own_encodings(fit: Callable[..., Path], encod
 
 
 def test_encodings_are_read_from_a_read_only_folder(
-    fit: Callable[..., Path], encoded: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predictor = zoo.load(fit("run"))
+    predictor = zoo.load(run)
     expected = predictor.predict(TEXTS)
     assert encoded
 
@@ -182,7 +174,7 @@ def test_encodings_are_read_from_a_read_only_folder(
 
 
 def test_training_with_a_frozen_encoder_shares_encodings_with_test_and_prediction(
-    fit: Callable[..., Path], encoded: list[str], zoo_command: Zoo, test_csv: Path
+    fit: Fit, encoded: list[str], zoo_command: Zoo, test_csv: Path
 ) -> None:
     start = fit("start", "--model.features=M1", "--data.num_memories=0")
     checkpoint = fit("run", f"--model.init_from={start}", "--model.freeze_encoder=true")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,20 @@ import zoo
 from datamodules import MatchingDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.zoo.conftest import QUIET_TRAINER, Result, done, pair_rows, refusal, write_pairs
+from tests.zoo.conftest import (
+    QUIET_TRAINER,
+    Fit,
+    Zoo,
+    done,
+    pair_rows,
+    read_csv,
+    read_jsonl,
+    refusal,
+    write_pairs,
+)
 from tests.zoo.processes import scores_of_one_and_two
 from zoo.tasks.matching.predictor import MatchingPredictor
 
-Command = Callable[..., Result]
 #: A classifier's options have no place here.
 SMALL = [
     "--model=AMVLSTM", "--model.word_size=12", "--model.hidden_size=6", "--model.k=8",
@@ -32,7 +40,7 @@ def train_tsv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fit(trained: Callable[..., Path], train_tsv: Path) -> Callable[..., Path]:
+def fit(trained: Fit, train_tsv: Path) -> Fit:
     """Train a small matching model, once for equal options, and return its run."""
     table = (f"--data.train_file={train_tsv}", "--data.validation_split=0.2")
     return lambda *options: trained("fit", *SMALL, *table, "--trainer.max_epochs=1", *map(str, options))
@@ -54,7 +62,7 @@ def memory(tmp_path: Path) -> Path:
 # --- in Python ---
 
 
-def test_scores_do_not_depend_on_their_batch(fit: Callable[..., Path]) -> None:
+def test_scores_do_not_depend_on_their_batch(fit: Fit) -> None:
     predictor = matcher(fit())
     pairs = [(first, second) for first, second, _ in pair_rows(6, seed=5)][::-1]
     together = predictor.predict([*pairs, pairs[0]])
@@ -67,7 +75,7 @@ def test_scores_do_not_depend_on_their_batch(fit: Callable[..., Path]) -> None:
     assert predictor.predict([]) == []
 
 
-def test_the_strongest_words_are_in_the_texts(fit: Callable[..., Path]) -> None:
+def test_the_strongest_words_are_in_the_texts(fit: Fit) -> None:
     predictor = matcher(fit())
     one, empty = predictor.predict([("where is plum", "an unseen plum"), ("where is plum", "")])
     assert len(one.words) == 5
@@ -78,7 +86,7 @@ def test_the_strongest_words_are_in_the_texts(fit: Callable[..., Path]) -> None:
     assert empty.words == []
 
 
-def test_a_transformers_special_tokens_are_no_words(fit: Callable[..., Path], tiny_bert: Path) -> None:
+def test_a_transformers_special_tokens_are_no_words(fit: Fit, tiny_bert: Path) -> None:
     predictor = matcher(fit(f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}"))
     one, empty = predictor.predict([("old plum", "a plum"), ("old plum", "")])
     assert {(pair.first, pair.second) for pair in one.words} == {
@@ -87,7 +95,7 @@ def test_a_transformers_special_tokens_are_no_words(fit: Callable[..., Path], ti
     assert empty.words == []
 
 
-def test_given_candidates_are_ranked(fit: Callable[..., Path]) -> None:
+def test_given_candidates_are_ranked(fit: Fit) -> None:
     predictor = matcher(fit())
     candidates = ["iron", "a plum", "the old sun", "a plum"]
     ranked = predictor.rank("where is plum", candidates)
@@ -102,7 +110,7 @@ def test_given_candidates_are_ranked(fit: Callable[..., Path]) -> None:
     assert predictor.rank("where is plum", []) == []
 
 
-def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path], memory: Path) -> None:
+def test_candidates_of_a_question_come_from_the_memory(fit: Fit, memory: Path) -> None:
     predictor = matcher(fit(), memory)
     plum, unknown, fog = predictor.answer(["where is plum", "xyzzy", "fog"], candidates=2)
     assert {candidate.text for candidate in plum} == {"the plum is old", "a plum near the sun"}
@@ -120,7 +128,7 @@ def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path],
     assert predictor.answer([]) == []
 
 
-def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Callable[..., Path]) -> None:
+def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Fit) -> None:
     predictor = matcher(fit())
     assert predictor.memory is None  # built when it is first needed
     (ranked,) = predictor.answer("fig", candidates=3)
@@ -129,9 +137,7 @@ def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Callable[..
     assert all(candidate.text in known and "fig" in candidate.text for candidate in ranked)
 
 
-def test_the_dashboard_shows_the_pairs_of_the_first_questions(
-    fit: Callable[..., Path], train_tsv: Path
-) -> None:
+def test_the_dashboard_shows_the_pairs_of_the_first_questions(fit: Fit, train_tsv: Path) -> None:
     predictor = matcher(fit())
     data = MatchingDataModule(train_file=str(train_tsv), validation_split=0.2)
     data.prepare_data()
@@ -150,25 +156,19 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
 # --- on the command line ---
 
 
-def records(path: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def test_predict_scores_pairs_and_answers_questions(
-    fit: Callable[..., Path], zoo_command: Command, memory: Path
-) -> None:
+def test_predict_scores_pairs_and_answers_questions(fit: Fit, zoo_command: Zoo, memory: Path) -> None:
     run = fit()
     pairs = [{"first": "where is plum", "second": text} for text in ("iron", "a plum")]
     Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     options = ["predict", "--ckpt_path", run]
     done(zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl"))
     expected = matcher(run).predict([("where is plum", "iron"), ("where is plum", "a plum")])
-    for record, pair in zip(records("scores.jsonl"), expected, strict=True):
+    for record, pair in zip(read_jsonl("scores.jsonl"), expected, strict=True):
         assert (record["first"], record["second"]) == (pair.first, pair.second)
         assert record["score"] == pytest.approx(pair.score, abs=1e-6)
         assert record["probability"] is None
-    assert [record["id"] for record in records("scores.jsonl")] == ["0", "1"]
-    assert len({record["question"] for record in records("scores.jsonl")}) == 1
+    assert [record["id"] for record in read_jsonl("scores.jsonl")] == ["0", "1"]
+    assert len({record["question"] for record in read_jsonl("scores.jsonl")}) == 1
 
     Path("questions.txt").write_text("where is plum\nfog\n")
     for wrong, words in (("memory=gone", "gone"), ("candidates=0", "--candidates 0: must be 1 to 10,000")):
@@ -176,7 +176,7 @@ def test_predict_scores_pairs_and_answers_questions(
     for source in (["--input=questions.txt"], ["--input=pairs.jsonl", "--text_column=first"]):
         more = ["--memory", memory, "--candidates=2", "--output=answers.jsonl"]
         done(zoo_command(*options, *source, *more))
-        plum, *_ = records("answers.jsonl")
+        plum, *_ = read_jsonl("answers.jsonl")
         assert plum["text"] == "where is plum"
         candidates = plum["candidates"]
         assert isinstance(candidates, list)
@@ -184,7 +184,23 @@ def test_predict_scores_pairs_and_answers_questions(
         assert len(candidates) == 2
 
 
-def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train_tsv: Path) -> None:
+def test_a_table_has_a_row_for_each_candidate(fit: Fit, zoo_command: Zoo, train_tsv: Path) -> None:
+    Path("questions.txt").write_text("where is plum\n")
+    Path("texts.csv").write_text("text\na plum\niron\n")
+    done(zoo_command("index", "--file=texts.csv", "--label_column=null", "--memory=memory"))
+    command = ["predict", "--ckpt_path", fit(), "--memory=memory", "--output=out.csv"]
+    done(zoo_command(*command, "--input=questions.txt"))
+    (row,) = read_csv("out.csv")  # one memory has a word of the question
+    assert [*row] == [
+        "text", "rank", "candidate_id", "candidate_text", "candidate_score", "candidate_retrieval_score",
+    ]  # fmt: skip
+    assert (row["text"], row["rank"], row["candidate_text"]) == ("where is plum", "1", "a plum")
+    refusal(zoo_command(*command, "--input=questions.txt", "--top=2"), "--top", "AMVLSTM", "--candidates")
+    done(zoo_command(*command, "--input", train_tsv))
+    assert [*read_csv("out.csv")[0]] == ["id", "question", "first", "second", "score", "probability"]
+
+
+def test_pairs_to_classify(zoo_command: Zoo, fit: Fit, train_tsv: Path) -> None:
     run = fit(
         "--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2",
         "--trainer.max_epochs=2",
@@ -198,13 +214,11 @@ def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train
     assert {"accuracy", "auc", "loss", "pairs", "rows_in_training"} == split.keys()
     assert 0 < split["pairs"] < 80
     other = ["--data.test_file", train_tsv, "--output=file.json", "--trainer.accelerator=cpu"]
-    assert zoo_command("test", "--ckpt_path", run, *other).code == 0
+    done(zoo_command("test", "--ckpt_path", run, *other))
     assert json.loads(Path("file.json").read_text())["pairs"] == len(pair_rows(40, seed=1))
 
 
-def test_the_memory_of_candidates_grows(
-    fit: Callable[..., Path], zoo_command: Command, train_tsv: Path
-) -> None:
+def test_the_memory_of_candidates_grows(fit: Fit, zoo_command: Zoo, train_tsv: Path) -> None:
     run = shutil.copytree(fit(), "run")
     Path("more.csv").write_text("text\nxylophone strings\n")
     for command in (["add", run, "more.csv"], ["show", run]):
@@ -216,7 +230,7 @@ def test_the_memory_of_candidates_grows(
     refusal(tuned, "a AMVLSTM has no weights that could be fitted without training")
 
 
-def test_two_processes_print_the_digits_of_one(fit: Callable[..., Path], tmp_path: Path) -> None:
+def test_two_processes_print_the_digits_of_one(fit: Fit, tmp_path: Path) -> None:
     """11 questions in batches of 4: three batches, so that one is repeated, and must not be counted."""
     test_file = write_pairs(tmp_path / "test.tsv", pair_rows(11, seed=2))
     one, two = scores_of_one_and_two(fit(), "--data.test_file", test_file, "--data.eval_batch_size=4")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,28 +11,28 @@ import pytest
 import zoo
 from datamodules.corpora.trec_runs import read_run
 from tests.clicks import write_collection
-from tests.zoo.conftest import Zoo, done, pair_rows, refusal
+from tests.zoo.conftest import Fit, Zoo, done, pair_rows, read_jsonl, refusal
 from tests.zoo.retrieval_runs import options_of, trained
 from tests.zoo.tasks.test_matching_runs import SMALL
 
-Fit = Callable[..., str]
 COLLECTION = Path("clicks")
 FILES = ["--input=clicks/queries.jsonl", "--rerank=given.run", "--output=out.run"]
 
 
 @pytest.fixture
-def matcher(zoo_command: Zoo) -> str:
-    """A matching model that was trained on pairs with ids."""
+def matcher(trained: Fit, kept_table: Fit) -> Path:
+    """A matching model that was trained on the pairs with ids in `pairs.csv`."""
     write_collection(COLLECTION, documents=40, queries=24, seed=5)
     numbers: dict[str, int] = {}
-    lines = ["question,candidate,first,second,label"]
-    for row, (first, second, label) in enumerate(pair_rows(30, seed=1)):
-        lines.append(f"q{numbers.setdefault(first, len(numbers))},a{row},{first},{second},{label}")
-    Path("pairs.csv").write_text("\n".join(lines) + "\n")
-    ids = ["--data.question_column=question", "--data.id_column=candidate"]
-    files = ["--data.train_file=pairs.csv", "--data.validation_split=0.2", "--run_dir=run"]
-    done(zoo_command("fit", *SMALL, *files, *ids, "--trainer.max_epochs=1"))
-    return "run"
+    rows = [
+        (f"q{numbers.setdefault(first, len(numbers))}", f"a{row}", first, second, label)
+        for row, (first, second, label) in enumerate(pair_rows(30, seed=1))
+    ]
+    table = kept_table(*rows, columns=("question", "candidate", "first", "second", "label"))
+    shutil.copy(table, "pairs.csv")
+    ids = ("--data.question_column=question", "--data.id_column=candidate")
+    files = (f"--data.train_file={table}", "--data.validation_split=0.2")
+    return trained("fit", *SMALL, *files, *ids, "--trainer.max_epochs=1")
 
 
 def write_run(documents: list[str], query: str = "q1") -> dict[str, str]:
@@ -42,13 +41,11 @@ def write_run(documents: list[str], query: str = "q1") -> dict[str, str]:
     Path("given.run").write_text("\n".join([*lines, f"q3 Q0 {documents[0]} 1 2 given"]) + "\n")
     texts = {}
     for file in ("corpus", "queries"):
-        for line in (COLLECTION / f"{file}.jsonl").read_text().splitlines():
-            row = json.loads(line)
-            texts[row["_id"]] = row["text"]
+        texts |= {row["_id"]: row["text"] for row in read_jsonl(COLLECTION / f"{file}.jsonl")}
     return texts
 
 
-def test_a_matching_model_ranks_a_given_run(zoo_command: Zoo, matcher: str) -> None:
+def test_a_matching_model_ranks_a_given_run(zoo_command: Zoo, matcher: Path) -> None:
     texts = write_run(["d7", "d30", "d2"])
     command = ["predict", "--ckpt_path", matcher, *FILES, "--documents=clicks/corpus.jsonl"]
     done(zoo_command(*command))
@@ -63,12 +60,12 @@ def test_a_matching_model_ranks_a_given_run(zoo_command: Zoo, matcher: str) -> N
     assert scores == sorted(scores, reverse=True)
     assert [fields[3] for fields in lines] == ["1", "2", "3", "1"]
     done(zoo_command(*command[:-2], "--output=out.jsonl", command[-1]))
-    first = json.loads(Path("out.jsonl").read_text().splitlines()[0])
+    first = read_jsonl("out.jsonl")[0]
     assert (first["id"], first["text"]) == ("q1", texts["q1"])
     assert [candidate["id"] for candidate in first["candidates"]] == [fields[2] for fields in lines[:3]]
 
 
-def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: str) -> None:
+def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: Path) -> None:
     rows = ["question,candidate,first,second", "x7,k1,where is plum,iron", "x7,k2,where is plum,a plum"]
     Path("more.csv").write_text("\n".join([*rows, "x8,k1,where is fog,the fog"]) + "\n")
     options = ["predict", "--ckpt_path", matcher, "--input=more.csv"]
@@ -81,7 +78,7 @@ def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: str) -> None:
     assert run["x8"] == pytest.approx({"k1": scores[2].score}, abs=1e-5)
     # Ids in JSON lines, where their columns are named.
     done(zoo_command(*options, "--question_column=question", "--id_column=candidate", "--output=out.jsonl"))
-    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    records = read_jsonl("out.jsonl")
     assert [(record["question"], record["id"]) for record in records] == [
         ("x7", "k1"),
         ("x7", "k2"),
@@ -106,7 +103,7 @@ def test_a_retrieval_model_ranks_a_given_run(zoo_command: Zoo) -> None:
     assert run["q1"] == pytest.approx({id_: whole[id_] for id_ in ("d7", "d30", "d2")}, abs=1e-6)
 
 
-def test_runs_of_another_collection(zoo_command: Zoo, matcher: str) -> None:
+def test_runs_of_another_collection(zoo_command: Zoo, matcher: Path) -> None:
     documents = "--documents=clicks/corpus.jsonl"
     retrieval = trained(zoo_command, COLLECTION, "retrieval")
     for checkpoint, more, name in (
@@ -151,7 +148,7 @@ def test_a_collection_of_ones_own_in_csv_files(zoo_command: Zoo) -> None:
     """The configuration for few judgements, from tables to a run."""
     write_collection(COLLECTION, documents=40, queries=24, seed=5)
     for file in ("corpus", "queries"):
-        rows = [json.loads(line) for line in (COLLECTION / f"{file}.jsonl").read_text().splitlines()]
+        rows = read_jsonl(COLLECTION / f"{file}.jsonl")
         lines = [f"{row['_id']},{row.get('title', row['text'])}" for row in rows]
         Path(f"{file}.csv").write_text("\n".join(["id,text", *lines]) + "\n")
     judged = (COLLECTION / "qrels.tsv").read_text().split("\n")

@@ -6,7 +6,6 @@ import logging
 import runpy
 import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import zoo
 from datamodules import ClassificationDataModule, MatchingDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.table import read_table
-from tests.zoo.conftest import LABELS, last, pair_rows, sentences, trainer, write_pairs, write_table
+from tests.zoo.conftest import LABELS, Fit, last, pair_rows, sentences, trainer, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.model_folder.export import export
 from zoo.registry import model_class
@@ -162,9 +161,7 @@ def test_a_start_from_which_no_weight_fits_is_refused(tiny_bert: Path) -> None:
         train(zoo.Majority(init_from="old.ckpt"), table("old", OLD))
 
 
-def test_words_of_the_start_are_kept_although_the_new_rows_lack_them(
-    fit: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_words_of_the_start_are_kept_although_the_new_rows_lack_them(fit: Fit, tmp_path: Path) -> None:
     start = Start.open(str(last(fit("start", "--model.features=M1"))))
     few = write_table(tmp_path / "few.csv", sentences(9, seed=3))
     run = fit(
