@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import text_encoder
-from tests.zoo.conftest import Result, sentences
+from tests.zoo.conftest import Fit, Zoo, done, sentences
 from zoo.knn_bilstm import KNNNetwork
 from zoo.model_folder.folder import ModelFolder
-
-Fit = Callable[..., Path]
 
 TEXTS = [text for text, _ in sentences(40, seed=5)]
 
@@ -89,9 +86,7 @@ def test_the_ranking_knows_the_contents_of_the_checkpoint(fit: Fit, tmp_path: Pa
     assert DenseRetriever(str(moved)).ranking.describe() != described
 
 
-def test_training_predicting_and_growing(
-    fit: Fit, tmp_path: Path, zoo_command: Callable[..., Result], test_csv: Path
-) -> None:
+def test_training_predicting_and_growing(fit: Fit, tmp_path: Path, zoo_command: Zoo, test_csv: Path) -> None:
     m1 = encoder_of(fit)
     options = ("--data.retriever=DenseRetriever", f"--data.retriever.encoder={m1}", "--seed_everything=3")
     first = fit("m7", *options)
@@ -103,8 +98,7 @@ def test_training_predicting_and_growing(
     assert memory is not None
     vectors = vectors_one_by_one(m1, TEXTS), vectors_one_by_one(m1, memory.rows.texts[:])  # type: ignore[attr-defined]
     np.testing.assert_allclose(nearest, ((1 + vectors[0] @ vectors[1].T) / 2).max(axis=1), atol=2e-6)
-    result = zoo_command("memory", "add", first, test_csv)
-    assert result.code == 0, result.err
+    result = done(zoo_command("memory", "add", first, test_csv))
     assert "version 2" in result.out
     # Whether the neighbours were cached does not change what is learned.
     again = ModelFolder.open(fit("again", *options)).weights()

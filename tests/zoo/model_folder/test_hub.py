@@ -11,7 +11,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Zoo, sentences
+from tests.zoo.conftest import Zoo, done, refusal, sentences
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 
@@ -41,29 +41,20 @@ def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         zoo.load("me/model.ckpt")
 
 
-def test_no_upload_without_a_connection(
-    exported: Path, monkeypatch: pytest.MonkeyPatch, zoo_command: Zoo, tmp_path: Path
+class Unreachable(Exception):
+    """An error of the HTTP library, whose class the zoo does not import."""
+
+
+@pytest.mark.parametrize("is_reachable", [True, False])
+def test_upload(
+    is_reachable: bool, exported: Path, monkeypatch: pytest.MonkeyPatch, zoo_command: Zoo, tmp_path: Path
 ) -> None:
-    class Unreachable(Exception):
-        """An error of the HTTP library, whose class the zoo does not import."""
-
-    class Api:
-        def create_repo(self, name: str, **options: Any) -> str:
-            raise Unreachable("Name or service not known")
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    again = tmp_path / "again"
-    result = zoo_command("export", exported, again, "--push=me/model")
-    assert result.code == 2
-    assert f"cannot be reached (Name or service not known); the model is in {again}" in result.err
-    assert (again / "model.safetensors").is_file()
-
-
-def test_upload(exported: Path, monkeypatch: pytest.MonkeyPatch, zoo_command: Zoo, tmp_path: Path) -> None:
     uploaded: dict[str, Any] = {}
 
     class Api:
         def create_repo(self, name: str, **options: Any) -> str:
+            if not is_reachable:
+                raise Unreachable("Name or service not known")
             uploaded.update(name=name, **options)
             return f"https://hub.example/{name}"
 
@@ -71,10 +62,11 @@ def test_upload(exported: Path, monkeypatch: pytest.MonkeyPatch, zoo_command: Zo
             uploaded.update(options)
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    folder = exported
     again = tmp_path / "again"
-    result = zoo_command("export", folder, again, "--push=me/model", "--private=true")
-    assert result.code == 0, result.err
-    assert result.out.splitlines()[1] == "https://hub.example/me/model"
-    assert uploaded["folder_path"] == str(again)
-    assert uploaded["private"] is True
+    result = zoo_command("export", exported, again, "--push=me/model", "--private=true")
+    assert (again / "model.safetensors").is_file()
+    if is_reachable:
+        assert done(result).out.splitlines()[1] == "https://hub.example/me/model"
+        assert (uploaded["folder_path"], uploaded["private"]) == (str(again), True)
+    else:
+        refusal(result, f"cannot be reached (Name or service not known); the model is in {again}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,37 +15,29 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, FolderMemory
 from datamodules.retrieval.base import Collection
-from tests.zoo.conftest import Zoo, refusal, sentences
-from tests.zoo.ensemble.conftest import SMALL
+from tests.zoo.conftest import Fit, Zoo, done, read_jsonl, refusal, sentences
+from tests.zoo.ensemble.conftest import run as run
 from zoo.layers import encoders
 from zoo.loading import SavedEncoder
 
 Tune = Callable[[str, int], Path]
-FitMember = Callable[..., Path]
 
+MEMBERS = "--model.members=[lexical,lexical_vote]"
 QUERIES = [text for text, _ in sentences(40, seed=6)]
 
 
 @pytest.fixture
-def tune(zoo_command: Zoo, train_csv: Path, tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> Tune:
+def tune(run: Fit, tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> Tune:
     """Fits an ensemble whose encoder is tuned in some steps, and returns its run folder."""
 
-    def run(name: str, steps: int) -> Path:
-        result = zoo_command(
-            "fit",
-            *SMALL,
-            f"--data.train_file={train_csv}",
-            f"--run_dir={name}",
-            f"--model.transformer={tiny_bert}",
-            f"--model.metric_steps={steps}",
-            "--model.members=[encoder]",
-        )
-        assert result.code == 0, result.err
+    def tuned(name: str, steps: int) -> Path:
+        options = (f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}")
+        folder = run(name, *options, "--model.members=[encoder]")
         assert f"the encoder's metric is learned: {steps} steps" in caplog.text
         assert "the encoder is as it was" not in caplog.text
-        return Path(name)
+        return folder
 
-    return run
+    return tuned
 
 
 @pytest.fixture
@@ -58,25 +49,6 @@ def encoder(tune: Tune, tmp_path: Path) -> Path:
 def replace(encoder: Path, other: Path) -> None:
     shutil.rmtree(encoder)
     shutil.copytree(other, encoder)
-
-
-@pytest.fixture
-def fit_members(zoo_command: Zoo, train_csv: Path) -> FitMember:
-    """Fits an ensemble on the neighbors by an encoder, and returns its run folder."""
-
-    def run(name: str, retriever: Sequence[str]) -> Path:
-        result = zoo_command(
-            "fit",
-            *SMALL,
-            f"--data.train_file={train_csv}",
-            f"--run_dir={name}",
-            "--model.members=[lexical,lexical_vote]",
-            *retriever,
-        )
-        assert result.code == 0, result.err
-        return Path(name).absolute()
-
-    return run
 
 
 def embedded(encoder: Path) -> list[str]:
@@ -115,7 +87,7 @@ def check_same_neighbors(run: Path, other: Path) -> None:
 @pytest.mark.server
 def test_a_server_has_the_neighbors_of_the_embedded_index(
     encoder: Path,
-    fit_members: FitMember,
+    run: Fit,
     zoo_command: Zoo,
     elasticsearch_url: str,
     index_prefix: str,
@@ -123,8 +95,8 @@ def test_a_server_has_the_neighbors_of_the_embedded_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ELASTICSEARCH_URL", elasticsearch_url)
-    local = fit_members("local", embedded(encoder))
-    remote = fit_members("remote", on_server(encoder, elasticsearch_url, index_prefix))
+    local = run("local", MEMBERS, *embedded(encoder))
+    remote = run("remote", MEMBERS, *on_server(encoder, elasticsearch_url, index_prefix))
     check_same_neighbors(local, remote)
     for step in ("trained", "grown"):
         probabilities = []
@@ -132,7 +104,7 @@ def test_a_server_has_the_neighbors_of_the_embedded_index(
             output = run / f"{step}.jsonl"
             done = zoo_command("predict", "--ckpt_path", run, "--input", test_csv, "--output", output)
             assert done.code == 0, done.err
-            records = [json.loads(line) for line in output.read_text().splitlines()]
+            records = read_jsonl(output)
             probabilities.append([list(record["probabilities"].values()) for record in records])
         assert len(probabilities[0]) == 31
         np.testing.assert_allclose(*probabilities, atol=1e-4)
@@ -144,14 +116,12 @@ def test_a_server_has_the_neighbors_of_the_embedded_index(
     assert memories_of(remote).version == 2
 
 
-def test_an_encoder_that_is_tuned_again_changes_no_earlier_model(
-    tune: Tune, encoder: Path, fit_members: FitMember
-) -> None:
-    old = fit_members("old", embedded(encoder))
+def test_an_encoder_that_is_tuned_again_changes_no_earlier_model(tune: Tune, encoder: Path, run: Fit) -> None:
+    old = run("old", MEMBERS, *embedded(encoder))
     expected = memories_of(old).search(QUERIES, 5)
     replace(encoder, tune("again", 30))
     np.testing.assert_array_equal(memories_of(old).search(QUERIES, 5).scores, expected.scores)
-    new = fit_members("new", embedded(encoder))
+    new = run("new", MEMBERS, *embedded(encoder))
     scores = memories_of(new).search(QUERIES, 5).scores
     assert np.abs(scores - expected.scores).max() > 1e-4
 
@@ -161,13 +131,12 @@ def test_a_memory_is_not_searched_by_an_encoder_that_is_tuned_later(
 ) -> None:
     index = ["index", "--file", train_csv, "--memory=named"]
     index += [option.replace("--data.", "--") for option in embedded(encoder)]
-    assert zoo_command(*index).code == 0
+    done(zoo_command(*index))
     replace(encoder, tune("again", 30))
     refusal(zoo_command("search", "iron", "--memory=named"), "its index has vectors of another encoder")
-    done = zoo_command(*index)
-    assert done.code == 0, done.err
+    done(zoo_command(*index))
     assert "named: its index has vectors of another encoder" in caplog.text
-    assert zoo_command("search", "iron", "--memory=named").code == 0
+    done(zoo_command("search", "iron", "--memory=named"))
 
 
 def test_an_open_index_is_not_searched_by_an_encoder_that_is_tuned_later(
