@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,49 +13,32 @@ import zoo
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import Result, refusal, write_table
+from tests.zoo.conftest import Fit, Zoo, done, read_jsonl, refusal, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
-from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.base import read_table
 from zoo.ensemble.cross_fitting import classify
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
 
-Run = Callable[..., Path]
-Zoo = Callable[..., Result]
-
 LEXICAL = "--model.members=[lexical,lexical_vote]"
+ROWS, DEV = distinct_sentences(150, seed=1), distinct_sentences(120, seed=4)
 TEXTS = [text for text, _ in distinct_sentences(30, seed=3)]
 #: Without a word of any topic.
 UNKNOWN = "ba"
 
 
 @pytest.fixture
-def train(run: Run, tmp_path: Path) -> Callable[..., Path]:
+def train(shared_run: Fit) -> Fit:
     """Trains members with 120 held-out rows."""
-
-    def train(members: str = LEXICAL, *options: str) -> Path:
-        table = write_table(tmp_path / "table.csv", distinct_sentences(150, seed=1))
-        dev = write_table(tmp_path / "dev.csv", distinct_sentences(120, seed=4))
-        return run(
-            "run",
-            f"--data.validation_file={dev}",
-            "--data.validation_split=0",
-            members,
-            *options,
-            table=table,
-        )
-
-    return train
+    return lambda members: shared_run(ROWS, members, validation=DEV)
 
 
 @pytest.fixture
-def model(train: Callable[..., Path]) -> Path:
-    return train()
+def model(train: Fit) -> Path:
+    return train(LEXICAL)
 
 
 def add(zoo_command: Zoo, model: Path, rows: list[tuple[str, str]], *options: str) -> None:
-    result = zoo_command("memory", "add", model, write_table(Path("more.csv"), rows), *options)
-    assert result.code == 0, result.err
+    done(zoo_command("memory", "add", model, write_table(Path("more.csv"), rows), *options))
 
 
 def test_an_uncertain_text_has_no_label(model: Path, zoo_command: Zoo) -> None:
@@ -73,14 +55,13 @@ def test_an_uncertain_text_has_no_label(model: Path, zoo_command: Zoo) -> None:
         assert decided._replace(label=each.label, abstained=None, labels=None) == each
     write_table(Path("texts.csv"), [(UNKNOWN, "x"), (TEXTS[0], "x")])
     options = (f"--ckpt_path={model}", "--input=texts.csv", "--output=p.jsonl")
-    result = zoo_command("predict", *options, "--max_error=0.05", "--label_sets=0.1")
-    assert result.code == 0, result.err
-    records = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
+    done(zoo_command("predict", *options, "--max_error=0.05", "--label_sets=0.1"))
+    records = read_jsonl("p.jsonl")
     assert [(each["label"], each["abstained"]) for each in records] == [(None, True), (certain.label, False)]
     assert records[1]["labels"] == certain.labels
     # Without the options, the record is as before.
-    assert zoo_command("predict", *options).code == 0
-    record = json.loads(Path("p.jsonl").read_text().splitlines()[0])
+    done(zoo_command("predict", *options))
+    record = read_jsonl("p.jsonl")[0]
     assert record["label"] is not None
     assert not {"abstained", "labels"} & record.keys()
 
@@ -102,7 +83,7 @@ def test_levels_that_cannot_be_certified(model: Path, zoo_command: Zoo, option: 
 
 
 def test_results_are_those_of_the_last_fit(
-    train: Callable[..., Path], zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: Fit, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A version of the memory without a `tune` uses them, and it is logged once."""
     model = train("--model.members=[lexical_vote]")
@@ -115,22 +96,22 @@ def test_results_are_those_of_the_last_fit(
             assert (predictor.held_out_scores().probability == before.probability).all()
     assert caplog.text.count("the memory has changed since") == 1
     dev = write_table(tmp_path / "other.csv", distinct_sentences(80, seed=6))
-    assert zoo_command("memory", "tune", model, dev).code == 0
+    done(zoo_command("memory", "tune", model, dev))
     tuned = zoo.load(model).held_out_scores()
     assert len(tuned.is_right) == 80
     assert (zoo.load(model, memory_version=1).held_out_scores().probability == before.probability).all()
     # An exported folder has the version that it exports, and nothing older.
-    assert zoo_command("export", model, "shared").code == 0
+    done(zoo_command("export", model, "shared"))
     assert "80 held-out texts" in Path("shared/README.md").read_text()
     assert (zoo.load("shared").held_out_scores().probability == tuned.probability).all()
     with pytest.raises(InputError, match=r"has no version 1|version 1 was deleted"):
         zoo.load("shared", memory_version=1)
 
 
-def test_results_are_out_of_fold(train: Callable[..., Path], zoo_command: Zoo, tmp_path: Path) -> None:
+def test_results_are_out_of_fold(train: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     """By hand, for rows of one fold: members of the training, weights that were fitted to the other rows."""
     folder = train("--model.members=[lexical_vote]")
-    assert zoo_command("memory", "tune", folder, tmp_path / "dev.csv").code == 0  # to the held-out rows alone
+    done(zoo_command("memory", "tune", folder, write_table(tmp_path / "dev.csv", DEV)))  # to these rows alone
     predictor = zoo.load(folder)
     model, data, rows = predictor.model, predictor.data, predictor.held_out
     predictor.predict(UNKNOWN)
@@ -156,8 +137,7 @@ def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path
     answer = zoo.load(model).predict(text, max_error=0.7)[0]
     assert (answer.label, answer.abstained, answer.known_by_memory_alone) == (None, True, True)
     dev = write_table(tmp_path / "new.csv", [*distinct_sentences(60, seed=6), *music[40:]])
-    result = zoo_command("memory", "tune", model, dev)
-    assert result.code == 0, result.err
+    done(zoo_command("memory", "tune", model, dev))
     predictor = zoo.load(model)
     assert predictor.held_out.labels.count("music") == 60
     assert (predictor.held_out_scores().probability >= 0).all()
@@ -165,7 +145,7 @@ def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path
     assert (answer.label, answer.abstained, answer.known_by_memory_alone) == ("music", False, True)
 
 
-def test_without_validation_rows(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_without_validation_rows(run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     """Cross-fitted training rows have results; `tune` brings texts, also into an exported folder."""
     table = write_table(tmp_path / "table.csv", distinct_sentences(90, seed=1))
     model = run("run", "--data.validation_split=0", LEXICAL, table=table)
@@ -174,28 +154,25 @@ def test_without_validation_rows(run: Run, zoo_command: Zoo, tmp_path: Path) -> 
     assert len(predictor.held_out_scores().is_right) == 90
     predictor.predict(UNKNOWN, max_error=0.2)
     dev = write_table(tmp_path / "dev.csv", distinct_sentences(80, seed=4))
-    result = zoo_command("memory", "tune", model, dev)
-    assert result.code == 0, result.err
+    done(zoo_command("memory", "tune", model, dev))
     scores = zoo.load(model).held_out_scores()
     assert len(scores.is_right) == 80
-    assert zoo_command("export", model, "shared").code == 0
+    done(zoo_command("export", model, "shared"))
     exported = zoo.load("shared").held_out_scores()
     assert exported.probability == pytest.approx(scores.probability)
 
 
-def test_a_model_without_held_out_rows(run: Run, zoo_command: Zoo) -> None:
+def test_a_model_without_held_out_rows(run: Fit, zoo_command: Zoo) -> None:
     options = ("--model=TfidfSVM", "--data=ClassificationDataModule", "--data.train_file=train.csv")
     write_table(Path("train.csv"), distinct_sentences(40, seed=1))
-    result = zoo_command("fit", *options, "--trainer.accelerator=cpu", "--run_dir=svm")
-    assert result.code == 0, result.err
+    done(zoo_command("fit", *options, "--trainer.accelerator=cpu", "--run_dir=svm"))
     with pytest.raises(InputError, match="only a MemoryEnsemble keeps"):
         zoo.load("svm").predict("a text", max_error=0.2)
 
 
 def test_calibration_in_a_test(model: Path, zoo_command: Zoo) -> None:
     test = write_table(Path("test.csv"), distinct_sentences(60, seed=9, noise=True))
-    result = zoo_command("test", f"--ckpt_path={model}", f"--data.test_file={test}", "--output=s.json")
-    assert result.code == 0, result.err
+    result = done(zoo_command("test", f"--ckpt_path={model}", f"--data.test_file={test}", "--output=s.json"))
     assert "ECE" in result.out
     assert "rows answered" in result.out
     calibration = json.loads(Path("s.json").read_text())["calibration"]

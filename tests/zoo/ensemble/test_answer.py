@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
+from tests.zoo.conftest import read_csv
 from zoo.ensemble.answer import Answer, LeftOut, Line
 
 
@@ -30,8 +30,7 @@ def test_a_member_that_is_ahead_of_all_is_named() -> None:
 def test_the_table_is_written_as_csv(tmp_path: Path) -> None:
     answer = answer_of(majority=25, svm=84, all=90)
     answer.write(tmp_path)
-    with (tmp_path / "answer.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(tmp_path / "answer.csv")
     assert [row["name"] for row in rows] == ["majority", "svm", "all"]
     assert [float(row["accuracy"]) for row in rows] == [0.25, 0.84, 0.9]
     assert [float(row["difference"]) for row in rows] == [line.difference for line in answer.lines]

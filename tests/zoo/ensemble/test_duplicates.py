@@ -13,14 +13,13 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from tests.zoo.conftest import Result, write_table
+from tests.zoo.conftest import Fit, Zoo, done, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.answer import AnswerScores, number_groups
 from zoo.ensemble.member import Readings
 from zoo.ensemble.outputs import Scores
 from zoo.ensemble.pool import HeldOut, fit_pool
 
-Run = Callable[..., Path]
 Pairs = list[tuple[str, str]]
 #: Members that need no encoder.
 FAST = "--model.members=[lexical,lexical_vote]"
@@ -41,7 +40,7 @@ def near(rows: Pairs, end: str = "s") -> Pairs:
 
 @pytest.mark.parametrize(("copy", "name"), [(exact, "a duplicate"), (near, "a near-duplicate")])
 def test_copies_of_training_rows_change_neither_weights_nor_table(
-    run: Run, zoo_command: Callable[..., Result], tmp_path: Path, copy: Callable[[Pairs], Pairs], name: str
+    run: Fit, zoo_command: Zoo, tmp_path: Path, copy: Callable[[Pairs], Pairs], name: str
 ) -> None:
     """With random labels, they made the memory help by 34 points."""
     training, fresh = distinct_sentences(120, seed=1, noise=True), distinct_sentences(60, seed=2, noise=True)
@@ -51,10 +50,7 @@ def test_copies_of_training_rows_change_neither_weights_nor_table(
         held_out = write_table(tmp_path / f"{title}.csv", rows)
         folder = run(title, FAST, f"--data.validation_file={held_out}", table=table)
         answers.append(answer_of(folder))
-        command = zoo_command(
-            "test", f"--ckpt_path={folder}", f"--data.test_file={held_out}", "--output=s.json"
-        )
-        assert command.code == 0, command.err
+        done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={held_out}", "--output=s.json"))
         tests.append(json.loads(Path("s.json").read_text())["answer"])
     for alone, together in (answers, tests):
         assert together["rows"] == alone["rows"]
@@ -65,28 +61,26 @@ def test_copies_of_training_rows_change_neither_weights_nor_table(
 
 
 def test_a_table_of_copies_alone_counts_training_rows(
-    run: Run, zoo_command: Callable[..., Result], tmp_path: Path
+    shared_run: Fit, zoo_command: Zoo, tmp_path: Path
 ) -> None:
     training = distinct_sentences(60, seed=1)
     copies = write_table(tmp_path / "copies.csv", exact(training[:20]))
-    table = write_table(tmp_path / "train.csv", training)
-    folder = run("run", FAST, f"--data.validation_file={copies}", table=table)
+    folder = shared_run(training, FAST, validation=exact(training[:20]))
     answer = answer_of(folder)
     assert answer["split"] == "training"
     assert answer["rows"][0]["texts"] == 60
     assert any(note.startswith("No validation row can be counted") for note in answer["notes"])
-    command = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={copies}")
-    assert command.code == 0, command.err
+    command = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={copies}"))
     assert "No test row can be counted: 20 with a duplicate" in command.out
 
 
-def test_near_duplicates_are_one_row_and_stay_in_one_fold(run: Run, tmp_path: Path) -> None:
+def test_duplicates_are_one_row_and_stay_in_one_fold(shared_run: Fit) -> None:
     """Labels at random, each text three times: nothing can be learned, and nothing else is claimed."""
     random = np.random.default_rng(0)
     texts, labels = distinct_sentences(60, seed=1), [str(label) for label in random.integers(0, 4, 60)]
     rows = [(text, label) for (text, _), label in zip(texts, labels, strict=True)]
-    table = write_table(tmp_path / "train.csv", [*rows, *near(rows), *near(rows, "er")])
-    answer = answer_of(run("run", FAST, "--data.validation_split=0", table=table))
+    rows = [*rows, *exact(rows), *near(rows, "er")]
+    answer = answer_of(shared_run(rows, FAST, "--data.validation_split=0"))
     accuracy = {row["name"]: row["accuracy"] for row in answer["rows"]}
     assert answer["rows"][0]["texts"] == 180
     assert answer["notes"][0].startswith("Weights are fitted on 60 training rows")
@@ -94,7 +88,7 @@ def test_near_duplicates_are_one_row_and_stay_in_one_fold(run: Run, tmp_path: Pa
 
 
 def test_equal_row_numbers_of_another_table_exclude_no_memory(
-    run: Run, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Fit, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     excluded: list[int] = []
     without_duplicates = Readings.without_duplicates

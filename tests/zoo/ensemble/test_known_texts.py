@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.conftest import LABELS, Result, done, write_table
+from tests.zoo.conftest import LABELS, Fit, Zoo, done, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.known_texts import IN_MEMORY
 
-Run = Callable[..., Path]
 
-
-def test_a_taught_text_is_answered(run: Run, zoo_command: Callable[..., Result], tmp_path: Path) -> None:
-    folder = run("run", table=write_table(tmp_path / "table.csv", distinct_sentences(90, seed=1)))
+def test_a_taught_text_is_answered(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = shared_run(distinct_sentences(90, seed=1))
     others = [text for text, _ in distinct_sentences(30, seed=2)]
     before = zoo.load(folder).predict(["apple pear", *others])
     wrong = write_table(tmp_path / "more.csv", [("Apple  pear", "metal")])
@@ -41,11 +38,11 @@ def test_a_taught_text_is_answered(run: Run, zoo_command: Callable[..., Result],
 
 @pytest.mark.parametrize(("noise", "least", "most"), [(False, 0.95, 1.0), (True, 0.3, 0.5)])
 def test_duplicates_measure_how_far_labels_are_followed(
-    run: Run, tmp_path: Path, noise: bool, least: float, most: float
+    shared_run: Fit, noise: bool, least: float, most: float
 ) -> None:
     texts, clean = zip(*distinct_sentences(90, seed=1), strict=True)
     drawn = np.random.default_rng(0).choice(LABELS, 90).tolist() if noise else clean
     rows = [*zip(texts, clean, strict=True), *zip(texts, drawn, strict=True)]
-    predictor = zoo.load(run("run", table=write_table(tmp_path / "table.csv", rows)))
+    predictor = zoo.load(shared_run(rows))
     predictor.predict("apple")
     assert least <= predictor.model.network.known.reliability <= most

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,11 @@ from transformers import AutoModel, DistilBertConfig, DistilBertModel, T5Config,
 
 import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
-from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, refusal, sentences
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.ensemble.metric import FOLDS, EncoderMetric
 from zoo.model_folder.folder import ModelFolder
 
-Run = Callable[..., Path]
 LABELS = ("fruit", "metal")
 
 
@@ -36,7 +34,7 @@ def accuracies(folder: Path) -> dict[str, float]:
 
 
 def test_the_metric_is_learned_unless_it_is_worse(
-    run: Run, tiny_bert: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run: Fit, tiny_bert: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
@@ -59,14 +57,14 @@ def test_the_metric_is_learned_unless_it_is_worse(
     assert not any(torch.equal(tuned[name], own[name]) for name in layers if name.endswith("dense.weight"))
 
 
-def test_no_steps_leave_the_encoder_as_it_is(run: Run, tiny_bert: Path) -> None:
+def test_no_steps_leave_the_encoder_as_it_is(run: Fit, tiny_bert: Path) -> None:
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     kept = layer_weights(run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=0"))
     assert all(torch.equal(value, own[name]) for name, value in kept.items())
 
 
 def test_the_memory_is_encoded_by_the_tuned_encoder(
-    run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+    run: Fit, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
@@ -78,13 +76,12 @@ def test_the_memory_is_encoded_by_the_tuned_encoder(
     np.testing.assert_allclose(predictor.encode(texts), memory.vectors[:10], atol=2e-2)
 
 
-def test_random_labels_stay_random(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+def test_random_labels_stay_random(shared_run: Fit, tiny_bert: Path) -> None:
     """An encoder that has seen the rows would classify them nearly always right."""
     random = np.random.default_rng(0)
     rows = [(text, str(random.choice(LABELS))) for text, _ in sentences(150, seed=5)]
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=60", "--data.validation_split=0.4"]
-    table = write_table(tmp_path / "noise.csv", rows)
-    assert accuracies(run("run", *options, table=table))["all"] < 0.6
+    assert accuracies(shared_run(rows, *options))["all"] < 0.6
 
 
 # --- unusual tables and encoders ---
@@ -93,38 +90,31 @@ def test_random_labels_stay_random(run: Run, tiny_bert: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "counts", [(1, 1), (1, 1, 1), (300, 3), (9, 1)], ids=lambda counts: "-".join(map(str, counts))
 )
-def test_few_rows_of_some_class(run: Run, tiny_bert: Path, tmp_path: Path, counts: tuple[int, ...]) -> None:
+def test_few_rows_of_some_class(shared_run: Fit, tiny_bert: Path, counts: tuple[int, ...]) -> None:
     drawn = sentences(2000, seed=1, labels=ALL_LABELS)
     by_label = [[row for row in drawn if row[1] == label] for label in ALL_LABELS]
     rows = [row for count, of_label in zip(counts, by_label, strict=False) for row in of_label[:count]]
     options = [f"--model.transformer={tiny_bert}", "--data.validation_split=0", "--data.num_memories=20"]
-    folder = run("run", *options, table=write_table(tmp_path / "few.csv", rows))
+    folder = shared_run(rows, *options)
     assert zoo.load(folder).predict(rows[0][0])[0].label in ALL_LABELS
 
 
-def test_an_encoder_without_a_tokenizer(
-    zoo_command: Callable[..., Result], train_csv: Path, tiny_bert: Path
-) -> None:
+def test_an_encoder_without_a_tokenizer(zoo_command: Zoo, train_csv: Path, tiny_bert: Path) -> None:
     for file in tiny_bert.glob("*token*"):
         file.unlink()
     result = zoo_command("fit", *SMALL, f"--data.train_file={train_csv}", f"--model.transformer={tiny_bert}")
-    assert result.code == 2
-    assert str(tiny_bert) in result.err
-    assert "tokenizer's files" in result.err
+    refusal(result, tiny_bert, "tokenizer's files")
 
 
-def test_an_encoder_with_a_decoder(
-    zoo_command: Callable[..., Result], train_csv: Path, tiny_bert: Path
-) -> None:
+def test_an_encoder_with_a_decoder(zoo_command: Zoo, train_csv: Path, tiny_bert: Path) -> None:
     T5Model(T5Config(vocab_size=200, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).save_pretrained(
         tiny_bert
     )
     result = zoo_command("fit", *SMALL, f"--data.train_file={train_csv}", f"--model.transformer={tiny_bert}")
-    assert result.code == 2
-    assert "has a decoder" in result.err
+    refusal(result, "has a decoder")
 
 
-def test_an_encoder_without_pooling_layer_or_sentences(run: Run, tiny_bert: Path) -> None:
+def test_an_encoder_without_pooling_layer_or_sentences(run: Fit, tiny_bert: Path) -> None:
     """A DistilBERT of random weights: another architecture, which no sentence has trained."""
     config = DistilBertConfig(vocab_size=200, dim=16, hidden_dim=16, n_layers=2, n_heads=2)
     DistilBertModel(config).save_pretrained(tiny_bert)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 from zlib import crc32
@@ -16,13 +16,10 @@ from torch import Tensor
 from typing_extensions import override
 
 import zoo
-from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, sentences, write_table
 from zoo.ensemble.member import Input, Member, Readings, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.outputs import Scores
-
-Run = Callable[..., Path]
-Zoo = Callable[..., Result]
 
 BUCKETS = 8192
 
@@ -65,29 +62,27 @@ def _registered() -> Iterator[None]:
     del MEMBERS[HashedBayes.name]
 
 
-def test_it_is_a_row_of_the_table_and_votes(run: Run, zoo_command: Zoo, test_csv: Path) -> None:
+def test_it_is_a_row_of_the_table_and_votes(run: Fit, zoo_command: Zoo, test_csv: Path) -> None:
     folder = run("run", "--model.members=[hashed_bayes]", "--data.num_memories=0")
     answer = json.loads((folder / "answer.json").read_text())
     rows = {row["name"]: row for row in answer["rows"]}
     assert rows["hashed_bayes"]["accuracy"] == rows["all"]["accuracy"] > 0.8
     assert set(answer["weights"]) == {"hashed_bayes"}
     assert "hashed naive Bayes" in (folder / "output.txt").read_text()
-    result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}")
-    assert result.code == 0, result.err
+    result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
     assert "hashed naive Bayes" in result.out
     (prediction,) = zoo.load(folder).predict("apple pear")
     assert prediction.label == "fruit"
     assert set(prediction.contributions) == {"hashed_bayes"}
 
 
-def test_it_is_cross_fitted(run: Run, tmp_path: Path) -> None:
+def test_it_is_cross_fitted(shared_run: Fit) -> None:
     """A member of random labels is right and confident only on rows that it was fitted to."""
     random = np.random.default_rng(0)
     rows = [
         (f"{text} {i}x{i}", str(random.choice(["a", "b"]))) for i, (text, _) in enumerate(sentences(150, 5))
     ]
-    table = write_table(tmp_path / "noise.csv", rows)
-    folder = run("run", "--model.members=[hashed_bayes]", "--data.num_memories=0", table=table)
+    folder = shared_run(rows, "--model.members=[hashed_bayes]", "--data.num_memories=0")
     model = zoo.load(folder).model
     assert model.network.pool.calibrations["hashed_bayes"][0] < 0.5
     texts, labels = zip(*rows, strict=True)
@@ -95,7 +90,7 @@ def test_it_is_cross_fitted(run: Run, tmp_path: Path) -> None:
     assert np.mean([label == expected for label, expected in zip(predicted, labels, strict=True)]) > 0.7
 
 
-def test_processes_agree(run: Run) -> None:
+def test_processes_agree(run: Fit) -> None:
     one = run("one", *OPTIONS)
     two = run("two", *OPTIONS, "--trainer.devices=2", "--trainer.strategy=ddp_fork", "--data.batch_size=8")
     texts = [text for text, _ in sentences(20, seed=9)]
@@ -103,17 +98,15 @@ def test_processes_agree(run: Run) -> None:
         assert actual.probabilities == pytest.approx(reference.probabilities, abs=1e-4)
 
 
-def test_its_memory_grows_and_it_is_exported(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_its_memory_grows_and_it_is_exported(run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     folder = run("run", *OPTIONS)
     more = write_table(tmp_path / "more.csv", [("quince jam", "fruit"), ("quince tart", "fruit")])
-    assert zoo_command("memory", "add", folder, more).code == 0
+    done(zoo_command("memory", "add", folder, more))
     dev = write_table(tmp_path / "dev.csv", sentences(40, seed=79))
-    result = zoo_command("memory", "tune", folder, dev)
-    assert result.code == 0, result.err
-    assert "hashed_bayes" in result.out
+    assert "hashed_bayes" in done(zoo_command("memory", "tune", folder, dev)).out
     texts = ["quince", "old zinc", "rain"]
     expected = zoo.load(folder).predict(texts)
-    assert zoo_command("export", folder, "shared").code == 0
+    done(zoo_command("export", folder, "shared"))
     for actual, reference in zip(zoo.load("shared").predict(texts), expected, strict=True):
         assert actual.probabilities == pytest.approx(reference.probabilities, abs=1e-6)
         assert actual.contributions == pytest.approx(reference.contributions, abs=1e-6)
