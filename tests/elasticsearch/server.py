@@ -1,8 +1,8 @@
-"""A real Elasticsearch for the tests, from Maven Central alone.
+"""A real Elasticsearch or OpenSearch for the tests, from Maven Central alone.
 
 The server's minimal distribution is downloaded by Maven, once for each machine. It lacks the analyzers `english` and
-`cjk`, so a plugin of two classes that provide Lucene's own is compiled into it. A server needs a JDK 17 (Elasticsearch
-9: 21) or newer, Maven and 1 GB of memory, and starts in about ten seconds.
+`cjk`, so a plugin that provides Lucene's own is compiled into it. A server needs a JDK 17 (Elasticsearch 9, OpenSearch
+3: 21) or newer, Maven and 1 GB of memory, and starts in about ten seconds.
 
 By hand, for instance to try the examples:
 
@@ -11,7 +11,7 @@ By hand, for instance to try the examples:
     python -m tests.elasticsearch.server stop
 
 `ZOO_TEST_CACHE` is the folder of the unpacked distributions, and `ZOO_TEST_ES_VERSION` chooses another version of the
-server (`make elasticsearch9`).
+server (`make elasticsearch9`), `ZOO_TEST_OPENSEARCH_VERSION` one of OpenSearch.
 """
 
 from __future__ import annotations
@@ -40,13 +40,25 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-VERSION = os.environ.get("ZOO_TEST_ES_VERSION", "8.19.21")
-LEAST_JAVA = 17 if VERSION.startswith("8.") else 21
-ARTIFACT = f"org.elasticsearch.distribution.integ-test-zip:elasticsearch:{VERSION}:zip"
-PLUGIN = Path(__file__).parent / "plugin"
-#: Elasticsearch refuses to run as root; Python changes to this user when it starts the process.
+#: The servers refuse to run as root; Python changes to this user when it starts the process.
 UNPRIVILEGED = "nobody"
 AS_ROOT = hasattr(os, "getuid") and os.getuid() == 0
+
+
+class Product(NamedTuple):
+    """A kind of server, its version, and how its environment variables begin."""
+
+    name: str
+    version: str
+    prefix: str
+
+    @property
+    def least_java(self) -> int:
+        return 17 if self.version.startswith(("8.", "2.")) else 21
+
+
+ELASTICSEARCH = Product("elasticsearch", os.environ.get("ZOO_TEST_ES_VERSION", "8.19.21"), "ES")
+OPENSEARCH = Product("opensearch", os.environ.get("ZOO_TEST_OPENSEARCH_VERSION", "2.19.6"), "OPENSEARCH")
 
 
 class NoServerError(Exception):
@@ -64,7 +76,13 @@ class Server:
     ca_certs: str | None = None
 
 
-def start(folder: Path, port: int | None = None, secured: bool = False, heap: str = "1g") -> Server:
+def start(
+    folder: Path,
+    port: int | None = None,
+    secured: bool = False,
+    heap: str = "1g",
+    product: Product = ELASTICSEARCH,
+) -> Server:
     """Start a server with its data in `folder`, unless one is running there.
 
     Processes that call this at the same time (pytest's workers) get the same server.
@@ -72,8 +90,9 @@ def start(folder: Path, port: int | None = None, secured: bool = False, heap: st
     Args:
         folder: for data, logs, configuration and the note `server.json` on how to reach it.
         port: of the loopback interface; None = any free one.
-        secured: https with a self-signed certificate, and a password.
+        secured: https with a self-signed certificate, and a password; for Elasticsearch only.
         heap: memory of the Java machine.
+        product: the server to start.
 
     Raises:
         NoServerError: there is no suitable Java or no Maven, or the server didn't start.
@@ -82,7 +101,7 @@ def start(folder: Path, port: int | None = None, secured: bool = False, heap: st
     with FileLock(folder / "lock"):
         server = running(folder)
         if server is None:
-            (server,) = _launch([folder], [port or _free_port()], secured, heap)
+            (server,) = _launch([folder], [port or _free_port()], secured, heap, product)
         return server
 
 
@@ -95,7 +114,7 @@ def start_cluster(folder: Path, nodes: int = 3, heap: str = "400m") -> list[Serv
     folders = [folder / f"node-{number}" for number in range(nodes)]
     for node_folder in folders:
         node_folder.mkdir(parents=True)
-    return _launch(folders, [_free_port() for _ in folders], secured=False, heap=heap)
+    return _launch(folders, [_free_port() for _ in folders], False, heap, ELASTICSEARCH)
 
 
 def running(folder: Path) -> Server | None:
@@ -150,10 +169,10 @@ class _Started(NamedTuple):
     folder: Path
 
 
-def _launch(folders: list[Path], ports: list[int], secured: bool, heap: str) -> list[Server]:
+def _launch(
+    folders: list[Path], ports: list[int], secured: bool, heap: str, product: Product
+) -> list[Server]:
     """Start a cluster of one or more servers, and wait until all have joined it."""
-    java_home = _java_home()
-    distribution = _distribution(java_home)
     transports = [_free_port() for _ in folders]
     names = [f"memory-zoo-{secrets.token_hex(8)}" for _ in folders]
     settings: dict[str, object] = {"cluster.name": f"memory-zoo-tests-{ports[0]}"}
@@ -165,7 +184,7 @@ def _launch(folders: list[Path], ports: list[int], secured: bool, heap: str) -> 
     started = []
     for folder, name, port, transport in zip(folders, names, ports, transports, strict=True):
         own = {**settings, "node.name": name, "http.port": port, "transport.port": transport}
-        started.append(_start_process(folder, own, secured, heap, java_home, distribution))
+        started.append(_start_process(folder, own, secured, heap, product))
     for each in started:
         try:
             _wait_for_health(each.server, set(names), each.process, each.folder / "output.txt")
@@ -180,17 +199,22 @@ def _launch(folders: list[Path], ports: list[int], secured: bool, heap: str) -> 
 
 
 def _start_process(
-    folder: Path, settings: dict[str, object], secured: bool, heap: str, java_home: Path, distribution: Path
+    folder: Path, settings: dict[str, object], secured: bool, heap: str, product: Product
 ) -> _Started:
+    java_home = _java_home(product)
+    distribution = _distribution(product, java_home)
     config = folder / "config"
     shutil.rmtree(config, ignore_errors=True)
     shutil.copytree(distribution / "config", config)
+    # Java's own logs would be in the distribution, where the server's user must not write.
+    java_options = (config / "jvm.options").read_text().splitlines(keepends=True)
+    (config / "jvm.options").write_text("".join(line for line in java_options if "logs/" not in line))
     environment = {
         "PATH": os.environ["PATH"],
-        "ES_JAVA_HOME": str(java_home),
-        "ES_PATH_CONF": str(config),
-        "ES_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}",
-        "ES_TMPDIR": str(folder / "tmp"),
+        f"{product.prefix}_JAVA_HOME": str(java_home),
+        f"{product.prefix}_PATH_CONF": str(config),
+        f"{product.prefix}_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}",
+        f"{product.prefix}_TMPDIR": str(folder / "tmp"),
         "LANG": "C.UTF-8",
     }
     settings |= {
@@ -198,10 +222,11 @@ def _start_process(
         "path.data": folder / "data",
         "path.logs": folder / "logs",
         "cluster.routing.allocation.disk.threshold_enabled": "false",
-        # Otherwise a merge waits for free space on a disk that is nearly full.
-        "indices.merge.disk.check_interval": "0s",
-        "xpack.security.enabled": str(secured).lower(),
     }
+    if product is ELASTICSEARCH:
+        # Otherwise a merge waits for free space on a disk that is nearly full.
+        settings["indices.merge.disk.check_interval"] = "0s"
+        settings["xpack.security.enabled"] = str(secured).lower()
     for name in ("data", "logs", "tmp"):
         (folder / name).mkdir(exist_ok=True)
     username = password = ca_certs = None
@@ -232,7 +257,7 @@ def _start_process(
     options = [argument for name, value in settings.items() for argument in ("-E", f"{name}={value}")]
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            [distribution / "bin/elasticsearch", *options],
+            [distribution / "bin" / product.name, *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -274,14 +299,15 @@ def _wait_for_health(
         process.wait()
     tail = " | ".join(output.read_text(errors="replace").splitlines()[-5:])
     raise NoServerError(
-        f"the Elasticsearch server did not come up at {server.url}, or another one is there; its last lines: {tail}"
+        f"the server did not come up at {server.url}, or another one is there; its last lines: {tail}"
     )
 
 
-def _java_home() -> Path:
+def _java_home(product: Product) -> Path:
     """Return the home of a JDK (not only a runtime: the plugin is compiled) that is new enough."""
     tried = []
-    named = (os.environ.get("ES_JAVA_HOME"), os.environ.get("JAVA_HOME"), shutil.which("javac"))
+    variables = (f"{product.prefix}_JAVA_HOME", "JAVA_HOME")
+    named = (*map(os.environ.get, variables), shutil.which("javac"))
     for candidate in (*named, *sorted(Path("/usr/lib/jvm").glob("*/bin/javac"))):
         if not candidate:
             continue
@@ -292,60 +318,64 @@ def _java_home() -> Path:
             continue
         answer = subprocess.run([home / "bin/javac", "-version"], capture_output=True, text=True).stdout
         version = re.match(r"javac (\d+)", answer)
-        if version and int(version[1]) >= LEAST_JAVA:
+        if version and int(version[1]) >= product.least_java:
             return home
         tried.append(f"{home} is {answer.strip()}")
     raise NoServerError(
-        f"Java {LEAST_JAVA} or newer with javac is needed ({'; '.join(tried) or 'none was found'})"
+        f"Java {product.least_java} or newer with javac is needed ({'; '.join(tried) or 'none was found'})"
     )
 
 
-def _distribution(java_home: Path) -> Path:
+def _distribution(product: Product, java_home: Path) -> Path:
     """Return the unpacked distribution with the plugin, which is made once."""
     # The user of the server can't read root's home.
     default = Path("/var/cache/memory-zoo-tests") if AS_ROOT else Path.home() / ".cache/memory-zoo-tests"
     cache = Path(os.environ.get("ZOO_TEST_CACHE") or default).absolute()
     cache.mkdir(parents=True, exist_ok=True)
-    distribution = cache / f"elasticsearch-{VERSION}-with-plugin"
+    distribution = cache / f"{product.name}-{product.version}-with-plugin"
     with FileLock(cache / "lock"):
         if not distribution.is_dir():
             with tempfile.TemporaryDirectory(dir=cache) as scratch:
-                archive = _download(Path(scratch))
+                archive = _download(product, Path(scratch))
                 with zipfile.ZipFile(archive) as packed:
                     packed.extractall(scratch)
                 archive.unlink()
-                unpacked = Path(scratch) / f"elasticsearch-{VERSION}"
+                unpacked = Path(scratch) / f"{product.name}-{product.version}"
                 for program in (unpacked / "bin").iterdir():
                     program.chmod(0o755)
-                _add_plugin(unpacked, java_home)
+                _add_plugin(product, unpacked, java_home)
                 unpacked.rename(distribution)
     if AS_ROOT:
         _must_be_reachable(distribution)
     return distribution
 
 
-def _download(folder: Path) -> Path:
+def _download(product: Product, folder: Path) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         raise NoServerError("Maven (mvn), which downloads the server, was not found")
+    name, version, _ = product
+    artifact = f"org.{name}.distribution.integ-test-zip:{name}:{version}:zip"
     done = subprocess.run(
-        [maven, "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"],
+        [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"],
         capture_output=True,
         text=True,
         cwd=folder,
     )
-    archive = folder / f"elasticsearch-{VERSION}.zip"
+    archive = folder / f"{name}-{version}.zip"
     if done.returncode != 0 or not archive.is_file():
         lines = (done.stdout + done.stderr).strip().splitlines()
-        raise NoServerError(f"Maven could not download {ARTIFACT}: {lines[0] if lines else 'no output'}")
+        raise NoServerError(f"Maven could not download {artifact}: {lines[0] if lines else 'no output'}")
     return archive
 
 
-def _add_plugin(distribution: Path, java_home: Path) -> None:
+def _add_plugin(product: Product, distribution: Path, java_home: Path) -> None:
+    if (distribution / "modules/analysis-common").is_dir():
+        return
     target = distribution / "plugins/analyzers"
     classes = distribution / "plugins/classes"
     target.mkdir(parents=True)
-    sources = sorted(PLUGIN.glob("*.java"))
+    sources = sorted((Path(__file__).parent / "plugin" / product.name).glob("*.java"))
     subprocess.run(
         [java_home / "bin/javac", "-cp", f"{distribution}/lib/*", "-d", classes, *sources], check=True
     )
@@ -353,14 +383,19 @@ def _add_plugin(distribution: Path, java_home: Path) -> None:
         for file in sorted(classes.rglob("*.class")):
             jar.write(file, file.relative_to(classes))
     shutil.rmtree(classes)
+    descriptor = (
+        "name=analyzers\ndescription=The analyzers that the minimal distribution lacks\nversion=1\n"
+        f"{product.name}.version={product.version}\njava.version={product.least_java}\n"
+    )
+    if product is OPENSEARCH:
+        descriptor += "classname=memoryzoo.Analyzers\n"
+        (target / "plugin-descriptor.properties").write_text(descriptor)
+        return
     factories = {source.stem.lower(): f"memoryzoo.{source.stem}" for source in sources}
     (target / "named_components.json").write_text(
         json.dumps({"org.elasticsearch.plugin.analysis.AnalyzerFactory": factories})
     )
-    (target / "stable-plugin-descriptor.properties").write_text(
-        "name=analyzers\ndescription=The analyzers that the minimal distribution lacks\n"
-        f"version=1\nelasticsearch.version={VERSION}\njava.version={LEAST_JAVA}\n"
-    )
+    (target / "stable-plugin-descriptor.properties").write_text(descriptor)
 
 
 def _certificate(folder: Path) -> None:
@@ -399,14 +434,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.elasticsearch.server", description=__doc__)
     parser.add_argument("command", choices=("start", "stop", "url"))
     parser.add_argument("--port", type=int, default=9250)
+    parser.add_argument("--opensearch", action="store_true")
     parser.add_argument("--folder", type=Path, help="for its data; default: one for each port")
     arguments = parser.parse_args()
-    folder = arguments.folder or Path(tempfile.gettempdir()) / f"memory-zoo-elasticsearch-{arguments.port}"
+    folder = arguments.folder or Path(tempfile.gettempdir()) / f"memory-zoo-server-{arguments.port}"
+    product = OPENSEARCH if arguments.opensearch else ELASTICSEARCH
     if arguments.command == "stop":
         stop(folder)
         return 0
     try:
-        server = start(folder, arguments.port) if arguments.command == "start" else running(folder)
+        is_start = arguments.command == "start"
+        server = start(folder, arguments.port, product=product) if is_start else running(folder)
     except NoServerError as error:
         server = None
         print(error, file=sys.stderr)
