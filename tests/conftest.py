@@ -1,4 +1,4 @@
-"""Fixtures that start a real Elasticsearch, once a run and only if a test needs it."""
+"""Fixtures that start a real Elasticsearch or OpenSearch, once a run and only if a test needs it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
-from elasticsearch import Elasticsearch
 
+from datamodules.retrieval.elasticsearch.connection import Product, ServerConnection
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever, OpenSearchRetriever
 from tests.elasticsearch import server
 
 StartedT = TypeVar("StartedT")
+ON_BOTH = pytest.mark.parametrize("product", ["Elasticsearch", "OpenSearch"])
+OnServer = Callable[[Product], Callable[..., ElasticsearchRetriever]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,14 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         folder = Path(os.environ["ZOO_TEST_RUN"])
-        for name in ("plain", "secured"):
+        for name in ("plain", "secured", "opensearch"):
             server.stop(folder / name)
         shutil.rmtree(folder)
 
 
-def _start(name: str, secured: bool, heap: str) -> server.Server:
+def _start(name: str, **options: Any) -> server.Server:
     folder = Path(os.environ["ZOO_TEST_RUN"]) / name
-    return _or_skip(lambda: server.start(folder, secured=secured, heap=heap))
+    return _or_skip(lambda: server.start(folder, **options))
 
 
 def _or_skip(start: Callable[[], StartedT]) -> StartedT:
@@ -43,14 +47,20 @@ def _or_skip(start: Callable[[], StartedT]) -> StartedT:
         return start()
     except server.NoServerError as error:
         if os.environ.get("ZOO_REQUIRE_ELASTICSEARCH") == "1":
-            pytest.fail(f"no Elasticsearch: {error}", pytrace=False)
-        pytest.skip(f"no Elasticsearch: {error}")
+            pytest.fail(f"no server: {error}", pytrace=False)
+        pytest.skip(f"no server: {error}")
 
 
 @pytest.fixture(scope="session")
 def elasticsearch_url() -> str:
     """A real server: that of `ZOO_TEST_ES_URL`, else one that is started for the run."""
-    return os.environ.get("ZOO_TEST_ES_URL") or _start("plain", secured=False, heap="1g").url
+    return os.environ.get("ZOO_TEST_ES_URL") or _start("plain").url
+
+
+@pytest.fixture(scope="session")
+def opensearch_url() -> str:
+    """A real OpenSearch: that of `ZOO_TEST_OPENSEARCH_URL`, else one that is started for the run."""
+    return os.environ.get("ZOO_TEST_OPENSEARCH_URL") or _start("opensearch", product=server.OPENSEARCH).url
 
 
 @pytest.fixture(scope="session")
@@ -70,14 +80,29 @@ def elasticsearch_cluster() -> Iterator[list[server.Server]]:
 
 
 @pytest.fixture
-def index_prefix(elasticsearch_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A beginning of index names for one test, whose indexes are deleted in the end; memories name no server."""
-    monkeypatch.setenv("ELASTICSEARCH_URL", elasticsearch_url)
+def on_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OnServer]:
+    """Makes the retrievers of a product; their indexes have a prefix of the test, and are deleted in the end."""
     prefix = f"zoo-test-{uuid.uuid4().hex[:12]}"
-    yield prefix
-    with Elasticsearch(elasticsearch_url) as client:
-        for name in client.indices.get(index=f"{prefix}*", ignore_unavailable=True):
-            client.indices.delete(index=name)
+    servers: dict[Product, ServerConnection] = {}
+
+    def makes(product: Product) -> Callable[..., ElasticsearchRetriever]:
+        url = request.getfixturevalue(f"{product.lower()}_url")
+        monkeypatch.setenv(f"{product.upper()}_URL", url)  # memories name no server
+        servers[product] = ServerConnection(url, 60, 1, product)
+        kind = OpenSearchRetriever if product == "OpenSearch" else ElasticsearchRetriever
+        return partial(kind, index_prefix=prefix)
+
+    yield makes
+    for each in servers.values():
+        if names := ",".join(each.call(lambda client: client.indices.get(index=f"{prefix}*"))):
+            each.call(lambda client, names=names: client.indices.delete(index=names))
+        each.close()
+
+
+@pytest.fixture
+def index_prefix(elasticsearch_url: str, on_server: OnServer) -> str:
+    """The prefix of the test's indexes on Elasticsearch."""
+    return on_server("Elasticsearch")().index_prefix
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from datamodules.core.errors import InputError, excerpt
 #: Advice in place of a secret.
 ADVICE = (
     "credentials are read from the environment: ELASTICSEARCH_API_KEY, or ELASTICSEARCH_USERNAME and"
-    " ELASTICSEARCH_PASSWORD"
+    " ELASTICSEARCH_PASSWORD (for OpenSearch: OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD)"
 )
 # Most tokens are words (max_tokens, pad_token). Secret are a bare `token` and those that grant access.
 _SECRET_KEY = re.compile(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ElasticsearchDenseRetriever as ElasticsearchDenseRetriever,
     )
     from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever as ElasticsearchRetriever
+    from datamodules.retrieval.elasticsearch.retriever import OpenSearchRetriever as OpenSearchRetriever
     from datamodules.retrieval.embedded.retriever import EmbeddedRetriever as EmbeddedRetriever
     from datamodules.retrieval.fused import FusedRetriever as FusedRetriever
     from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory

@@ -22,6 +22,7 @@ RETRIEVERS = {
     "ElasticsearchRetriever": "datamodules.retrieval.elasticsearch.retriever",
     "EmbeddedRetriever": "datamodules.retrieval.embedded.retriever",
     "FusedRetriever": "datamodules.retrieval.fused",
+    "OpenSearchRetriever": "datamodules.retrieval.elasticsearch.retriever",
 }
 
 
@@ -61,7 +62,7 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
     if local := sorted(kind.local_options & arguments.keys()):
         raise InputError(
             f"the description of the retriever {kind.__name__} has the option {local[0]}, which files must not set;"
-            " name a server in ELASTICSEARCH_URL, or with --retriever"
+            " name a server in ELASTICSEARCH_URL or OPENSEARCH_URL, or with --retriever"
         )
     encoder = arguments.get("encoder")
     if folder is not None and isinstance(encoder, str) and (folder / encoder).exists():

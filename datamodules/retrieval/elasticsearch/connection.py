@@ -1,4 +1,4 @@
-"""A connection to an Elasticsearch server: the client, its credentials, retries and error messages."""
+"""A connection to an Elasticsearch or OpenSearch server: the client, its credentials, retries and error messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote, urlsplit
 
 import elasticsearch
 from elastic_transport import ApiResponse
 
-from datamodules.core.errors import InputError, excerpt, reason
+from datamodules.core.errors import InputError, check_installed, excerpt, reason
 from datamodules.core.secrets import ADVICE
 from datamodules.core.types import PlainDict
 
@@ -38,6 +38,7 @@ _BULK_PROBLEMS = "items.*.status,items.*.error.type,items.*.error.reason"
 #: Action -> the list of its answers.
 _ANSWERS = {"_msearch": "responses", "_bulk": "items"}
 
+Product: TypeAlias = Literal["Elasticsearch", "OpenSearch"]
 Request: TypeAlias = Callable[[elasticsearch.Elasticsearch], ApiResponse[Any]]
 ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
@@ -50,9 +51,12 @@ class _TemporaryError(Exception):
 class ServerConnection:
     """Sends requests to a server, again after a pause if an error looks temporary; pickles no credentials."""
 
-    def __init__(self, url: str | list[str] | None, timeout: float, threads: int) -> None:
+    def __init__(self, url: str | list[str] | None, timeout: float, threads: int, product: Product) -> None:
+        self.product = product
+        self._variables = product.upper()
         if url is None:
-            url = os.environ.get("ELASTICSEARCH_URL", "").replace(",", " ").split() or "http://localhost:9200"
+            named = os.environ.get(f"{self._variables}_URL", "")
+            url = named.replace(",", " ").split() or "http://localhost:9200"
         self.urls = [checked_url(each) for each in ([url] if isinstance(url, str) else url)]
         if not self.urls:
             raise InputError("url: give at least one, such as http://localhost:9200")
@@ -82,14 +86,19 @@ class ServerConnection:
             "retry_on_timeout": False,
             "serializers": dict.fromkeys(json_types, _FlatHits()),
         }
-        if key := os.environ.get("ELASTICSEARCH_API_KEY"):
+        if self.product == "OpenSearch":
+            check_installed("opensearchpy", "opensearch", "OpenSearchRetriever")
+            from datamodules.retrieval.elasticsearch.opensearch_node import OpenSearchNode
+
+            arguments["node_class"] = OpenSearchNode
+        elif key := os.environ.get(f"{self._variables}_API_KEY"):
             arguments["api_key"] = key
-        elif user := os.environ.get("ELASTICSEARCH_USERNAME"):
-            arguments["basic_auth"] = (user, os.environ.get("ELASTICSEARCH_PASSWORD", ""))
-        ca_certs = os.environ.get("ELASTICSEARCH_CA_CERTS")
+        if "api_key" not in arguments and (user := os.environ.get(f"{self._variables}_USERNAME")):
+            arguments["basic_auth"] = (user, os.environ.get(f"{self._variables}_PASSWORD", ""))
+        ca_certs = os.environ.get(f"{self._variables}_CA_CERTS")
         if ca_certs and any(url.startswith("https:") for url in self.urls):
             if not Path(ca_certs).is_file():
-                raise InputError(f"ELASTICSEARCH_CA_CERTS: there is no file {ca_certs}")
+                raise InputError(f"{self._variables}_CA_CERTS: there is no file {ca_certs}")
             arguments["ca_certs"] = ca_certs
         return elasticsearch.Elasticsearch(self.urls, **arguments)
 
@@ -136,7 +145,7 @@ class ServerConnection:
             )
             received = response.get(_ANSWERS[action]) if isinstance(response, dict) else None
             if not isinstance(received, list) or len(received) != len(waiting):
-                raise _TemporaryError("an answer of another form than Elasticsearch's")
+                raise _TemporaryError(f"an answer of another form than {self.product}'s")
             failed = {}
             for position, answer in zip(waiting, received, strict=True):
                 answers[position] = answer
@@ -160,7 +169,7 @@ class ServerConnection:
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise self.error(
-                f"an answer of another form than Elasticsearch's ({type(error).__name__}: {reason(error)}); is a"
+                f"an answer of another form than {self.product}'s ({type(error).__name__}: {reason(error)}); is a"
                 " gateway in between, or is it another server?"
             ) from error
 
@@ -182,19 +191,88 @@ class ServerConnection:
     def _send(self, request: Request, expected: Iterable[str] = ()) -> PlainDict:
         """Send a request once and return the answer's body."""
         try:
-            body: PlainDict = request(self._connected()).body
+            body = self._body(request)
             self._tries = TRIES
             return body
         except elasticsearch.ApiError as error:
             kind, message = self._parsed(_type_and_reason, error.body)
-            if kind in expected:
+            is_other = self.product == "Elasticsearch" and "x-elastic-product" not in error.meta.headers
+            if kind in expected and not is_other:
                 return {}
-            message, may_pass = _explain_refusal(error, kind, message), _is_temporary(error.meta.status)
+            may_pass = _is_temporary(error.meta.status)
+            message = self._refusal(error, kind, message, is_other)
         except elasticsearch.TransportError as error:
-            message = _explain_silence(error, self.timeout)
+            message = self._silence(error)
             may_pass = not isinstance(error, elasticsearch.SSLError)
         # The client's error is not chained: it may contain the request with its headers.
         raise _TemporaryError(message) if may_pass else self.error(message)
+
+    def _body(self, request: Request) -> PlainDict:
+        """Send a request once and return the answer's body; raise the client's error."""
+        try:
+            body: PlainDict = request(self._connected()).body
+        except elasticsearch.UnsupportedProductError as error:  # each answer of another product
+            if self.product == "Elasticsearch":
+                raise
+            body = error.body
+        return body
+
+    def _refusal(self, error: elasticsearch.ApiError, kind: str, message: str, is_other: bool) -> str:
+        """Return a message with advice for an error that a server answered."""
+        status = error.meta.status
+        version = re.search(r"either version (\d+)", message)
+        if kind == "media_type_header_exception" and version:
+            major = int(version[1])
+            return f'the server is version {major}; pip install "elasticsearch>={major},<{major + 1}"'
+        if is_other and self._is_opensearch(error):
+            return "this is OpenSearch; use OpenSearchRetriever (extra `opensearch`), or DenseRetriever for vectors"
+        if status == 401:
+            key = f"{self._variables}_API_KEY, or " if self.product == "Elasticsearch" else ""
+            return (
+                f"the server refuses the credentials, or requires some; set {key}{self._variables}_USERNAME and"
+                f" {self._variables}_PASSWORD, in the environment"
+            )
+        if status == 403:
+            return f"the credentials don't allow this ({message}); request the privilege or use others"
+        if kind == "index_not_found_exception":
+            name = re.search(r"\[(.+?)\]", message)
+            return (
+                f"there is no index {name[1] if name else ''}; build it with `zoo index`, or name its"
+                f" server in {self._variables}_URL"
+            )
+        if is_other or (self.product == "OpenSearch" and not kind and not _is_temporary(status)):
+            return f"this is not {self.product} (it answers {status}); check host and port"
+        return f"{self.product} answers {status} {kind}: {message}"
+
+    def _is_opensearch(self, error: elasticsearch.ApiError) -> bool:
+        """Return True if OpenSearch answered: it is named by the headers, or by the server's first page."""
+        named = str(error.meta.headers)
+        if "OpenSearch" not in named and not _is_temporary(error.meta.status):
+            try:
+                self._connected().info()
+            except elasticsearch.ApiError as page:
+                named = str(page.body)
+            except elasticsearch.TransportError:
+                pass
+        return "OpenSearch" in named
+
+    def _silence(self, error: elasticsearch.TransportError) -> str:
+        """Return a message with advice where no server answered, or the answer can't be read."""
+        if isinstance(error, elasticsearch.SSLError):
+            if "WRONG_VERSION_NUMBER" in error.message or "record layer failure" in error.message:
+                return "the server does not support TLS; use http:// in the URL"
+            return (
+                f"TLS refused: the server's certificate isn't trusted; set {self._variables}_CA_CERTS to the PEM"
+                f" file of its authority ({excerpt(error.message)})"
+            )
+        if isinstance(error, elasticsearch.ConnectionTimeout):
+            return f"no answer in {self.timeout:g} s; is the server busy? A longer timeout may help"
+        if isinstance(error, elasticsearch.SerializationError):
+            return f"this is not {self.product} (its answer can't be read); check host and port"
+        return (
+            f"no connection; is {self.product} running there, and is it http or https? {self._variables}_URL names"
+            f" another server ({excerpt(error.message)})"
+        )
 
     def in_threads(
         self, work: Callable[[Sequence[ItemT]], None], items: Sequence[ItemT], batch_size: int
@@ -254,50 +332,6 @@ def _type_and_reason(body: object) -> tuple[str, str]:
         return "", excerpt(error or body)
     root = (error.get("root_cause") or [error])[0]
     return str(root.get("type", error.get("type"))), excerpt(root.get("reason", error.get("reason")))
-
-
-def _explain_refusal(error: elasticsearch.ApiError, kind: str, message: str) -> str:
-    """Return a message with advice for an error that a server answered."""
-    status = error.meta.status
-    version = re.search(r"either version (\d+)", message)
-    if kind == "media_type_header_exception" and version:
-        major = int(version[1])
-        return f'the server is version {major}; pip install "elasticsearch>={major},<{major + 1}"'
-    if status == 401:
-        return (
-            "the server refuses the credentials, or requires some; set ELASTICSEARCH_API_KEY, or"
-            " ELASTICSEARCH_USERNAME and ELASTICSEARCH_PASSWORD, in the environment"
-        )
-    if status == 403:
-        return f"the credentials don't allow this ({message}); request the privilege or use others"
-    if kind == "index_not_found_exception":
-        name = re.search(r"\[(.+?)\]", message)
-        return (
-            f"there is no index {name[1] if name else ''}; build it with `zoo index`, or name its"
-            " server in ELASTICSEARCH_URL"
-        )
-    if error.meta.headers.get("x-elastic-product") != "Elasticsearch":
-        return f"this is not Elasticsearch (it answers {status}); check host and port"
-    return f"Elasticsearch answers {status} {kind}: {message}"
-
-
-def _explain_silence(error: elasticsearch.TransportError, timeout: float) -> str:
-    """Return a message with advice where no server answered, or the answer can't be read."""
-    if isinstance(error, elasticsearch.SSLError):
-        if "WRONG_VERSION_NUMBER" in error.message or "record layer failure" in error.message:
-            return "the server does not support TLS; use http:// in the URL"
-        return (
-            "TLS refused: the server's certificate isn't trusted; set ELASTICSEARCH_CA_CERTS to the PEM file of its"
-            f" authority ({excerpt(error.message)})"
-        )
-    if isinstance(error, elasticsearch.ConnectionTimeout):
-        return f"no answer in {timeout:g} s; is the server busy? A longer timeout may help"
-    if isinstance(error, elasticsearch.SerializationError):
-        return "this is not Elasticsearch (its answer can't be read); check host and port"
-    return (
-        "no connection; is Elasticsearch running there, and is it http or https? ELASTICSEARCH_URL names another server"
-        f" ({excerpt(error.message)})"
-    )
 
 
 class _FlatHits(elasticsearch.JsonSerializer):

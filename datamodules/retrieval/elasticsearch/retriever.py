@@ -1,4 +1,4 @@
-"""The retriever that searches an Elasticsearch server for common words."""
+"""The retrievers that search an Elasticsearch or OpenSearch server for common words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from typing_extensions import override
@@ -140,8 +141,8 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         """Return at most k documents of the existing index for each query text, best first."""
         name = self._existing()
         names = filter(None, (self.text_field, self.label_field, self.id_field))
-        fields = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in names)
-        tail = f'"fields":[{fields}],"_source":false,"track_total_hits":false}}\n'
+        fields = json.dumps([self._returned(field) for field in names])
+        tail = f'"fields":{fields},"_source":false,"track_total_hits":false}}\n'
         best: list[list[Document]] = [[] for _ in texts]
 
         def search_batch(waiting: Sequence[int]) -> None:
@@ -210,8 +211,10 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
 
     def _read_fields(self, name: str) -> None:
         """Read the fields of an existing index; refuse an index without the named ones."""
+        # OpenSearch reads the fields from the path, where the client's own method does not write them.
+        path = f"/{quote(name, safe='*,')}/_field_caps?fields=*"
         known = self.server.read(
-            lambda client: client.field_caps(index=name, fields="*"),
+            lambda client: client.perform_request("GET", path, headers={"accept": "application/json"}),
             _fields_of,
             expected=("index_not_found_exception",),
         )
@@ -225,11 +228,14 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
                 fields = excerpt(", ".join(sorted(self._fields)) or "none")
                 raise self._error(name, f"has no field {field} ({option}); it has {fields}")
 
+    def _returned(self, field: str) -> PlainDict:
+        """Return the specification of a field in the answers; OpenSearch knows no parameter `include_unmapped`."""
+        return {"field": field} | ({"include_unmapped": True} if self.product == "Elasticsearch" else {})
+
     def _is_in_documents(self, name: str, field: str) -> bool:
         # Labels and ids can be in the documents without being mapped.
-        fields = [{"field": field, "include_unmapped": True}]
         return self.server.read(
-            lambda client: client.search(index=name, size=100, source=False, fields=fields),
+            lambda client: client.search(index=name, size=100, source=False, fields=[self._returned(field)]),
             lambda answer: any(hit.get("fields") for hit in answer["hits"]["hits"]),
         )
 
@@ -292,6 +298,28 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
             f'{{"term":{{"text":{{"value":{as_json(term)},"boost":{count}}}}}}}' for term, count in first
         )
         return f'{{"bool":{{"should":[{clauses}]}}}}'
+
+
+class OpenSearchRetriever(ElasticsearchRetriever):
+    """Ranks texts with an OpenSearch 2 or 3 server; its options are those of `ElasticsearchRetriever`.
+
+    `OPENSEARCH_URL` names the server, `OPENSEARCH_USERNAME`, `OPENSEARCH_PASSWORD` and `OPENSEARCH_CA_CERTS` are the
+    credentials. The named fields of an existing index must be in its mapping.
+    """
+
+    product = "OpenSearch"
+
+    @override
+    def _mapping(self) -> tuple[PlainDict, PlainDict]:
+        settings, mappings = super()._mapping()
+        similarity = settings["similarity"]["memory"]
+        lucene = self.server.read(
+            lambda client: client.info(), lambda page: int(page["version"]["lucene_version"].split(".")[0])
+        )
+        # The scores of BM25 lack the factor k1 + 1 since version 3, which has Lucene 10.
+        if similarity["type"] == "BM25" and lucene >= 10:
+            similarity["type"] = "LegacyBM25"
+        return settings, mappings
 
 
 def _filled(template: Any, text: str) -> Any:

@@ -19,7 +19,7 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
-from datamodules.retrieval.elasticsearch.connection import ServerConnection
+from datamodules.retrieval.elasticsearch.connection import Product, ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,7 @@ class ServerRetriever(Retriever):
 
     local_options = frozenset({"url"})
     is_on_server = True
+    product: Product = "Elasticsearch"
     #: queries in one request.
     batch_size = 128
 
@@ -97,7 +98,7 @@ class ServerRetriever(Retriever):
                 raise InputError(f"{name}={value}: use 1 or more")
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,199}", index_prefix):
             raise InputError(f"index_prefix={index_prefix!r}: use a-z, 0-9, '.', '_' and '-'")
-        self.server = ServerConnection(url, timeout, threads)
+        self.server = ServerConnection(url, timeout, threads, self.product)
         self.index_prefix = index_prefix
         self.shards = shards
         self._forget()

@@ -88,7 +88,7 @@ def open_memory(
     if location.startswith("index:"):
         if retriever is None or not is_existing_index(retriever):
             raise InputError(
-                f"{location}: name it with --data.retriever ElasticsearchRetriever and its index"
+                f"{location}: name it with --data.retriever, such as ElasticsearchRetriever, and its index"
             )
         if version is not None:
             raise InputError(f"{location}: an index of yours has no versions; omit the version")

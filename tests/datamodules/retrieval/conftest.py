@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from datamodules.retrieval import (
     DenseRetriever,
     ElasticsearchDenseRetriever,
-    ElasticsearchRetriever,
     EmbeddedRetriever,
     FusedRetriever,
     Retriever,
@@ -26,6 +26,7 @@ from tests.sentence_folders import write_bert
 MakeRetriever = Callable[[], Retriever]
 BACK_ENDS = ["BM25", "LMDirichlet", "dense", "fused"]
 SERVERS = ["Elasticsearch", "Elasticsearch, 3 shards", "Elasticsearch, dense", "Elasticsearch, fused"]
+SERVERS += ["OpenSearch", "OpenSearch, 3 shards"]
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +61,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture(params=[*BACK_ENDS, *(pytest.param(name, marks=pytest.mark.server) for name in SERVERS)])
-def make(request: pytest.FixtureRequest) -> MakeRetriever:
+def make(request: pytest.FixtureRequest, on_server: Any) -> MakeRetriever:
     """Makes a retriever of one kind, always the same memory."""
     kind = str(request.param)
     if kind in ("BM25", "LMDirichlet"):
@@ -70,15 +71,9 @@ def make(request: pytest.FixtureRequest) -> MakeRetriever:
         return lambda: DenseRetriever(tiny_encoder)
     if kind == "fused":
         return lambda: FusedRetriever([EmbeddedRetriever(), DenseRetriever(tiny_encoder)])
-    server = {
-        "url": request.getfixturevalue("elasticsearch_url"),
-        "index_prefix": request.getfixturevalue("index_prefix"),
-    }
-    if kind == "Elasticsearch, dense":
-        return lambda: ElasticsearchDenseRetriever(tiny_encoder, **server)
-    if kind == "Elasticsearch, fused":
-        return lambda: FusedRetriever(
-            [ElasticsearchRetriever(**server), ElasticsearchDenseRetriever(tiny_encoder, **server)]
-        )
-    shards = 3 if "shards" in kind else 1
-    return lambda: ElasticsearchRetriever(**server, shards=shards)
+    product, _, variant = kind.partition(", ")
+    lexical = partial(on_server(product), shards=3 if variant == "3 shards" else 1)
+    if variant not in ("dense", "fused"):
+        return lexical
+    dense = partial(ElasticsearchDenseRetriever, tiny_encoder, index_prefix=lexical().index_prefix)
+    return dense if variant == "dense" else lambda: FusedRetriever([lexical(), dense()])

@@ -149,7 +149,7 @@ def test_commands_of(page: Path, zoo_command: Zoo) -> None:
         if command[0] == "serve":
             continue  # It runs until it is stopped; its own tests talk to it.
         trains = command[0] in ("fit", "prepare")
-        if re.search("elasticsearch|gpu", text, re.IGNORECASE):
+        if re.search("elasticsearch|opensearch|gpu", text, re.IGNORECASE):
             if trains:  # Other tests need the server or the device.
                 result = done(zoo_command(*command, "--print_config"))
                 assert "text_column: text\n" in result.out, text

@@ -29,22 +29,16 @@ def as_written(memory: RetrievedMemory) -> dict[str, Any]:
     return {name: value for name, value in memory._asdict().items() if name not in absent}
 
 
-@pytest.mark.parametrize("back_end", ["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
+SERVERS = [pytest.param(name, marks=pytest.mark.server) for name in ("Elasticsearch", "OpenSearch")]
+
+
+@pytest.mark.parametrize("back_end", ["Embedded", *SERVERS])
 def test_a_models_memory_grows(
-    back_end: str,
-    fit: Fit,
-    zoo_command: Zoo,
-    more_csv: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Path, on_server: Any
 ) -> None:
-    options = []
-    if back_end == "elasticsearch":
-        monkeypatch.setenv("ELASTICSEARCH_URL", request.getfixturevalue("elasticsearch_url"))
-        options = [
-            "--data.retriever=ElasticsearchRetriever",
-            f"--data.retriever.index_prefix={request.getfixturevalue('index_prefix')}",
-        ]
+    options = [f"--data.retriever={back_end}Retriever"]
+    if back_end != "Embedded":
+        options += [f"--data.retriever.index_prefix={on_server(back_end)().index_prefix}"]
     checkpoint = fit("run", *options)
     before = zoo.load(checkpoint).predict(TEXTS)
     assert before[0].memories != []  # "some" is known
@@ -82,7 +76,7 @@ def test_a_models_memory_grows(
         "version": "2",
         "versions": "1: 72 rows, 2: 75 rows",
         "labels": "fruit 25, metal 25, weather 25",
-        "back_end": "EmbeddedRetriever" if back_end == "embedded" else "ElasticsearchRetriever",
+        "back_end": f"{back_end}Retriever",
         "ranking": "similarity=BM25, analyzer=standard, k1=1.2, b=0.75",
     }
 

@@ -16,14 +16,22 @@ import numpy as np
 import pytest
 from elasticsearch import Elasticsearch
 
+from datamodules.core import errors
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Collection, Hits
 from datamodules.retrieval.elasticsearch import server_retriever
-from datamodules.retrieval.elasticsearch.retriever import Document, ElasticsearchRetriever
+from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
+from datamodules.retrieval.elasticsearch.retriever import (
+    Document,
+    ElasticsearchRetriever,
+    OpenSearchRetriever,
+)
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.neighbors import build_neighbors
+from tests.conftest import ON_BOTH
+from tests.datamodules.checks import refused
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
 
@@ -34,6 +42,10 @@ BUSY: dict[str, Any] = {
     "status": 429,
 }
 PRODUCT = {"X-Elastic-Product": "Elasticsearch", "Content-Type": "application/json"}
+#: The refusal of OpenSearch's security plugin.
+REALM = {"WWW-Authenticate": 'Basic realm="OpenSearch Security"', "Content-Type": "text/plain"}
+DENIED = Answer(401, b"Unauthorized", REALM)
+IS_OPENSEARCH = "this is OpenSearch; use OpenSearchRetriever (extra `opensearch`), or DenseRetriever for"
 
 
 def answer(status: int, content: Any, headers: dict[str, str] = PRODUCT) -> Answer:
@@ -62,29 +74,33 @@ NEWS = [
 @pytest.fixture(autouse=True)
 def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("API_KEY", "USERNAME", "PASSWORD", "CA_CERTS", "URL"):
-        monkeypatch.delenv(f"ELASTICSEARCH_{name}", raising=False)
+        for product in ("ELASTICSEARCH", "OPENSEARCH"):
+            monkeypatch.delenv(f"{product}_{name}", raising=False)
 
 
 @pytest.fixture
-def news(elasticsearch_url: str, index_prefix: str) -> str:
+def product() -> str:
+    """The server of `news`, unless a test is parametrized."""
+    return "Elasticsearch"
+
+
+@pytest.fixture
+def news(product: str, on_server: Any) -> str:
     """An existing index with other names, another analyzer and unmapped fields."""
-    name = f"{index_prefix}-news"
-    with Elasticsearch(elasticsearch_url) as client:
-        client.indices.create(
-            index=name,
-            mappings={
-                "dynamic": False,
-                "properties": {
-                    "content": {"properties": {"body": {"type": "text", "analyzer": "english"}}},
-                    "topic": {"type": "text", "fields": {"keyword": {"type": "keyword"}}},
-                },
-            },
-        )
-        for key, body, topic in NEWS:
-            client.index(
-                index=name, id=f"_{key}", document={"key": key, "content": {"body": body}, "topic": topic}
-            )
-        client.indices.refresh(index=name)
+    retriever = on_server(product)()
+    name = f"{retriever.index_prefix}-news"
+    properties: dict[str, Any] = {
+        "content": {"properties": {"body": {"type": "text", "analyzer": "english"}}},
+        "topic": {"type": "text", "fields": {"keyword": {"type": "keyword"}}},
+    }
+    if product == "OpenSearch":  # which returns no other fields
+        properties["key"] = {"type": "keyword"}
+    mappings = {"dynamic": False, "properties": properties}
+    retriever.server.call(lambda client: client.indices.create(index=name, mappings=mappings))
+    for key, body, topic in NEWS:
+        document = json.dumps({"key": key, "content": {"body": body}, "topic": topic})
+        retriever.server.write(name, [f'{{"index":{{"_id":"_{key}"}}}}\n{document}\n'.encode()])
+    retriever.server.call(lambda client: client.indices.refresh(index=name))
     return name
 
 
@@ -93,8 +109,8 @@ def same(hits: Hits, expected: Hits) -> None:
     np.testing.assert_allclose(hits.scores, expected.scores, rtol=1e-6)
 
 
-def built(prefix: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchRetriever:
-    retriever = ElasticsearchRetriever(index_prefix=prefix, **options)
+def built(prefix: str, texts: list[str] = TEXTS, kind: Any = ElasticsearchRetriever, **options: Any) -> Any:
+    retriever = kind(index_prefix=prefix, **options)
     retriever.index(Collection(texts, FINGERPRINT), Path("unused"))
     return retriever
 
@@ -248,21 +264,26 @@ ANYWHERE: dict[str, Fault] = {
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("fault", [*ANYWHERE, "items"])
+@pytest.mark.usefixtures("elasticsearch_url", "opensearch_url")  # started with pauses
+@pytest.mark.parametrize(
+    ("product", "fault"),
+    [
+        *(("Elasticsearch", fault) for fault in [*ANYWHERE, "items"]),
+        *(("OpenSearch", fault) for fault in ("dropped", "cut", "502 page of a gateway", "items")),
+    ],
+)
 def test_loading_survives(
-    fault: str,
-    elasticsearch_url: str,
-    index_prefix: str,
-    no_pauses: list[float],
-    monkeypatch: pytest.MonkeyPatch,
+    product: str, fault: str, on_server: Any, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = built(f"{index_prefix}-sound").search(TEXTS[:64], 10)
+    sound = on_server(product)()
+    kind, index_prefix = type(sound), sound.index_prefix
+    expected = built(f"{index_prefix}-sound", kind=kind).search(TEXTS[:64], 10)
     monkeypatch.setattr(server_retriever, "_BULK_ROWS", 50)
     trouble = busy_items("items") if fault == "items" else ANYWHERE[fault]
-    with proxy(elasticsearch_url) as between:
+    with proxy(sound.server.urls[0]) as between:
         between.target = "_bulk"
         between.faults.extend([lambda good: good, trouble, trouble])
-        retriever = built(index_prefix, url=between.url)
+        retriever = built(index_prefix, kind=kind, url=between.url)
         assert not between.faults
         assert len(between.paths("_bulk")) == 6 + 2
         same(expected, retriever.search(TEXTS[:64], 10))
@@ -333,11 +354,10 @@ def test_an_error_of_ours_is_not_the_servers(
 # An existing index
 
 
+@ON_BOTH
 @pytest.mark.server
-def test_search_documents(news: str) -> None:
-    retriever = ElasticsearchRetriever(
-        index=news, text_field="content.body", label_field="topic", id_field="key"
-    )
+def test_search_documents(product: str, news: str, on_server: Any) -> None:
+    retriever = on_server(product)(index=news, text_field="content.body", label_field="topic", id_field="key")
     results = retriever.search_documents(["floods of the river", "nothing"], 2)
     assert results[1] == []
     (hit,) = results[0]
@@ -346,13 +366,14 @@ def test_search_documents(news: str) -> None:
     rain = retriever.search_documents(["rain on the coast"], 10)[0]
     assert {hit.id: hit.label for hit in rain} == {"a": "weather", "b": "weather", "c": "sport", "e": None}
     assert [hit.score for hit in rain] == sorted((hit.score for hit in rain), reverse=True)
-    plain = ElasticsearchRetriever(index=news, text_field="content.body")
+    plain = on_server(product)(index=news, text_field="content.body")
     assert plain.search_documents(["floods"], 1)[0][0][:3] == ("_e", NEWS[4][1], None)
 
 
+@ON_BOTH
 @pytest.mark.server
-def test_duplicates_are_excluded(news: str) -> None:
-    retriever = ElasticsearchRetriever(index=news, text_field="content.body")
+def test_duplicates_are_excluded(product: str, news: str, on_server: Any) -> None:
+    retriever = on_server(product)(index=news, text_field="content.body")
     results = retriever.search_documents([NEWS[0][1], "bank"], 2, exclude_duplicates=True)
     assert {hit.id for hit in results[0]} <= {"_c", "_d", "_e"}
     assert len(results[0]) == 2
@@ -387,10 +408,11 @@ def test_equal_ids_of_two_indexes_are_two_documents(elasticsearch_url: str, inde
     assert [hit.id for hit in alone.search_documents(["red"], 5)[0]] == ["1"]
 
 
+@ON_BOTH
 @pytest.mark.server
-def test_existing_index_is_only_read(elasticsearch_url: str, news: str) -> None:
-    with proxy(elasticsearch_url) as between:
-        retriever = ElasticsearchRetriever(
+def test_existing_index_is_only_read(product: str, news: str, on_server: Any) -> None:
+    with proxy(on_server(product)().server.urls[0]) as between:
+        retriever = on_server(product)(
             url=between.url, index=news, text_field="content.body", label_field="topic"
         )
         retriever.open(Path(), FINGERPRINT)
@@ -540,23 +562,35 @@ def test_tls_and_password(
         assert SECRET not in shown
 
 
+NOT_YOU = answer(403, {"error": {"type": "security_exception", "reason": "not you"}})
+USER = {"USERNAME": "me", "PASSWORD": SECRET}
+BASIC = "Basic bWU6czNjcmV0LXcwcmQ="
+
+
 @pytest.mark.parametrize(
-    ("environment", "header"),
-    [({"API_KEY": SECRET}, f"ApiKey {SECRET}"), ({"USERNAME": "me", "PASSWORD": "you"}, "Basic bWU6eW91")],
+    ("kind", "environment", "header", "refusal", "message"),
+    [
+        (ElasticsearchRetriever, {"API_KEY": SECRET}, f"ApiKey {SECRET}", NOT_YOU, "allow this .not you"),
+        (ElasticsearchRetriever, USER, BASIC, NOT_YOU, "allow this .not you"),
+        (OpenSearchRetriever, USER, BASIC, DENIED, "set OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD"),
+    ],
 )
 def test_credentials_reach_the_server_and_nothing_else(
+    kind: type[ElasticsearchRetriever],
     environment: dict[str, str],
     header: str,
+    refusal: Answer,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     for name, value in environment.items():
-        monkeypatch.setenv(f"ELASTICSEARCH_{name}", value)
+        monkeypatch.setenv(f"{kind.product.upper()}_{name}", value)
     with proxy() as between:
-        between.faults.append(answer(403, {"error": {"type": "security_exception", "reason": "not you"}}))
-        retriever = ElasticsearchRetriever(url=between.url)
-        with pytest.raises(InputError, match=r"don't allow this \(not you\)") as caught:
+        between.faults.append(refusal)
+        retriever = kind(url=between.url)
+        with pytest.raises(InputError, match=message) as caught:
             retriever.open(Path(), FINGERPRINT)
         sent = {name.lower(): value for name, value in between.requests[0].headers.items()}
         assert sent["authorization"] == header
@@ -576,20 +610,24 @@ def test_credentials_reach_the_server_and_nothing_else(
 # Errors at first contact
 
 
-def opening_error(url: str) -> str:
+KINDS = [ElasticsearchRetriever, OpenSearchRetriever]
+
+
+def opening_error(url: str, kind: type[ElasticsearchRetriever]) -> str:
     with pytest.raises(InputError) as caught:
-        ElasticsearchRetriever(url=url, timeout=5).open(Path(), FINGERPRINT)
+        kind(url=url, timeout=5).open(Path(), FINGERPRINT)
     message = str(caught.value)
     assert message.startswith(f"{url}: ")
     assert "\n" not in message
     return message
 
 
-def test_server_down(no_pauses: list[float]) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_server_down(kind: type[ElasticsearchRetriever], no_pauses: list[float]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    assert "no connection; is Elasticsearch running there" in opening_error(f"http://127.0.0.1:{port}")
+    assert f"no connection; is {kind.product} running" in opening_error(f"http://127.0.0.1:{port}", kind)
     assert len(no_pauses) == 2
 
 
@@ -597,22 +635,50 @@ OTHER_MAJOR = {
     "type": "media_type_header_exception",
     "reason": "Invalid media-type value; Accept version must be either version 8 or 7, but found 9.",
 }
+NEEDS_8 = answer(400, {"error": {"root_cause": [OTHER_MAJOR]}})
 
 
 @pytest.mark.parametrize(
-    ("page", "scheme", "message"),
+    ("kinds", "page", "scheme", "message"),
     [
-        (answer(200, {}, {}), "http", "this is not Elasticsearch"),
-        (Answer(200, b"<html>", {"Content-Type": "text/html"}), "http", "this is not Elasticsearch"),
-        (Answer(404, b"", {}), "http", "this is not Elasticsearch"),
-        (answer(400, {"error": {"root_cause": [OTHER_MAJOR]}}), "http", 'pip install "elasticsearch>=8,<9"'),
-        (answer(200, {}), "https", "does not support TLS; use http://"),
+        (KINDS[:1], answer(200, {}, {}), "http", "this is not Elasticsearch"),
+        (KINDS[:1], Answer(200, b"<html>", {"Content-Type": "text/html"}), "http", "this is not Elastic"),
+        (KINDS[1:], answer(200, {}, {}), "http", "an answer of another form than OpenSearch's"),
+        (KINDS, Answer(404, b"", {}), "http", "this is not {0}"),
+        (KINDS[:1], DENIED, "http", IS_OPENSEARCH),
+        (KINDS[:1], NEEDS_8, "http", 'pip install "elasticsearch>=8,<9"'),
+        (KINDS, answer(200, {}), "https", "does not support TLS; use http://"),
     ],
 )
-def test_another_server_answers(page: Answer, scheme: str, message: str, no_pauses: list[float]) -> None:
-    with proxy() as between:
-        between.faults.extend([page] * 10)
-        assert message in opening_error(between.url.replace("http", scheme))
+def test_another_server_answers(
+    kinds: list[type[ElasticsearchRetriever]], page: Answer, scheme: str, message: str, no_pauses: list[float]
+) -> None:
+    for kind in kinds:
+        with proxy() as between:
+            between.faults.extend([page] * 10)
+            error = opening_error(between.url.replace("http", scheme), kind)
+            assert message.format(kind.product) in error
+
+
+@pytest.mark.server
+def test_the_other_product(elasticsearch_url: str, opensearch_url: str, tiny_encoder: str) -> None:
+    for retriever in (
+        ElasticsearchRetriever(url=opensearch_url),
+        ElasticsearchRetriever(url=opensearch_url, index="mine"),
+        ElasticsearchDenseRetriever(tiny_encoder, url=opensearch_url),
+    ):
+        with refused(f"{opensearch_url}: {IS_OPENSEARCH}"):
+            retriever.open(Path(), FINGERPRINT)
+    with refused(f"{opensearch_url}: {IS_OPENSEARCH}"):
+        built("zoo", url=opensearch_url)
+    with refused(f"{elasticsearch_url}: this is Elasticsearch; use ElasticsearchRetriever"):
+        OpenSearchRetriever(url=elasticsearch_url).open(Path(), FINGERPRINT)
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda _: None)
+    with refused('OpenSearchRetriever needs the package opensearchpy: pip install ".[opensearch]"'):
+        OpenSearchRetriever(url="http://127.0.0.1:9").open(Path(), FINGERPRINT)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from datamodules.retrieval import (
     ElasticsearchRetriever,
     EmbeddedRetriever,
     FusedRetriever,
+    OpenSearchRetriever,
     Retriever,
     make_retriever,
 )
 
 CLASSES: list[Any] = [(ElasticsearchRetriever, {}), (ElasticsearchDenseRetriever, {"encoder": "tiny"})]
+CLASSES += [(OpenSearchRetriever, {})]
 
 
 def parse(retriever: type[Retriever], *options: str) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from datamodules.retrieval.base import Collection, Hits
-from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.analysis import Analyzer, tokens
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
+from tests.conftest import ON_BOTH
 from tests.elasticsearch.character_classes import CHARACTERS, CLASSES, PLACE, tokens_of
 
 WORDS = """
@@ -88,12 +88,13 @@ def differing(texts: list[str], url: str) -> list[str]:
 @pytest.mark.server
 @pytest.mark.parametrize("analyzer", ["standard", "english", "cjk"])
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_strange_texts(similarity: Any, analyzer: Any, index_prefix: str, tmp_path: Path) -> None:
+@ON_BOTH
+def test_strange_texts(product: str, similarity: Any, analyzer: Any, on_server: Any, tmp_path: Path) -> None:
     texts = strange_texts(800)
     options = {"similarity": similarity, "analyzer": analyzer, "k1": 0.9, "b": 0.4, "mu": 50.0}
     embedded = EmbeddedRetriever(**options)
     embedded.index(Collection(texts, "f" * 16), tmp_path / "index")
-    server = ElasticsearchRetriever(index_prefix=index_prefix, **options)
+    server = on_server(product)(**options)
     server.index(Collection(texts, "f" * 16), Path())
     # Queries of the same kind, some of them not in the collection.
     queries = [*texts[:200], *strange_texts(1000)[800:]]

@@ -32,14 +32,13 @@ NEW = (["zebra crossing", "old zebra", "a small oar"], ["beasts", "beasts", "boa
 MakeRetriever = Callable[..., Retriever]
 
 
-@pytest.fixture(params=["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
-def make(request: pytest.FixtureRequest) -> MakeRetriever:
-    """Makes a retriever of either back end, always the same memory."""
-    if request.param == "embedded":
-        return EmbeddedRetriever
-    url = request.getfixturevalue("elasticsearch_url")
-    prefix = request.getfixturevalue("index_prefix")
-    return lambda **ranking: ElasticsearchRetriever(url=url, index_prefix=prefix, **ranking)
+SERVERS = [pytest.param(product, marks=pytest.mark.server) for product in ("Elasticsearch", "OpenSearch")]
+
+
+@pytest.fixture(params=["embedded", *SERVERS])
+def make(request: pytest.FixtureRequest, on_server: Any) -> MakeRetriever:
+    """Makes a retriever of one back end, always the same memory."""
+    return EmbeddedRetriever if request.param == "embedded" else on_server(request.param)
 
 
 def build(folder: Path, table: Rows | None = None, retriever: Retriever | None = None) -> FolderMemory:
