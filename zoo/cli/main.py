@@ -178,17 +178,17 @@ def _configure_logging() -> None:
     logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
-class Terminated(SystemExit):
+class _Terminated(SystemExit):
     """End by SIGTERM, for which Lightning itself would exit with code 0."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated(128 + number)
+    raise _Terminated(128 + number)
 
 
 @contextmanager
 def raising_sigterm() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM, so that half-written files are deleted."""
+    """Raise `_Terminated` on SIGTERM, so that half-written files are deleted."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread gets signals
         return
@@ -209,7 +209,7 @@ def ending_signal(end: BaseException) -> signal.Signals | None:
     """Return the signal that ended a command, if any; Lightning turns a KeyboardInterrupt into a SystemExit."""
     cause: BaseException | None = end
     while cause is not None:
-        if isinstance(cause, Terminated):
+        if isinstance(cause, _Terminated):
             return signal.SIGTERM
         if isinstance(cause, KeyboardInterrupt):
             return signal.SIGINT

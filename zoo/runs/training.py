@@ -194,7 +194,7 @@ def _make_trainer(
         ]
     plugins = as_list(arguments.get("plugins"))
     if not any(isinstance(each, CheckpointIO) for each in plugins):
-        plugins.append(WholeCheckpoints())
+        plugins.append(_WholeCheckpoints())
     if arguments.get("logger") is not False and not arguments.get("fast_dev_run"):
         arguments["logger"] = [CSVMetrics(run_dir), *loggers]
     return pl.Trainer(
@@ -271,7 +271,7 @@ def _finish(
     )
 
 
-class WholeCheckpoints(TorchCheckpointIO):
+class _WholeCheckpoints(TorchCheckpointIO):
     """Leaves no half of a file in place of a good one where the system's temporary folder is on another disk."""
 
     @override

@@ -92,7 +92,7 @@ class Task(Model[DataT]):
         self.evaluation = Evaluation()
         #: seed of the run; None without `zoo.runs.train`: nothing is fixed.
         self.run_seed: int | None = None
-        self.epoch_loss = EpochLoss()
+        self.epoch_loss = _EpochLoss()
 
     # --- written by each model ---
 
@@ -241,7 +241,7 @@ class Task(Model[DataT]):
             self.log("train/loss_epoch", mean, sync_dist=True)
             if self.trainer.progress_bar_callback is None:
                 self._show_epoch()
-        self.epoch_loss = EpochLoss()
+        self.epoch_loss = _EpochLoss()
 
     def _show_epoch(self) -> None:
         """Log a line on the epoch, instead of a progress bar."""
@@ -256,7 +256,7 @@ class Task(Model[DataT]):
         if self.data is not None and self.trainer.is_global_zero:
             for option, reason in self.idle_options(self.data):
                 log.warning("%s has no effect: %s", option, reason)
-        self.epoch_loss = EpochLoss()
+        self.epoch_loss = _EpochLoss()
         if self.compile_backend is not None:
             exclude_uncompiled(self.network)
             self.network.compile(backend=self.compile_backend, dynamic=True)
@@ -423,7 +423,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise InputError(f"model.{name}={value!r}: choose one of {', '.join(choices)}")
 
 
-class EpochLoss:
+class _EpochLoss:
     """Sums of the losses of an epoch, kept on the device: reading them would wait for each step.
 
     A `Task` makes it, and reads it at the end of an epoch, and as often as metrics are logged.

@@ -17,7 +17,7 @@ from zoo.tasks.base import Task
 from zoo.tasks.model import DataT, Given
 
 
-class FittedValues(nn.Module):
+class _FittedValues(nn.Module):
     """The network of a fitted model: plain values and tensors, by name."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Fitted(Task[DataT]):
 
     @override
     def build_network(self, given: Given) -> nn.Module:
-        return FittedValues()
+        return _FittedValues()
 
     @property
     def fitted(self) -> PlainDict:

@@ -42,7 +42,7 @@ class TransfersHead(Protocol):
         """Take the parts of another model's head that fit, and return their descriptions for the log."""
 
 
-class Taken(NamedTuple):
+class _Taken(NamedTuple):
     """The parts of another model that were taken."""
 
     #: names of weights that were taken whole.
@@ -65,7 +65,7 @@ def take_weights(
     name of the trained one.
     """
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
-    taken = Taken(set(), {}, [], [])
+    taken = _Taken(set(), {}, [], [])
     head = model.head if isinstance(model, TransfersHead) else None
     with torch.no_grad():
         for name, parameter in own.items():
@@ -98,7 +98,7 @@ def _take(
     parameter: Tensor,
     value: Tensor,
     row_names: tuple[Sequence[Hashable] | None, Sequence[Hashable] | None],
-    taken: Taken,
+    taken: _Taken,
 ) -> None:
     """Copy a weight, or the rows that both models have, and note it."""
     names, other_names = row_names
@@ -118,7 +118,7 @@ def _take(
         taken.rows[name] = names, here
 
 
-def _log(source: str, model: nn.Module, own: set[str], other: set[str], taken: Taken) -> None:
+def _log(source: str, model: nn.Module, own: set[str], other: set[str], taken: _Taken) -> None:
     """Log the weights that were taken, those that are new and those that were not used."""
     known = taken.whole | taken.rows.keys() | set(taken.head_weights)
     new = [name for name in own if name not in known]
