@@ -53,8 +53,10 @@ class Product(NamedTuple):
     prefix: str
 
     @property
-    def least_java(self) -> int:
-        return 17 if self.version.startswith(("8.", "2.")) else 21
+    def java(self) -> range:
+        # OpenSearch 2 needs a security manager, which Java 24 has not.
+        oldest = 17 if self.version.startswith(("8.", "2.")) else 21
+        return range(oldest, 24 if self.version.startswith("2.") else 99)
 
 
 ELASTICSEARCH = Product("elasticsearch", os.environ.get("ZOO_TEST_ES_VERSION", "8.19.21"), "ES")
@@ -92,7 +94,6 @@ def start(
         port: of the loopback interface; None = any free one.
         secured: https with a self-signed certificate, and a password; for Elasticsearch only.
         heap: memory of the Java machine.
-        product: the server to start.
 
     Raises:
         NoServerError: there is no suitable Java or no Maven, or the server didn't start.
@@ -318,11 +319,11 @@ def _java_home(product: Product) -> Path:
             continue
         answer = subprocess.run([home / "bin/javac", "-version"], capture_output=True, text=True).stdout
         version = re.match(r"javac (\d+)", answer)
-        if version and int(version[1]) >= product.least_java:
+        if version and int(version[1]) in product.java:
             return home
         tried.append(f"{home} is {answer.strip()}")
     raise NoServerError(
-        f"Java {product.least_java} or newer with javac is needed ({'; '.join(tried) or 'none was found'})"
+        f"javac of Java {product.java.start} to {product.java[-1]} is needed ({'; '.join(tried) or 'none was found'})"
     )
 
 
@@ -354,7 +355,7 @@ def _download(product: Product, folder: Path) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         raise NoServerError("Maven (mvn), which downloads the server, was not found")
-    name, version, _ = product
+    name, version = product[:2]
     artifact = f"org.{name}.distribution.integ-test-zip:{name}:{version}:zip"
     done = subprocess.run(
         [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"],
@@ -385,11 +386,10 @@ def _add_plugin(product: Product, distribution: Path, java_home: Path) -> None:
     shutil.rmtree(classes)
     descriptor = (
         "name=analyzers\ndescription=The analyzers that the minimal distribution lacks\nversion=1\n"
-        f"{product.name}.version={product.version}\njava.version={product.least_java}\n"
+        f"{product.name}.version={product.version}\njava.version={product.java.start}\n"
     )
     if product is OPENSEARCH:
-        descriptor += "classname=memoryzoo.Analyzers\n"
-        (target / "plugin-descriptor.properties").write_text(descriptor)
+        (target / "plugin-descriptor.properties").write_text(f"{descriptor}classname=memoryzoo.Analyzers\n")
         return
     factories = {source.stem.lower(): f"memoryzoo.{source.stem}" for source in sources}
     (target / "named_components.json").write_text(
