@@ -10,15 +10,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote, urlsplit
 
 import elasticsearch
-from elastic_transport import ApiResponse
+from elastic_transport import ApiResponse, HttpHeaders, Urllib3HttpNode
+from elastic_transport.client_utils import DEFAULT
+from typing_extensions import override
 
-from datamodules.core.errors import InputError, check_installed, excerpt, reason
+from datamodules.core.errors import InputError, excerpt, reason
 from datamodules.core.secrets import ADVICE
 from datamodules.core.types import PlainDict
+
+if TYPE_CHECKING:
+    from elastic_transport._node import NodeApiResponse
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,7 @@ _SEARCH_PROBLEMS = (
     "responses.error.type,responses.error.reason,responses.error.root_cause"
 )
 _BULK_PROBLEMS = "items.*.status,items.*.error.type,items.*.error.reason"
+_JSON = "application/json"
 #: Action -> the list of its answers.
 _ANSWERS = {"_msearch": "responses", "_bulk": "items"}
 
@@ -77,7 +83,7 @@ class ServerConnection:
         return self._clients[os.getpid()]
 
     def _connect(self) -> elasticsearch.Elasticsearch:
-        json_types = ("application/json", "application/vnd.elasticsearch+json")
+        json_types = (_JSON, "application/vnd.elasticsearch+json")
         arguments: PlainDict = {
             "request_timeout": self.timeout,
             "connections_per_node": max(10, self.threads),
@@ -87,10 +93,7 @@ class ServerConnection:
             "serializers": dict.fromkeys(json_types, _FlatHits()),
         }
         if self.product == "OpenSearch":
-            check_installed("opensearchpy", "opensearch", "OpenSearchRetriever")
-            from datamodules.retrieval.elasticsearch.opensearch_node import OpenSearchNode
-
-            arguments["node_class"] = OpenSearchNode
+            arguments["node_class"] = _OpenSearchNode
         elif key := os.environ.get(f"{self._variables}_API_KEY"):
             arguments["api_key"] = key
         if "api_key" not in arguments and (user := os.environ.get(f"{self._variables}_USERNAME")):
@@ -225,7 +228,7 @@ class ServerConnection:
             major = int(version[1])
             return f'the server is version {major}; pip install "elasticsearch>={major},<{major + 1}"'
         if is_other and self._is_opensearch(error):
-            return "this is OpenSearch; use OpenSearchRetriever (extra `opensearch`), or DenseRetriever for vectors"
+            return "this is OpenSearch; use OpenSearchRetriever, or DenseRetriever for vectors"
         if status == 401:
             key = f"{self._variables}_API_KEY, or " if self.product == "Elasticsearch" else ""
             return (
@@ -332,6 +335,26 @@ def _type_and_reason(body: object) -> tuple[str, str]:
         return "", excerpt(error or body)
     root = (error.get("root_cause") or [error])[0]
     return str(root.get("type", error.get("type"))), excerpt(root.get("reason", error.get("reason")))
+
+
+class _OpenSearchNode(Urllib3HttpNode):
+    """Sends the requests that Elasticsearch's client builds to OpenSearch, which has the same paths and bodies."""
+
+    @override
+    def perform_request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: HttpHeaders | None = None,
+        request_timeout: Any = DEFAULT,
+    ) -> NodeApiResponse:
+        """Send a request without the media types of Elasticsearch; raise an `InputError` if Elasticsearch answers."""
+        sent = HttpHeaders({**(headers or {}), "accept": _JSON, "content-type": _JSON})
+        response = super().perform_request(method, target, body, sent, request_timeout)
+        if "x-elastic-product" in response.meta.headers:
+            raise InputError(f"{self.base_url}: this is Elasticsearch; use ElasticsearchRetriever")
+        return response
 
 
 class _FlatHits(elasticsearch.JsonSerializer):

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from elasticsearch import Elasticsearch
 
-from datamodules.core import errors
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Collection, Hits
@@ -45,7 +44,7 @@ PRODUCT = {"X-Elastic-Product": "Elasticsearch", "Content-Type": "application/js
 #: The refusal of OpenSearch's security plugin.
 REALM = {"WWW-Authenticate": 'Basic realm="OpenSearch Security"', "Content-Type": "text/plain"}
 DENIED = Answer(401, b"Unauthorized", REALM)
-IS_OPENSEARCH = "this is OpenSearch; use OpenSearchRetriever (extra `opensearch`), or DenseRetriever for"
+IS_OPENSEARCH = "this is OpenSearch; use OpenSearchRetriever, or DenseRetriever for"
 
 
 def answer(status: int, content: Any, headers: dict[str, str] = PRODUCT) -> Answer:
@@ -673,12 +672,6 @@ def test_the_other_product(elasticsearch_url: str, opensearch_url: str, tiny_enc
         built("zoo", url=opensearch_url)
     with refused(f"{elasticsearch_url}: this is Elasticsearch; use ElasticsearchRetriever"):
         OpenSearchRetriever(url=elasticsearch_url).open(Path(), FINGERPRINT)
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "find_spec", lambda _: None)
-    with refused('OpenSearchRetriever needs the package opensearchpy: pip install ".[opensearch]"'):
-        OpenSearchRetriever(url="http://127.0.0.1:9").open(Path(), FINGERPRINT)
 
 
 @pytest.mark.parametrize(
