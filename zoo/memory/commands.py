@@ -16,6 +16,7 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
 from datamodules.retrieval.memories.changes import conflicting_rows, corrections
 from datamodules.retrieval.memories.memory import Change
+from datamodules.retrieval.memories.versions import Version
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, write_values
@@ -34,6 +35,7 @@ def add(
     new_labels: bool = False,
     relabel: bool = False,
     tune: bool = False,
+    note: str | None = None,
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
 
@@ -52,6 +54,7 @@ def add(
         relabel: correct the memory: rows with the text of a new one get its label.
         tune: fit the weights to the grown memory, on the held-out rows that stayed with the model and on the added
             rows, each classified without it.
+        note: a reason, which is kept with the new version; see `zoo memory log`.
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
     memory, labels = opened.folder, opened.memory.labels()
@@ -59,8 +62,8 @@ def add(
     known = opened.addable_labels(new_labels)
     corrected, before = 0, memory.version
     if relabel and (changes := corrections(opened.folder.rows, opened.folder.opened.lookup, rows)):
-        corrected = memory.relabel(changes, known).changed
-    done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
+        corrected = memory.relabel(changes, known, note=note).changed
+    done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None, note=note)
     fresh = [label for label in memory.labels() if label not in labels]
     if opened.model is not None and fresh:
         print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
@@ -93,6 +96,7 @@ def remove(
     id_column: Column = "id",
     allow_empty_class: bool = False,
     refit: bool = False,
+    note: str | None = None,
 ) -> None:
     """Remove rows from a model's memory. Its predictions do without them at once, as if they had never been there.
 
@@ -107,6 +111,7 @@ def remove(
         id_column: name or number of the column of ids in `file`.
         allow_empty_class: whether the last row of a class may be removed.
         refit: also fit the members that need no gradients again, and the weights, without the rows.
+        note: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     memory = opened.folder
@@ -122,9 +127,10 @@ def remove(
     else:
         wanted = _ids_where(memory, str(where))
     if refit:  # a command that was killed after its first step is repeated
-        gone = memory.removed_ids()
+        earlier = (Version.open(memory.folder, number).rows.ids for number, _ in memory.versions())
+        gone = set().union(*earlier) - set(memory.rows.ids)
         wanted = [each for each in wanted if each not in gone]
-    _report(opened, memory.remove(wanted, allow_empty_class), "removed", refit)
+    _report(opened, memory.remove(wanted, allow_empty_class, note), "removed", refit)
 
 
 def relabel(
@@ -136,6 +142,7 @@ def relabel(
     label_column: Column = "label",
     allow_empty_class: bool = False,
     refit: bool = False,
+    note: str | None = None,
 ) -> None:
     """Give other labels to rows of a model's memory.
 
@@ -148,6 +155,7 @@ def relabel(
         label_column: name or number of the column of labels in `file`.
         allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
+        note: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     if (file is None) == (ids is None) or (ids is None) != (label is None):
@@ -160,7 +168,7 @@ def relabel(
         labels = [str(label)] * len(wanted)
     opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
     changes = dict(zip(wanted, labels, strict=True))
-    done = opened.folder.relabel(changes, opened.addable_labels(), allow_empty_class)
+    done = opened.folder.relabel(changes, opened.addable_labels(), allow_empty_class, note)
     _report(opened, done, "relabelled", refit)
 
 
@@ -172,6 +180,7 @@ def replace(
     label_column: Column | None = None,
     allow_empty_class: bool = False,
     refit: bool = False,
+    note: str | None = None,
 ) -> None:
     """Put the rows of a table in the place of those with the same ids in a model's memory.
 
@@ -183,10 +192,11 @@ def replace(
         label_column: name or number of the label; null: as for the first rows.
         allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
+        note: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     rows = opened.read(file, text_column, label_column, id_column)
-    done = opened.folder.replace(rows, opened.addable_labels(), allow_empty_class)
+    done = opened.folder.replace(rows, opened.addable_labels(), allow_empty_class, note)
     _report(opened, done, "replaced", refit)
 
 

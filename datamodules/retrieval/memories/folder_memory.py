@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -48,14 +47,7 @@ class FolderMemory(Memory):
         self.pointer = pointer or versions.pointer_of(folder)
         state = versions.read_pointer(folder, self.pointer)
         version = state["version"] if version is None else version
-        # The rows of a version beyond the current one are left over from an interrupted change.
-        if not 1 <= version <= state["version"]:
-            raise InputError(f"{folder}: has no version {version}; the current one is {state['version']}")
-        if version < state["first"]:
-            raise InputError(
-                f"{folder}: version {version} was deleted by `zoo memory compact`; the oldest is {state['first']}"
-            )
-        self._open(state, Version.open(folder, version, contents=True))
+        self._open(state, versions.open_kept(folder, state, version))
 
     def _open(self, state: PlainDict, version: Version) -> None:
         self._state, self.opened = state, version
@@ -134,12 +126,13 @@ class FolderMemory(Memory):
         labels: Sequence[str] | None = None,
         unknown_labels: UnknownLabels = "refuse",
         keep_ids: bool = False,
+        note: str | None = None,
     ) -> Addition:
         """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
         A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
         those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
-        rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0.
+        rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0. `note` is kept with the version.
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
@@ -159,10 +152,10 @@ class FolderMemory(Memory):
                 ids = [f"{version}:{position}" for position in chosen]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             check_ids(Rows(Rows.concat([self.rows, new]).table, rows.source))
-            self._write_version(new, np.arange(len(self) + added))
+            self._write_version(new, np.arange(len(self) + added), f"+{added}", note)
         return addition
 
-    def remove(self, ids: Sequence[str], allow_empty_class: bool = False) -> Change:
+    def remove(self, ids: Sequence[str], allow_empty_class: bool = False, note: str | None = None) -> Change:
         """Remove the rows with these ids; an `InputError`, e.g. for an unknown id, leaves the memory unchanged.
 
         The last row of a class is removed only with `allow_empty_class`, the last row of the memory never.
@@ -175,38 +168,53 @@ class FolderMemory(Memory):
             if len(kept) == 0:
                 raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
             check_kept_labels(self.rows, removed, SCHEMA.empty_table(), allow_empty_class)
-            self._write_version(Rows(SCHEMA.empty_table(), ""), kept)
+            self._write_version(Rows(SCHEMA.empty_table(), ""), kept, f"-{len(removed)}", note)
         return Change(self.version, len(self), len(removed))
 
     def replace(
-        self, rows: Rows, labels: Sequence[str] | None = None, allow_empty_class: bool = False
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        allow_empty_class: bool = False,
+        note: str | None = None,
     ) -> Change:
         """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
         with self._changing():
             places = self.opened.rows_with_ids(rows.ids)
             check_labels(rows, bool(self.labels()), labels)
-            old, new = self.rows.select(places).table, rows.table
-            differ = [
-                pc.not_equal(old.column(name), new.column(name)).fill_null(False).to_numpy()
-                for name in ("text", "label")
-            ]
-            changed = np.flatnonzero(differ[0] | differ[1])
+            text, label = versions.differences(self.rows.select(places), rows)
+            changed = np.flatnonzero(text | label)
             if len(changed) == 0:
                 return Change(self.version, len(self), 0)
             new = rows.select(changed)
             check_kept_labels(self.rows, places[changed], new.table, allow_empty_class)
             order = np.arange(len(self))
             order[places[changed]] = len(self) + np.arange(len(changed))
-            self._write_version(new, order)
+            done = "replaced" if text.any() else "relabelled"
+            self._write_version(new, order, f"{len(changed)} {done}", note)
         return Change(self.version, len(self), len(changed))
 
     def relabel(
-        self, labels: Mapping[str, str], allowed: Sequence[str] | None = None, allow_empty_class: bool = False
+        self,
+        labels: Mapping[str, str],
+        allowed: Sequence[str] | None = None,
+        allow_empty_class: bool = False,
+        note: str | None = None,
     ) -> Change:
         """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
         texts = self.rows.texts.take(self.opened.rows_with_ids(list(labels)))
         rows = Rows.from_lists(texts, labels.values(), list(labels), str(self.folder))
-        return self.replace(rows, allowed, allow_empty_class)
+        return self.replace(rows, allowed, allow_empty_class, note)
+
+    def revert(self, number: int, note: str | None = None) -> Change:
+        """Make a new version of the files of an earlier one: it has the same rows, index and answers."""
+        with self._changing():
+            before, earlier = self.opened, versions.open_kept(self.folder, self._state, number)
+            if number == self.version:
+                return Change(self.version, len(self), 0)
+            self._switch_to(earlier.write_again(self.version + 1, note))
+            changed = sum(map(len, versions.difference(before, earlier)[:3]))
+        return Change(self.version, len(self), changed)
 
     def compact(self, keep: int = 1) -> int:
         """Delete all versions but the last `keep` ones, for good; return the number of deleted versions.
@@ -241,33 +249,37 @@ class FolderMemory(Memory):
         versions.write_pointer(self.folder, state, self.pointer)
         self._state = state
 
-    def _write_version(self, new: Rows, order: NDArray[np.int64]) -> None:
+    def _write_version(self, new: Rows, order: NDArray[np.int64], change: str, note: str | None) -> None:
         """Write and open the next version, whose rows have these positions among the current and the new ones."""
-        before, written = self.opened, Rows(Rows.concat([self.rows, new]).table, str(self.folder))
+        written = Rows(Rows.concat([self.rows, new]).table, str(self.folder))
         known = np.where(order < len(self), order, -1)
-        version = before.write_next(written.select(order), known)
-        collection, index = version.collection(self.retriever), version.index_folder(self.retriever)
+        version = self.opened.write_next(written.select(order), known, change, note)
+        self._switch_to(version, known)
+
+    def _switch_to(self, version: Version, known: NDArray[np.int64] | None = None) -> None:
+        """Open a version and make it the current one; `known` None: it has an index, else see `Retriever.update`."""
+        before = self.opened
         try:
-            self.retriever.update(collection, known, index)
+            if known is not None:
+                index = version.index_folder(self.retriever)
+                self.retriever.update(version.collection(self.retriever), known, index)
+            self._open(self._state, version)
+            self._switch({**self._state, "version": version.number})
         except BaseException:
             with suppress(InputError):  # the server may be unreachable; the first error is the one to report
                 self._open(self._state, before)
             raise
-        self._switch({**self._state, "version": version.number})
-        self._open(self._state, version)
 
     # --- contents ---
 
     def versions(self) -> list[tuple[int, int]]:
         """Return number and size (in rows) of all kept versions up to the open one, oldest first."""
-        numbers = range(self._state["first"], self.version + 1)
-        return [(number, Version.size(self.folder, number)) for number in numbers]
+        return [(entry["version"], entry["rows"]) for entry in self.history()]
 
-    def removed_ids(self) -> set[str]:
-        """Return the ids of the rows that the open version lacks and an earlier kept one has."""
-        numbers = range(self._state["first"], self.version)
-        earlier = [Version.open(self.folder, number).rows.ids for number in numbers]
-        return set().union(*earlier) - set(self.rows.ids)
+    def history(self, most: int | None = None) -> list[PlainDict]:
+        """Return the entries (see `entry_of`) of the kept versions up to the open one, or of the last ones."""
+        numbers = range(self._state["first"], self.version + 1)
+        return [versions.entry_of(self.folder, number) for number in numbers[-(most or len(numbers)) :]]
 
     @override
     def labels(self) -> list[str]:

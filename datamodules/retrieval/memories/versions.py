@@ -6,11 +6,14 @@ change of one row of a million writes a few megabytes.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +36,7 @@ STATE = "state.json"
 
 # The fewest rows of a file that is shared, unless it is the last one.
 _FEWEST_SHARED = BLOCK // 2
+_LONGEST_NOTE = 500
 _KINDS: dict[str, type] = {
     "version": int,
     "first": int,
@@ -40,6 +44,24 @@ _KINDS: dict[str, type] = {
     "retriever": dict,
     "ranking": dict,
 }
+
+
+def entry_of(memory: Path, number: int) -> PlainDict:
+    """Return `version`, `rows`, `time` (UTC, ISO 8601), `change` (such as `+3`) and `note` of a version."""
+    folder = folder_of(memory, number)
+    manifest = storage.check_folder(folder, advice=_advice(memory, number))
+    made, rows = manifest.get("made"), manifest.get("rows")
+    if not (isinstance(rows, dict) and isinstance(made, dict) and made.keys() == {"time", "change", "note"}):
+        raise damaged(folder / storage.MANIFEST, "does not describe the version")
+    return {"version": number, "rows": sum(rows.values()), **made}
+
+
+def describe_change(change: str, note: str | None) -> PlainDict:
+    """Return the entry that a manifest keeps of a change that is made now; raise an `InputError` for a long note."""
+    if note is not None and len(note) > _LONGEST_NOTE:
+        raise InputError(f"--note: has {len(note):,} characters; shorten it to {_LONGEST_NOTE}")
+    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"time": time, "change": change, "note": note or None}
 
 
 @dataclass(frozen=True)
@@ -135,26 +157,37 @@ class Version:
         """Return the rows that were added or corrected after a version, ascending."""
         return np.flatnonzero(self.written_in > number)
 
-    @staticmethod
-    def size(memory: Path, number: int) -> int:
-        """Return the number of rows of a version."""
-        manifest = storage.check_folder(folder_of(memory, number), advice=_advice(memory, number))
-        return int(sum(manifest["rows"].values()))
-
     @classmethod
     def write_first(cls, memory: Path, rows: Rows) -> Version:
         """Write and map version 1."""
         hashes, written_in = fold_hashes(rows.texts), np.ones(len(rows), np.int32)
-        return _write(memory, 1, rows, hashes, written_in, _new_files(1, 0, len(rows)), None)
+        made, files = describe_change("built", None), _new_files(1, 0, len(rows))
+        return _write(memory, 1, rows, hashes, written_in, files, None, made)
 
-    def write_next(self, rows: Rows, known: NDArray[np.int64]) -> Version:
+    def write_next(self, rows: Rows, known: NDArray[np.int64], change: str, note: str | None) -> Version:
         """Write and map the next version; `known` [n] has the row of each row in this one, -1 for a new row."""
+        made = describe_change(change, note)
         number, is_known = self.number + 1, known >= 0
         written_in = np.where(is_known, self.written_in[known], number).astype(np.int32)
         hashes = self.lookup.keys_by_row()[known]
         hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
         files = _files(number, self.files, known)
-        return _write(self.folder.parent, number, rows, hashes, written_in, files, self.folder)
+        return _write(self.folder.parent, number, rows, hashes, written_in, files, self.folder, made)
+
+    def write_again(self, number: int, note: str | None) -> Version:
+        """Write and map a version with the same files and indexes as this one, by links where possible."""
+        memory, made = self.folder.parent, describe_change(f"back to {self.number}", note)
+        target, facts = folder_of(memory, number), {"rows": self.files, "made": made}
+        with storage.new_folder(target, self.fingerprint, like=self.folder, **facts) as partial:
+            locks = shutil.ignore_patterns(".*")
+            shutil.copytree(
+                self.folder, partial, ignore=locks, copy_function=storage.link, dirs_exist_ok=True
+            )
+            # Unlinked: to write into it would change the manifest of this version.
+            (partial / storage.MANIFEST).unlink()
+            for path in partial.rglob("*"):
+                storage.sync(path)
+        return Version.open(memory, number)
 
 
 def _write(
@@ -165,9 +198,11 @@ def _write(
     written_in: NDArray[np.int32],
     files: dict[str, range],
     before: Path | None,
+    made: PlainDict,
 ) -> Version:
     counts = {name: len(span) for name, span in files.items()}
-    with storage.new_folder(folder_of(memory, number), rows.fingerprint, like=before, rows=counts) as partial:
+    facts = {"rows": counts, "made": made}
+    with storage.new_folder(folder_of(memory, number), rows.fingerprint, like=before, **facts) as partial:
         for name, span in files.items():
             if before is not None and (before / name).exists():
                 storage.link(before / name, partial / name)
@@ -265,6 +300,18 @@ def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
     return state
 
 
+def open_kept(folder: Path, state: PlainDict, number: int) -> Version:
+    """Open a version of a memory in this state; an `InputError` if it is missing, damaged, or was deleted."""
+    # The rows of a version beyond the current one are left over from an interrupted change.
+    if not 1 <= number <= state["version"]:
+        raise InputError(f"{folder}: has no version {number}; the current one is {state['version']}")
+    if number < state["first"]:
+        raise InputError(
+            f"{folder}: version {number} was deleted by `zoo memory compact`; the oldest is {state['first']}"
+        )
+    return Version.open(folder, number, contents=True)
+
+
 def write_pointer(folder: Path, state: PlainDict, pointer: Path | None = None) -> None:
     """Switch a memory to a version in one atomic step; other keys of the pointer are kept."""
     with storage.named_disk_errors(folder):
@@ -275,6 +322,41 @@ def contents_of_memory(folder: str) -> PlainDict:
     """Identify rows and ranking of a memory folder by its manifests, without reading the rows or an index."""
     files = [pointer_of(Path(folder)), *sorted(Path(folder).glob(f"version-*/{storage.MANIFEST}"))]
     return {str(path.relative_to(folder)): storage.contents_of(path) for path in files}
+
+
+class Difference(NamedTuple):
+    """The rows that the second of two versions of a memory has, lacks, or has with other contents, by their ids."""
+
+    added: Rows
+    removed: Rows
+    #: rows of the first version with another label or text in the second one.
+    before: Rows
+    #: these rows in the second version, in the same order.
+    after: Rows
+
+
+def difference(first: Version, second: Version) -> Difference:
+    """Compare two versions of a memory by the ids of their rows."""
+    place = first.row_of_ids(second.rows.ids)
+    common = np.flatnonzero(place >= 0)
+    removed = np.delete(np.arange(len(first.rows)), place[common])
+    before, after = first.rows.select(place[common]), second.rows.select(common)
+    changed = np.flatnonzero(np.logical_or(*differences(before, after)))
+    return Difference(
+        second.rows.select(np.flatnonzero(place < 0)),
+        first.rows.select(removed),
+        before.select(changed),
+        after.select(changed),
+    )
+
+
+def differences(before: Rows, after: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which of n rows have another text, and which have another label: bool [n] each."""
+    text, label = (
+        pc.not_equal(before.table.column(name), after.table.column(name)).fill_null(False).to_numpy()
+        for name in ("text", "label")
+    )
+    return text, label
 
 
 def _files(number: int, before: dict[str, int], known: NDArray[np.int64]) -> dict[str, range]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import LABELS, TOPIC_WORDS, Fit, Zoo, done
+from tests.zoo.conftest import LABELS, TOPIC_WORDS, Fit, Zoo, done, sentences, write_table
 
 SMALL = [
     "--model=MemoryEnsemble",
@@ -73,3 +73,16 @@ def shared_run(trained: Fit, kept_table: Fit) -> Fit:
         return Path(shutil.copytree(run, Path(run_dir).absolute()))
 
     return train
+
+
+@pytest.fixture(scope="session")
+def trained_ensemble(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a small ensemble, for tests that only read it."""
+    table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
+    return trained("fit", *SMALL, f"--data.train_file={table}")
+
+
+@pytest.fixture
+def folder(trained_ensemble: Path) -> Path:
+    """A copy of that run as `run` in the working directory, for tests that change its memory."""
+    return shutil.copytree(trained_ensemble, Path("run").absolute())

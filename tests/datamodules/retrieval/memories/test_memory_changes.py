@@ -61,6 +61,7 @@ def test_a_changed_memory_ranks_like_one_that_was_built_of_its_rows(
         lambda: memory.remove([*ids[20:31], ids[0], "4:1"]),
         lambda: memory.replace(Rows.from_lists(["an otter", "lion"], ["beasts", "beasts"], [ids[35], "4:0"])),
         lambda: memory.remove([ids[59]]),
+        lambda: memory.revert(3),
     ]
     for number, change in enumerate(changes):
         assert change().version == memory.version == number + 2
