@@ -17,12 +17,16 @@ from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, UnknownLabels
+from datamodules.retrieval.memories.changes import corrections
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
 from zoo.serve.gathering import Gathering
+from zoo.serve.history import add_history
 from zoo.serve.limits import HEALTH, LimitedRequests
 from zoo.serve.live_model import LiveModel, hits_of, row_of
+from zoo.serve.page_files import add_page
+from zoo.tasks.classification.predictor import ClassificationPredictor
 
 #: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
@@ -35,7 +39,7 @@ _MOST_HITS = 20_480
 def make_app(
     live: LiveModel, key: str | None = None, max_texts: int = 1024, max_bytes: int = 4_000_000
 ) -> FastAPI:
-    """Make the application; with a key, every route but `/health` requires it.
+    """Make the application; with a key, every route but `/health` and the files of the page requires it.
 
     A request has at most `max_texts` texts or rows, and `max_bytes` in its body.
     """
@@ -47,6 +51,8 @@ def make_app(
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     app.add_exception_handler(InputError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
+    add_page(app)
+    add_history(app, live)
 
     def check_size(values: Sequence[str], what: str, hits: int = 0) -> None:
         characters = sum(map(len, values))
@@ -81,6 +87,7 @@ def make_app(
             "memory": None if memory is None else memory.location(),
             "memory_version": served.memory_version,
             "rows": len(memory) if isinstance(memory, FolderMemory) else None,
+            "classifies": isinstance(served.predictor, ClassificationPredictor),
         }
 
     def respond(bodies: Sequence[Texts]) -> list[Response]:
@@ -129,10 +136,12 @@ def make_app(
         unknown: UnknownLabels = "skip" if body.skip_unknown_labels else "refuse"
 
         def change(opened: OpenedMemory) -> PlainDict:
-            memory, allowed = opened.folder, opened.addable_labels(body.new_labels)
-            done = memory.add(rows, allowed, unknown, keep_ids=ids is not None)
+            memory, allowed, relabelled = opened.folder, opened.addable_labels(body.new_labels), 0
+            if body.relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
+                relabelled = memory.relabel(changes, allowed, note=body.note).changed
+            done = memory.add(rows, allowed, unknown, keep_ids=ids is not None, note=body.note)
             added = memory.rows.table.column("id").slice(done.rows - done.added)
-            return {**done._asdict(), "ids": added.to_pylist()}
+            return {**done._asdict(), "ids": added.to_pylist(), "relabelled": relabelled}
 
         return live.write(change)
 
@@ -140,7 +149,9 @@ def make_app(
     def remove(body: Removed) -> PlainDict:
         """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
         check_size(body.ids, "ids")
-        return live.write(lambda opened: opened.folder.remove(body.ids, body.allow_empty_class)._asdict())
+        return live.write(
+            lambda opened: opened.folder.remove(body.ids, body.allow_empty_class, body.note)._asdict()
+        )
 
     @app.post("/memory/relabel")
     def relabel(body: Labels) -> PlainDict:
@@ -149,7 +160,7 @@ def make_app(
 
         def change(opened: OpenedMemory) -> PlainDict:
             allowed = opened.addable_labels(body.new_labels)
-            return opened.folder.relabel(body.labels, allowed, body.allow_empty_class)._asdict()
+            return opened.folder.relabel(body.labels, allowed, body.allow_empty_class, body.note)._asdict()
 
         return live.write(change)
 

@@ -74,6 +74,8 @@ class Added(_Body):
     rows: list[Row] = Field(min_length=1)
     new_labels: bool = Field(False, description="add rows with labels that the model does not know yet")
     skip_unknown_labels: bool = Field(False, description="skip and count rows with unknown labels")
+    relabel: bool = Field(False, description="rows of the memory with the text of a new one get its label")
+    note: str | None = Field(None, description="a reason, which is kept with the new version")
 
     def ids(self) -> list[str] | None:
         """The rows' ids; None if the memory is to name them."""
@@ -90,6 +92,7 @@ class Removed(_Body):
 
     ids: list[str] = Field(min_length=1)
     allow_empty_class: bool = Field(False, description="also if no row of a label remains")
+    note: str | None = Field(None, description="a reason, which is kept with the new version")
 
 
 class Labels(_Body):
@@ -98,3 +101,11 @@ class Labels(_Body):
     labels: dict[str, _Name] = Field(min_length=1, description="id of a row: its new label")
     new_labels: bool = Field(False, description="also labels that the model does not know yet")
     allow_empty_class: bool = Field(False, description="also if no row of a label remains")
+    note: str | None = Field(None, description="a reason, which is kept with the new version")
+
+
+class Reverted(Body):
+    """A version to revert the memory to."""
+
+    version: int
+    note: str | None = Field(None, description="a reason, which is kept with the new version")

@@ -16,6 +16,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from zoo.serve.page_files import FILES
+
 #: Route that needs no key and waits for no other request.
 HEALTH = "/health"
 #: Requests that a process works on at once; further ones would only wait for a thread.
@@ -46,7 +48,7 @@ class LimitedRequests:
             return
         body, is_whole = bytearray(), False
         try:
-            self._check(scope["method"], Headers(scope=scope))
+            self._check(scope["method"], scope["path"], Headers(scope=scope))
             while not is_whole:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -70,11 +72,11 @@ class LimitedRequests:
         finally:
             self.at_work -= 1
 
-    def _check(self, method: str, headers: Headers) -> None:
+    def _check(self, method: str, path: str, headers: Headers) -> None:
         scheme, _, sent = headers.get("authorization", "").partition(" ")
         # As bytes: those of a header need not be UTF-8.
         is_key = hmac.compare_digest(sent.encode("latin-1"), os.fsencode(self.key or ""))
-        if self.key is not None and not (is_key and scheme.lower() == "bearer"):
+        if self.key is not None and path not in FILES and not (is_key and scheme.lower() == "bearer"):
             advice = "send the key of the server: Authorization: Bearer KEY"
             raise HTTPException(401, advice, {"WWW-Authenticate": "Bearer"})
         if method in ("GET", "HEAD", "OPTIONS"):

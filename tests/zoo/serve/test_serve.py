@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import run as run
+from tests.zoo.ensemble.conftest import folder as folder
+from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from zoo.serve import limits
 from zoo.serve.app import make_app
 from zoo.serve.bodies import Texts
@@ -40,16 +41,10 @@ from zoo.serve.limits import MOST_AT_ONCE
 from zoo.serve.live_model import LiveModel, Served
 from zoo.tasks.records import as_record
 
-Run = Callable[..., Path]
 Zoo = Callable[..., Result]
 TEXTS = [text for text, _ in sentences(7, seed=3)]
 NEW = {"text": "a quite new zebra", "label": "fruit"}
 SECRET = "0123456789abcdef"
-
-
-@pytest.fixture
-def folder(run: Run) -> Path:
-    return run("run")
 
 
 @pytest.fixture
@@ -125,6 +120,30 @@ def test_rows_are_removed_and_relabelled(client: TestClient) -> None:
     assert client.get("/health").json()["memory_version"] == 4
 
 
+def test_the_history_and_the_way_back(client: TestClient) -> None:
+    before = post(client, "/predict", texts=TEXTS)
+    post(client, "/memory/add", rows=[NEW], note="why")
+    done = post(client, "/memory/add", rows=[{**NEW, "label": "metal"}], relabel=True)
+    assert (done["version"], done["added"], done["relabelled"]) == (3, 0, 1)
+    assert client.get("/memory/diff?from=1&to=3").json()["added"] == {
+        "count": 1,
+        "rows": [{**NEW, "id": "2:0", "label": "metal"}],
+    }
+    (suspect,) = client.get("/memory/audit").json()["rows"]
+    assert (suspect["id"], suspect["label"]) == ("2:0", "metal")
+    assert post(client, "/memory/revert", version=1, note="back")["version"] == 4
+    assert post(client, "/predict", texts=TEXTS) == before
+    logged = client.get("/memory/log?versions=3").json()["versions"]
+    assert [(each["change"], each["note"]) for each in logged] == [
+        ("+1", "why"),
+        ("1 relabelled", None),
+        ("back to 1", "back"),
+    ]
+    for route, status, words in (("?from=1&to=9", 400, "has no version 9"), ("?from=x&to=1", 422, "from: ")):
+        answer = client.get(f"/memory/diff{route}")
+        assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
+
+
 def test_requests_in_flight_keep_their_version(
     live: LiveModel, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +209,8 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         ("/memory/add", {"rows": [{"text": "x"}]}, 400, "label"),
         ("/memory/add", {"rows": [{**NEW, "id": "a"}, {**NEW, "text": "y"}]}, 400, "to all rows"),
         ("/memory/remove", {"ids": ["unheard"]}, 400, "unheard"),
+        ("/memory/revert", {"version": 2}, 400, "has no version 2"),
+        ("/memory/add", {"rows": [NEW], "note": "n" * 501}, 400, "note: has 501 characters"),
     ):
         answer = client.post(route, json=body)
         assert (answer.status_code, word in answer.json()["detail"]) == (status, True), answer.text
@@ -205,9 +226,16 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
     assert post(client, "/predict", text="a")["label"]
 
 
-def test_a_key_opens_every_route_but_health(live: LiveModel) -> None:
+def test_a_key_opens_every_route_but_health_and_the_page(live: LiveModel) -> None:
     client = client_of(live, key=SECRET)
     assert client.get("/health").status_code == 200
+    for file in ("/", "/page.js", "/page.css", "/page.svg"):
+        headers = client.get(file).headers
+        assert headers["Content-Security-Policy"].startswith(
+            "default-src 'self'; frame-ancestors 'none'; base-"
+        )
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert client.post(file, json={}).status_code == 405
     for given in (None, "Bearer wrong", f"Basic {SECRET}", "Bearer é", SECRET):
         headers = {} if given is None else {"Authorization": given.encode()}
         answer = client.get("/version", headers=headers)
@@ -300,18 +328,27 @@ def test_an_answer_is_of_the_version_that_it_names(live: LiveModel) -> None:
         writer.result()
 
 
-@pytest.fixture
-def port(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Port of a server in this process that closes slow connections after a second or two, and has at most 9."""
-    monkeypatch.setattr(limits, "SECONDS", 1)
-    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 9)
-    config = uvicorn.Config(make_app(live), port=0, http=limits._Connection, ws="none")
+@contextmanager
+def serving(live: LiveModel, key: str | None = None) -> Iterator[str]:
+    """Serve a model in this process, and yield the address."""
+    config = uvicorn.Config(make_app(live, key), http=limits._Connection, ws="none", log_level="warning")
     served, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=served.run, args=([listening],))
     thread.start()
-    yield listening.getsockname()[1]
-    served.should_exit = True
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        served.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def port(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Port of a server that closes slow connections after a second or two, and has at most 9."""
+    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 9)
+    with serving(live) as url:
+        yield int(url.rpartition(":")[2].strip("/"))
 
 
 def test_slow_connections_are_closed(port: int) -> None:

@@ -1,0 +1,215 @@
+"""The page of `zoo serve` in a real Chromium: a correction and the way back, the audit, hostile texts, and the key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from datamodules.corpora.rows import Rows
+from tests.zoo.ensemble.conftest import folder as folder
+from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
+from tests.zoo.serve.test_serve import SECRET, serving
+from tests.zoo.serve.test_serve import live as live
+from zoo.serve.bodies import Texts
+from zoo.serve.live_model import LiveModel
+
+pytestmark = pytest.mark.browser
+TEXT = "some gold in the rain"
+#: Markup, the end of a script, and marks that turn the direction of writing.
+HOSTILE = "<img src=x onerror='window.owned=1'></script><script>window.owned=1</script>\u202e\u2067gold"
+TAB, ENTER, SPACE, END = "\ue004", "\ue007", " ", "\ue010"
+
+
+class Page:
+    """The page in a tab of its own."""
+
+    def __init__(self, browser: Any) -> None:
+        self.browser, self.url = browser, ""
+
+    def open(self, url: str, shows: str = "#ask") -> None:
+        self.url = url
+        self.browser.get(url)
+        self.wait(lambda: self.find(shows).is_displayed())
+
+    def find(self, css: str) -> Any:
+        return self.browser.find_element("css selector", css)
+
+    def all(self, css: str) -> list[Any]:
+        return self.browser.find_elements("css selector", css)
+
+    def wait(self, is_true: Callable[[], object]) -> None:
+        from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        ignored = (NoSuchElementException, StaleElementReferenceException)
+        WebDriverWait(self.browser, 60, 0.05, ignored).until(
+            lambda _: is_true(), self.find("body").text[:500]
+        )
+
+    def wait_for(self, words: str, css: str = "#status") -> None:
+        self.wait(lambda: words in self.find(css).text)
+
+    def press(self, *keys: str, on: str | None = None) -> None:
+        """Press keys where the focus is, or on an element that the tabulator reaches from there."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        for _ in range(20):
+            if on is None or self.browser.switch_to.active_element.get_attribute("id") == on:
+                ActionChains(self.browser).send_keys(*keys).perform()
+                return
+            ActionChains(self.browser).send_keys(TAB).perform()
+        raise AssertionError(f"{on} cannot be reached by keys")
+
+    def ask(self, text: str) -> None:
+        # Faster than keys, of which each is an event.
+        self.browser.execute_script("arguments[0].value = arguments[1]", self.find("#text"), text)
+        self.find("#question button").click()
+        self.wait(lambda: self.browser.switch_to.active_element.get_attribute("id") == "verdict")
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Page]:
+    """The page; in the end, nothing was requested elsewhere, and the console shows no error and no violation."""
+    first, logs = chromium.current_window_handle, ("browser", "performance")
+    chromium.switch_to.new_window("tab")
+    page = Page(chromium)
+    yield page
+    logs = {kind: chromium.get_log(kind) for kind in logs}
+    chromium.close()
+    chromium.switch_to.window(first)
+    events = [json.loads(entry["message"])["message"] for entry in logs["performance"]]
+    sent = [each["params"]["request"] for each in events if each["method"] == "Network.requestWillBeSent"]
+    assert len(sent) > 4
+    assert [each["url"] for each in sent if not each["url"].startswith(page.url)] == []
+    # The console shows the answers 401 and 422, too.
+    messages = [entry["message"] for entry in logs["browser"]]
+    assert [each for each in messages if "the server responded with a status" not in each] == []
+
+
+def answer(live: LiveModel) -> dict[str, Any]:
+    (record,) = live.predict(live.current(), Texts(text=TEXT))
+    return record
+
+
+def test_a_correction_by_keys_and_the_way_back(live: LiveModel, page: Page) -> None:
+    before = answer(live)
+    right, wrong = before["label"], min(before["probabilities"].keys() - {before["label"]})
+    with serving(live) as url:
+        page.open(url)
+        page.press(TEXT)
+        page.press(ENTER, on="submit")
+        page.wait_for(f"{right}, {100 * before['probability']:.1f} %", "#verdict")
+        assert {row.text for row in page.all("#answer th")} >= before["contributions"].keys()
+        memories = [memory["text"] for memory in before["memories"]]
+        assert [row.text for row in page.all("#answer .list > li > .text")] == memories
+        assert {each.text for each in page.all("mark")} == {*" ".join(memories).split()} & {*TEXT.split()}
+        page.press(wrong[0], on="other-label")
+        page.press("as a customer wrote", on="note")
+        page.find("#wrong").send_keys(SPACE)
+        page.wait_for("1 row added: version 2. Answer:")
+        after = answer(live)
+        shares = " \u2192 ".join(f"{100 * each['probabilities'][wrong]:.1f} %" for each in (before, after))
+        assert after["label"] == wrong
+        assert f"{right} \u2192 {wrong}. Probability of {wrong}: {shares}." in page.find("#status").text
+        # The same text again: its row is relabelled. Then a row is removed.
+        page.press(right[0], on="other-label")
+        page.press(ENTER, on="wrong")
+        page.wait_for("1 row relabelled: version 3.")
+        assert answer(live)["label"] == right
+        page.all("#answer .list > li button")[-1].click()
+        page.wait_for("1 row removed: version 4.")
+        for version, back in ((5, 3), (6, 2), (7, 1)):
+            page.press(ENTER, on="undo")
+            page.wait_for(f"Undone: version {version} has the rows of version {back}.")
+        assert answer(live) == before
+        page.find("#tab-ask").send_keys(END)
+        page.wait(lambda: len(page.all("#versions > li")) == 7)
+        added = "#versions > li:nth-child(6)"
+        assert "as a customer wrote" in page.find(added).text
+        page.find(f"{added} summary").send_keys(ENTER)
+        page.wait_for(TEXT, added)
+        page.find(f"{added} button").send_keys(ENTER)
+        page.wait_for("Version 8 has the rows of version 2.")
+        assert answer(live)["label"] == wrong
+        live.write(lambda memory: memory.folder.add(Rows.from_lists(["a zebra"], [wrong])))
+        page.find("#undo").click()
+        page.wait_for("The memory has changed elsewhere and is now version 9", "#error")
+
+
+def test_texts_of_others_are_inert(live: LiveModel, page: Page) -> None:
+    long = (HOSTILE + " gold" * 20_000)[:100_000]
+    rows = Rows.from_lists([HOSTILE, long], [HOSTILE, "metal"], [HOSTILE, "long"])
+    live.write(lambda memory: memory.folder.add(rows, keep_ids=True, note=HOSTILE))
+    with serving(live) as url:
+        page.open(url)
+        for text in (HOSTILE, long):
+            page.ask(text)
+            assert {HOSTILE, "long"} & {each.get_attribute("textContent") for each in page.all("#answer bdi")}
+        page.find("#tab-history").click()
+        page.wait(lambda: page.all("#versions summary"))
+        page.find("#versions summary").click()
+        page.wait_for("2 added", "#versions")
+        assert page.browser.execute_script("return window.owned") is None
+        assert page.all("main img, main script") == []
+        page.find("#tab-ask").click()
+        page.browser.execute_script("document.getElementById('text').value = 'a'.repeat(100001)")
+        page.find("#submit").click()
+        page.wait_for("at most 100000 characters", "#error")
+
+
+def test_the_key_is_asked_for_once(live: LiveModel, page: Page) -> None:
+    with serving(live, SECRET) as url:
+        page.open(url, "#key")
+        assert not page.find("#ask").is_displayed()
+        for key, problem in (("wrong", "not the key"), ("a b", "without spaces"), (SECRET, "")):
+            page.find("#key-value").send_keys(key, ENTER)
+            page.wait_for(problem, "#error")
+            page.wait(lambda shown="#key" if problem else "#ask": page.find(shown).is_displayed())
+        page.ask(TEXT)
+        page.open(url)
+        assert page.browser.execute_script("return [localStorage.length, document.cookie]") == [0, ""]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_audit_and_the_looks(live: LiveModel, page: Page, axe: str | None, scheme: str) -> None:
+    """Two wrong labels are corrected by keys; nothing is cut off, controls have names, and axe-core finds nothing."""
+    before = live.current().memory.search([TEXT], 9).memories
+    rows = before.table.to_pylist()[:2]
+    wrong = {row["id"]: "fruit" if row["label"] == "metal" else "metal" for row in rows}
+    live.write(lambda memory: memory.folder.relabel(wrong, note="a " + "long" * 100))
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    with serving(live) as url:
+        page.open(url)
+        page.ask(TEXT + " supercalifragilistic" + "expialidocious" * 20)
+        page.find("#answer summary").click()
+        page.find("#answer .list .actions button").click()
+        page.find("#tab-audit").click()
+        page.find("#find").click()
+        page.wait_for("are probably wrong")
+        for row in page.all("#suspects > .list > li"):
+            name = row.find_element("css selector", ".facts > span:nth-child(2) bdi").text
+            page.press("a" if name in wrong else "k")
+        for width in (380, 1600):
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            for view, part in (("ask", "#verdict"), ("audit", "#apply"), ("history", "#versions summary")):
+                page.find(f"#tab-{view}").click()
+                page.wait(lambda part=part: page.find(part).is_displayed())
+                root = "document.documentElement"
+                assert page.browser.execute_script(f"return {root}.scrollWidth - {root}.clientWidth") == 0
+                controls = page.all("button, input, select, textarea, summary")
+                assert all(each.accessible_name for each in controls if each.is_displayed())
+                if axe is not None:
+                    page.browser.execute_script(axe)
+                    found = page.browser.execute_async_script("axe.run().then(arguments[0])")["violations"]
+                    assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (view, width)
+        page.find("#tab-audit").click()
+        page.find("#apply").click()
+        page.wait_for("2 rows relabelled: version 3.")
+        assert live.current().memory.search([TEXT], 9).memories.labels == before.labels

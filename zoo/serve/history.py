@@ -1,0 +1,84 @@
+"""The routes of a memory's history, and of the audit of its labels."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, HTTPException, Query, Response
+
+from datamodules.core.errors import InputError
+from datamodules.core.outputs import json_line
+from datamodules.core.types import PlainDict
+from datamodules.retrieval import FolderMemory
+from zoo.memory.history import describe_difference, revert_to
+from zoo.memory.opened import OpenedMemory
+from zoo.serve.bodies import Reverted
+from zoo.serve.live_model import LiveModel
+
+if TYPE_CHECKING:
+    from zoo.audit.audit import AuditedRow, Contradiction
+
+#: Rows of a difference that are shown, of each kind.
+_SHOWN = 20
+#: Rows that are audited while a client waits: a minute or so.
+_MOST_AUDITED = 20_000
+#: Characters of a text in an audit.
+_CHARACTERS = 1_000
+
+
+def add_history(app: FastAPI, live: LiveModel) -> None:
+    """Add the routes to an application."""
+    auditing = threading.Lock()
+
+    def folder() -> FolderMemory:
+        served = live.current()
+        return OpenedMemory(served.memory, served.folder).folder
+
+    def answer(values: PlainDict, memory: FolderMemory) -> Response:
+        line = json_line({**values, "memory_version": memory.version}, live.source)
+        return Response(line, media_type="application/json")
+
+    @app.get("/memory/log")
+    def log(versions: int = Query(100, ge=1, le=1000)) -> Response:
+        """Return the last versions of the memory, oldest first, with time, rows, change and note of each."""
+        memory = folder()
+        return answer({"versions": memory.history(versions)}, memory)
+
+    @app.get("/memory/diff")
+    def diff(first: int = Query(alias="from"), second: int = Query(alias="to")) -> Response:
+        """Return numbers and first rows of the rows that were added, removed, and changed in label or text."""
+        memory = folder()
+        return answer(describe_difference(memory, first, second, _SHOWN), memory)
+
+    @app.post("/memory/revert")
+    def revert(body: Reverted) -> PlainDict:
+        """Make a new version with the rows of an earlier one; the model answers as it did with that one."""
+        return live.write(lambda opened: revert_to(opened, body.version, body.note)._asdict())
+
+    @app.get("/memory/audit")
+    def audit_labels(rows: int = Query(50, ge=1, le=200)) -> Response:
+        """Return the rows whose label is probably wrong, with those that contradict it; computed at each request."""
+        from zoo.audit.audit import audit, describe
+
+        served, memory = live.current(), folder()
+        if len(memory) > _MOST_AUDITED:
+            raise InputError(
+                f"audit: a memory of more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}"
+            )
+        if not auditing.acquire(blocking=False):
+            raise HTTPException(503, "an audit is being computed; ask again later", {"Retry-After": "10"})
+        try:
+            result = audit(served.predictor)
+        finally:
+            auditing.release()
+        suspects = [
+            {**_shortened(row), "contradictions": list(map(_shortened, row.contradictions))}
+            for row in result.rows
+            if row.suggested != row.label
+        ]
+        return answer({"summary": describe(result), "rows": suspects[:rows]}, memory)
+
+
+def _shortened(row: AuditedRow | Contradiction) -> PlainDict:
+    return {**row._asdict(), "text": row.text[:_CHARACTERS]}

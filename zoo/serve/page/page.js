@@ -1,0 +1,529 @@
+// The page of `zoo serve`. Texts, labels and ids come from others: they become text nodes, and never markup.
+"use strict";
+
+const KEY = "memory-zoo-key";
+const LONGEST = 600;
+const find = (id) => document.getElementById(id);
+const page = {
+  info: null, // of GET /version
+  text: null, // that was asked last
+  record: null, // its answer
+  isStale: false, // the memory has changed since that answer
+  edits: [], // versions before the edits that Undo takes back, the last one at the end
+  version: null, // that the last edit of this page made
+  isBusy: false,
+};
+
+// --- elements ---
+
+function make(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+// Isolated, so that its direction of writing changes nothing around it.
+const inert = (value, kind = null) => make("bdi", { class: kind }, String(value));
+const labelOf = (label) => (label === null ? make("span", {}, "no label") : inert(label, "label"));
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const signed = (number) => (number < 0 ? "\u2212" : "+") + Math.abs(number).toFixed(3);
+const button = (name, action, more = {}) => make("button", { type: "button", onclick: () => run(action), ...more }, name);
+
+function* segments(text) {
+  if (window.Intl && Intl.Segmenter) {
+    for (const part of new Intl.Segmenter(undefined, { granularity: "word" }).segment(text)) {
+      yield [part.segment, part.isWordLike];
+    }
+  } else {
+    for (const part of text.split(/([\p{L}\p{N}]+)/u)) yield [part, /[\p{L}\p{N}]/u.test(part)];
+  }
+}
+
+const folded = (word) => word.normalize("NFKC").toLowerCase();
+
+function wordsOf(text) {
+  const words = new Set();
+  for (const [part, isWord] of segments(text)) if (isWord) words.add(folded(part));
+  return words;
+}
+
+// A text with the words that it shares with another one marked; the rest of a long one is shown on request.
+function textOf(text, words = new Set()) {
+  const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}\u2026` : text;
+  const node = make("p", { class: "text", dir: "auto" });
+  for (const [part, isWord] of segments(shown)) {
+    node.append(isWord && words.has(folded(part)) ? make("mark", {}, part) : part);
+  }
+  if (shown === text) return node;
+  const rest = make("details", {}, make("summary", {}, `all ${text.length.toLocaleString("en")} characters`));
+  rest.addEventListener("toggle", () => rest.append(make("p", { class: "text", dir: "auto" }, text)), { once: true });
+  return make("div", {}, node, rest);
+}
+
+// --- the server ---
+
+async function call(path, body) {
+  const headers = {}, key = sessionStorage.getItem(KEY);
+  if (key !== null) headers.Authorization = `Bearer ${key}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const method = body === undefined ? "GET" : "POST";
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, body: JSON.stringify(body), cache: "no-store" });
+  } catch {
+    throw new Error("The server cannot be reached. Is it still running?");
+  }
+  const values = await answer.json().catch(() => ({}));
+  if (answer.status === 401) {
+    sessionStorage.removeItem(KEY);
+    showKeyForm();
+    throw new Error(key === null ? "" : "This is not the key of the server.");
+  }
+  if (!answer.ok) throw new Error(values.detail ?? `The server answered with the status ${answer.status}.`);
+  return values;
+}
+
+function showKeyForm() {
+  find("key").hidden = false;
+  find("tabs").hidden = true;
+  for (const panel of document.querySelectorAll("[role=tabpanel]")) panel.hidden = true;
+  find("key-value").focus();
+}
+
+// One action at a time: a second click on an edit would make it twice.
+async function run(action, waiting = "") {
+  if (page.isBusy) return;
+  page.isBusy = true;
+  document.body.setAttribute("aria-busy", "true");
+  await attempt(action, waiting);
+  page.isBusy = false;
+  document.body.removeAttribute("aria-busy");
+}
+
+// Shows an error in words.
+async function attempt(action, waiting = "") {
+  find("error").textContent = "";
+  if (waiting) say(waiting);
+  try {
+    await action();
+  } catch (error) {
+    if (waiting) say("");
+    find("error").textContent = error.message;
+  }
+}
+
+function say(...parts) {
+  find("status").replaceChildren(...parts);
+}
+
+async function open() {
+  page.info = await call("version");
+  find("key").hidden = true;
+  find("tabs").hidden = false;
+  const { classifies, rows } = page.info;
+  find("abstention").hidden = !classifies;
+  find("tab-audit").hidden = !(classifies && rows !== null);
+  find("tab-history").hidden = rows === null;
+  showInfo();
+  select("ask");
+  find("text").focus();
+}
+
+function showInfo() {
+  const { model, kind, rows, memory_version: version } = page.info;
+  const memory = rows === null ? [] : [`, ${rows.toLocaleString("en")} memories, version ${version}`];
+  find("model").replaceChildren(inert(model), ": ", inert(kind), ...memory);
+  document.title = `${model} \u2013 Memory Zoo`;
+}
+
+// --- views ---
+
+const tabs = () => [...document.querySelectorAll("[role=tab]")].filter((tab) => !tab.hidden);
+
+function select(name) {
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    const isChosen = tab.id === `tab-${name}`;
+    tab.setAttribute("aria-selected", String(isChosen));
+    tab.tabIndex = isChosen ? 0 : -1;
+    find(tab.getAttribute("aria-controls")).hidden = !isChosen;
+  }
+  if (!page.isBusy) say("");
+  if (name === "history") attempt(showHistory);
+  if (name === "ask" && page.isStale && page.text !== null) attempt(() => ask(page.text));
+}
+
+function moveTab(event) {
+  const all = tabs(), here = all.indexOf(event.target);
+  const moves = { ArrowRight: here + 1, ArrowLeft: here - 1 + all.length, Home: 0, End: all.length - 1 };
+  if (here < 0 || !(event.key in moves)) return;
+  event.preventDefault();
+  const next = all[moves[event.key] % all.length];
+  next.focus();
+  select(next.getAttribute("aria-controls"));
+}
+
+// --- ask ---
+
+async function ask(text) {
+  const body = { text }, level = find("max-error").value;
+  if (page.info.classifies && level !== "") body.max_error = Number(level);
+  const record = await call("predict", body);
+  Object.assign(page, { text, record, isStale: false });
+  const hasClasses = page.info.classifies;
+  find("answer").replaceChildren(...(hasClasses ? classified(record) : [make("section", { class: "wide" }, general(record))]));
+  return record;
+}
+
+async function askNew() {
+  find("answer").replaceChildren();
+  Object.assign(page, { text: null, record: null });
+  await ask(find("text").value);
+  say("");
+  find("answer").querySelector("h2")?.focus();
+}
+
+function best(record) {
+  return Object.entries(record.probabilities).reduce((most, each) => (each[1] > most[1] ? each : most))[0];
+}
+
+function classified(record) {
+  const words = wordsOf(record.text), label = record.label ?? best(record);
+  const verdict = make("section", { class: "verdict", "aria-labelledby": "verdict" });
+  const title = make("h2", { id: "verdict", tabindex: "-1" });
+  if (record.label === null) title.append("No label: the model abstains");
+  else title.append(inert(label), `, ${percent(record.probability)}`);
+  verdict.append(title);
+  if (record.abstained) verdict.append(whyAbstained(record, label));
+  if (record.known_by_memory_alone) {
+    verdict.append(make("p", {}, "Only rows that were added after the training have this label."));
+  }
+  if (page.info.rows !== null) verdict.append(correction(record, label));
+  const left = make("div", {}, verdict);
+  const members = Object.entries(record.contributions ?? {});
+  if (members.length) left.append(contributions(members, label));
+  left.append(probabilities(record));
+  const all = [left];
+  if (record.memories?.length) {
+    const rows = record.memories.map((memory) => memoryRow(memory, words));
+    const list = make("ol", { class: "list" }, ...rows);
+    all.push(make("section", { "aria-labelledby": "memories" }, make("h2", { id: "memories" }, "Memories"), list));
+  }
+  return all;
+}
+
+function whyAbstained(record, label) {
+  const level = Number(find("max-error").value) * 100;
+  const reason = record.known_by_memory_alone
+    ? "no held-out row shows how often this label is wrong, or it is not probable enough"
+    : `to keep the error below ${level} %, it would have to be more probable`;
+  return make("p", {}, "Its best label is ", inert(label, "label"), ` with ${percent(record.probability)}: ${reason}.`);
+}
+
+function bars(caption, rows) {
+  const table = make("table", {}, make("caption", {}, ...caption));
+  const largest = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-9);
+  const isSigned = rows.some(([, value]) => value < 0);
+  for (const [name, value, shown] of rows) {
+    const fill = make("span", { class: value < 0 ? "minus" : null });
+    const share = (100 * Math.abs(value)) / largest / (isSigned ? 2 : 1);
+    fill.style.width = `${share}%`;
+    fill.style.left = `${isSigned ? (value < 0 ? 50 - share : 50) : 0}%`;
+    const scale = make("div", {}, fill, isSigned ? make("span", { class: "middle" }) : null);
+    table.append(make("tr", {},
+      make("th", { scope: "row" }, inert(name)),
+      make("td", { class: "number" }, shown),
+      make("td", { class: "scale", "aria-hidden": "true" }, scale)));
+  }
+  return table;
+}
+
+function contributions(members, label) {
+  const sorted = members.sort((one, other) => Math.abs(other[1]) - Math.abs(one[1]));
+  const caption = ["Contribution of each member to the score of ", inert(label, "label")];
+  const table = bars(caption, sorted.map(([name, value]) => [name, value, signed(value)]));
+  return make("section", { "aria-label": "Contributions" }, table);
+}
+
+function probabilities(record) {
+  const sorted = Object.entries(record.probabilities).sort((one, other) => other[1] - one[1]);
+  const shown = sorted.slice(0, 50).map(([name, value]) => [name, value, percent(value)]);
+  const caption = sorted.length > 50 ? `the 50 most probable of ${sorted.length} labels` : "all labels";
+  return make("details", {}, make("summary", {}, "Probabilities"), bars([caption], shown));
+}
+
+function labelSelect(id, without) {
+  const labels = Object.keys(page.record.probabilities).filter((label) => label !== without).sort();
+  return make("select", { id }, ...labels.map((label) => make("option", { value: label, dir: "auto" }, label)));
+}
+
+function correction(record, label) {
+  const choice = labelSelect("other-label", label);
+  const note = make("input", { id: "note", maxlength: "500", autocomplete: "off", dir: "auto" });
+  const teach = (chosen) => () => edit("memory/add", {
+    rows: [{ text: record.text, label: chosen() }], relabel: true, note: note.value || null,
+  });
+  return make("div", { class: "correction" },
+    make("div", { class: "row" },
+      make("button", { type: "button", id: "right", onclick: () => run(teach(() => label)) }, "Right: it is ", inert(label)),
+      choice.length ? make("span", { class: "actions" },
+        make("label", { for: "other-label" }, "Wrong: it is"), choice,
+        button("Save", teach(() => choice.value), { id: "wrong" })) : null),
+    make("div", { class: "row" }, make("label", { for: "note" }, "Note"), note),
+    make("p", { class: "hint" }, "The text joins the memory with this label; a row with this text gets it."));
+}
+
+function memoryRow(memory, words) {
+  const facts = [
+    labelOf(memory.label),
+    make("span", {}, "id ", inert(memory.id)),
+    make("span", {}, `weight ${signed(memory.weight)}`),
+    make("span", {}, `score ${memory.retrieval_score.toFixed(2)}`),
+    memory.found_by === undefined ? null : make("span", {}, `found by ${memory.found_by}`),
+  ];
+  const row = make("li", {}, textOf(memory.text, words), make("div", { class: "facts" }, ...facts));
+  if (page.info.rows === null) return row;
+  const note = () => find("note").value || null;
+  const actions = make("div", { class: "actions" });
+  const remove = button("Remove", () => edit("memory/remove", { ids: [memory.id], note: note() }));
+  const relabel = make("button", { type: "button" }, "Relabel");
+  for (const each of [relabel, remove]) each.setAttribute("aria-description", `row ${memory.id}`);
+  relabel.addEventListener("click", () => {
+    const choice = labelSelect(`label-of-${memory.id}`, memory.label);
+    choice.setAttribute("aria-label", `New label of row ${memory.id}`);
+    const save = () => edit("memory/relabel", { labels: { [memory.id]: choice.value }, note: note() });
+    relabel.replaceWith(choice, button("Save", save));
+    choice.focus();
+  });
+  if (memory.label !== null) actions.append(relabel);
+  actions.append(remove);
+  row.append(actions);
+  return row;
+}
+
+// The record of a model of another kind: single values, and lists with their scores.
+function general(value) {
+  if (Array.isArray(value)) {
+    return make("ol", { class: "list" }, ...value.map((each) => make("li", {}, general(each))));
+  }
+  if (value === null || typeof value !== "object") return inert(typeof value === "number" ? +value.toFixed(4) : value);
+  const node = make("div"), facts = make("div", { class: "facts" });
+  for (const [name, each] of Object.entries(value)) {
+    if (each === null || each === page.text || (Array.isArray(each) && !each.length)) continue;
+    if (name === "text" || name === "question") node.append(textOf(String(each), wordsOf(page.text)));
+    else if (typeof each !== "object") facts.append(make("span", {}, `${name.replaceAll("_", " ")} `, general(each)));
+    else if (name === "words") node.append(make("details", {}, make("summary", {}, "words"), general(each)));
+    else node.append(make("h2", { tabindex: "-1" }, name[0].toUpperCase() + name.slice(1)), general(each));
+  }
+  node.insertBefore(facts, node.querySelector(":scope > h2, :scope > details"));
+  return node;
+}
+
+// --- edits ---
+
+async function edit(path, body) {
+  const done = await call(path, body), number = done.added ?? done.changed;
+  const changed = number + (done.relabelled ?? 0);
+  if (!changed) {
+    say("Nothing to change: the memory already has this text with this label.");
+    return;
+  }
+  page.edits.push(done.version - 1);
+  const what = done.relabelled ? "relabelled" : { "memory/add": "added", "memory/remove": "removed" }[path] ?? "relabelled";
+  await changedTo(done, `${changed} ${changed === 1 ? "row" : "rows"} ${what}: version ${done.version}.`);
+}
+
+// Shows the new version, and how the answer to the last text has moved.
+async function changedTo(done, message) {
+  page.version = done.version;
+  Object.assign(page.info, { memory_version: done.version, rows: done.rows });
+  showInfo();
+  find("undo").hidden = !page.edits.length;
+  const before = page.record;
+  page.isStale = true;
+  if (before === null || find("ask").hidden) {
+    say(message);
+  } else {
+    say(`${message} `, ...moved(before, await ask(page.text)));
+  }
+  find("status").focus();
+}
+
+function moved(before, after) {
+  const name = (record) => (record.label === null ? "no label" : inert(record.label, "label"));
+  const label = after.label ?? best(after), old = before.probabilities[label];
+  const share = old === undefined ? "new label" : percent(old);
+  const change = ["Probability of ", inert(label, "label"), `: ${share} \u2192 ${percent(after.probabilities[label])}.`];
+  if (before.label === after.label) return ["Answer as before: ", name(after), ". ", ...change];
+  return ["Answer: ", name(before), " \u2192 ", name(after), ". ", ...change];
+}
+
+async function undo() {
+  const current = (await call("version")).memory_version;
+  if (current !== page.version) {
+    throw new Error(`The memory has changed elsewhere and is now version ${current}; go back in the view History.`);
+  }
+  const version = page.edits[page.edits.length - 1];
+  const done = await call("memory/revert", { version, note: `undo of version ${current}` });
+  page.edits.pop();
+  if (!find("history").hidden) await showHistory();
+  await changedTo(done, `Undone: version ${done.version} has the rows of version ${version}.`);
+}
+
+// --- audit ---
+
+async function showAudit() {
+  const { summary, rows } = await call("memory/audit");
+  say(summary);
+  const list = make("ol", { class: "list", "aria-label": "Rows" }, ...rows.map(suspect));
+  const keys = make("p", { class: "hint" }, "Keys on a row: a accepts the other label, k keeps the label, s skips, arrows move.");
+  find("suspects").replaceChildren(...(rows.length ? [keys, list] : ["No row has another label that is more probable."]));
+  showAccepted();
+  list.firstChild?.focus();
+}
+
+function suspect(row, number) {
+  const node = make("li", { tabindex: number ? "-1" : "0", onkeydown: judgeByKey });
+  node.row = row;
+  const choices = [["accept", "Accept (a)"], ["keep", "Keep (k)"], ["skip", "Skip (s)"]].map(([verdict, name]) =>
+    make("button", { type: "button", "data-verdict": verdict, "aria-pressed": "false", onclick: () => judge(node, verdict) }, name));
+  const against = row.contradictions.map((each) =>
+    make("li", {}, textOf(each.text, wordsOf(row.text)), make("div", { class: "facts" }, labelOf(each.label), make("span", {}, "id ", inert(each.id)))));
+  node.append(
+    textOf(row.text),
+    make("div", { class: "facts" },
+      make("span", {}, inert(row.label, "label"), " \u2192 probably ", inert(row.suggested, "label")),
+      make("span", {}, "id ", inert(row.id)), make("span", {}, `suspicion ${row.suspicion.toFixed(3)}`)),
+    against.length ? make("ul", { class: "list", "aria-label": "Rows that contradict it" }, ...against) : "",
+    make("div", { class: "actions" }, ...choices));
+  return node;
+}
+
+function judge(node, verdict) {
+  node.verdict = verdict;
+  for (const each of node.querySelectorAll("[data-verdict]")) {
+    each.setAttribute("aria-pressed", String(each.dataset.verdict === verdict));
+  }
+  showAccepted();
+}
+
+function judgeByKey(event) {
+  const node = event.currentTarget;
+  const verdict = { a: "accept", k: "keep", s: "skip" }[event.key];
+  const isMove = ["ArrowDown", "ArrowUp"].includes(event.key);
+  if (event.ctrlKey || event.metaKey || event.altKey || !(verdict || isMove)) return;
+  event.preventDefault();
+  if (verdict) judge(node, verdict);
+  const next = event.key === "ArrowUp" ? node.previousElementSibling : node.nextElementSibling;
+  if (next === null) return;
+  node.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+const acceptedRows = () => [...find("suspects").querySelectorAll("li")].filter((node) => node.verdict === "accept");
+
+function showAccepted() {
+  const number = acceptedRows().length;
+  find("apply").hidden = !number;
+  find("apply").textContent = `Apply ${number} accepted`;
+}
+
+async function applyAudit() {
+  const chosen = acceptedRows().map((node) => [node.row.id, node.row.suggested]);
+  const done = await call("memory/relabel", { labels: Object.fromEntries(chosen), note: "audit" });
+  page.edits.push(done.version - 1);
+  for (const node of acceptedRows()) node.remove();
+  showAccepted();
+  await changedTo(done, `${done.changed} rows relabelled: version ${done.version}.`);
+}
+
+// --- history ---
+
+async function showHistory() {
+  const { versions, memory_version: current } = await call("memory/log");
+  find("versions").replaceChildren(...versions.map((entry, i) => versionRow(entry, i > 0, current)).reverse());
+  const drift = page.info.classifies ? await call("drift").catch(() => null) : null;
+  find("drift").textContent = !drift?.texts ? "" : `Texts asked of this server: ${drift.summary}.`;
+}
+
+function versionRow(entry, hasEarlier, current) {
+  const isCurrent = entry.version === current;
+  const time = make("time", { datetime: entry.time }, new Date(entry.time).toLocaleString());
+  const facts = [time, make("span", {}, `${entry.rows.toLocaleString("en")} rows`), make("span", {}, entry.change)];
+  const row = make("li", {},
+    make("h2", {}, `Version ${entry.version}${isCurrent ? " (current)" : ""}`),
+    make("div", { class: "facts" }, ...facts));
+  if (entry.note) row.append(make("p", { dir: "auto" }, entry.note));
+  if (hasEarlier) {
+    const changes = make("details", {}, make("summary", {}, "What changed"));
+    const fill = () => attempt(async () => changes.append(...differences(await call(`memory/diff?from=${entry.version - 1}&to=${entry.version}`))));
+    changes.addEventListener("toggle", fill, { once: true });
+    row.append(changes);
+  }
+  if (!isCurrent) row.append(button("Go back to this version", () => goBack(entry.version), { "aria-description": `version ${entry.version}` }));
+  return row;
+}
+
+function differences(kinds) {
+  const parts = [];
+  for (const kind of ["added", "removed", "changed"]) {
+    const { count, rows } = kinds[kind];
+    if (!count) continue;
+    const more = count > rows.length ? `, the first ${rows.length}` : "";
+    const items = rows.map((row) => {
+      const old = row.before ?? row;
+      return make("li", {},
+        old.text === row.text ? null : make("p", { class: "text", dir: "auto" }, make("del", {}, old.text)),
+        make("p", { class: "text", dir: "auto" }, row.text),
+        make("div", { class: "facts" },
+          make("span", {}, ...(old.label === row.label ? [] : [labelOf(old.label), " \u2192 "]), labelOf(row.label)),
+          make("span", {}, "id ", inert(row.id))));
+    });
+    parts.push(make("p", {}, `${count.toLocaleString("en")} ${kind}${more}`), make("ul", { class: "list" }, ...items));
+  }
+  return parts.length ? parts : [make("p", {}, "The same rows.")];
+}
+
+async function goBack(version) {
+  const done = await call("memory/revert", { version });
+  if (done.version !== version) page.edits.push(done.version - 1);
+  await showHistory();
+  await changedTo(done, `Version ${done.version} has the rows of version ${version}.`);
+}
+
+// --- start ---
+
+find("key").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const key = find("key-value").value.trim();
+  if (!/^[\x21-\x7e]+$/.test(key)) {
+    find("error").textContent = "A key has letters, digits and signs of ASCII, without spaces.";
+    find("key-value").select();
+    return;
+  }
+  sessionStorage.setItem(KEY, key);
+  find("key-value").value = "";
+  run(open);
+});
+find("question").addEventListener("submit", (event) => {
+  event.preventDefault();
+  run(askNew, "Computing \u2026");
+});
+find("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) find("question").requestSubmit();
+});
+find("max-error").addEventListener("change", () => {
+  if (page.text !== null) run(() => ask(page.text));
+});
+find("undo").addEventListener("click", () => run(undo));
+find("find").addEventListener("click", () => run(showAudit, "Computing: members are fitted without each part of the rows \u2026"));
+find("apply").addEventListener("click", () => run(applyAudit));
+find("tabs").addEventListener("keydown", moveTab);
+for (const tab of document.querySelectorAll("[role=tab]")) {
+  tab.addEventListener("click", () => select(tab.getAttribute("aria-controls")));
+}
+run(open);
