@@ -52,7 +52,7 @@ class Page:
         )
 
     def wait_for(self, words: str, css: str = "#status") -> None:
-        self.wait(lambda: words in self.find(css).text)
+        self.wait(lambda: words in self.find(css).text and not self.all("body[aria-busy]"))
 
     def press(self, *keys: str, on: str | None = None) -> None:
         """Press keys where the focus is, or on an element that the tabulator reaches from there."""

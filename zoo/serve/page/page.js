@@ -174,7 +174,7 @@ async function ask(text) {
   const record = await call("predict", body);
   Object.assign(page, { text, record, isStale: false });
   const hasClasses = page.info.classifies;
-  find("answer").replaceChildren(...(hasClasses ? classified(record) : [make("section", { class: "wide" }, general(record))]));
+  find("answer").replaceChildren(...(hasClasses ? classified(record) : [make("section", { class: "wide" }, general(record, true))]));
   return record;
 }
 
@@ -201,7 +201,8 @@ function classified(record) {
   if (record.known_by_memory_alone) {
     verdict.append(make("p", {}, "Only rows that were added after the training have this label."));
   }
-  if (page.info.rows !== null) verdict.append(correction(record, label));
+  const isLabelled = record.memories?.every((memory) => memory.label !== null) ?? true;
+  if (page.info.rows !== null && isLabelled) verdict.append(correction(record, label));
   const left = make("div", {}, verdict);
   const members = Object.entries(record.contributions ?? {});
   if (members.length) left.append(contributions(members, label));
@@ -286,7 +287,7 @@ function memoryRow(memory, words) {
   ];
   const row = make("li", {}, textOf(memory.text, words), make("div", { class: "facts" }, ...facts));
   if (page.info.rows === null) return row;
-  const note = () => find("note").value || null;
+  const note = () => find("note")?.value || null;
   const actions = make("div", { class: "actions" });
   const remove = button("Remove", () => edit("memory/remove", { ids: [memory.id], note: note() }));
   const relabel = make("button", { type: "button" }, "Relabel");
@@ -305,14 +306,14 @@ function memoryRow(memory, words) {
 }
 
 // The record of a model of another kind: single values, and lists with their scores.
-function general(value) {
+function general(value, isTop = false) {
   if (Array.isArray(value)) {
     return make("ol", { class: "list" }, ...value.map((each) => make("li", {}, general(each))));
   }
   if (value === null || typeof value !== "object") return inert(typeof value === "number" ? +value.toFixed(4) : value);
   const node = make("div"), facts = make("div", { class: "facts" });
   for (const [name, each] of Object.entries(value)) {
-    if (each === null || each === page.text || (Array.isArray(each) && !each.length)) continue;
+    if (each === null || (isTop && each === page.text) || (Array.isArray(each) && !each.length)) continue;
     if (name === "text" || name === "question") node.append(textOf(String(each), wordsOf(page.text)));
     else if (typeof each !== "object") facts.append(make("span", {}, `${name.replaceAll("_", " ")} `, general(each)));
     else if (name === "words") node.append(make("details", {}, make("summary", {}, "words"), general(each)));
@@ -342,20 +343,20 @@ async function changedTo(done, message) {
   Object.assign(page.info, { memory_version: done.version, rows: done.rows });
   showInfo();
   find("undo").hidden = !page.edits.length;
+  say(message);
   const before = page.record;
   page.isStale = true;
-  if (before === null || find("ask").hidden) {
-    say(message);
-  } else {
-    say(`${message} `, ...moved(before, await ask(page.text)));
+  if (before !== null && !find("ask").hidden) {
+    const after = await ask(page.text);
+    if (page.info.classifies) say(`${message} `, ...moved(before, after));
   }
   find("status").focus();
 }
 
 function moved(before, after) {
   const name = (record) => (record.label === null ? "no label" : inert(record.label, "label"));
-  const label = after.label ?? best(after), old = before.probabilities[label];
-  const share = old === undefined ? "new label" : percent(old);
+  const label = after.label ?? best(after);
+  const share = Object.hasOwn(before.probabilities, label) ? percent(before.probabilities[label]) : "new label";
   const change = ["Probability of ", inert(label, "label"), `: ${share} \u2192 ${percent(after.probabilities[label])}.`];
   if (before.label === after.label) return ["Answer as before: ", name(after), ". ", ...change];
   return ["Answer: ", name(before), " \u2192 ", name(after), ". ", ...change];
