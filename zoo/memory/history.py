@@ -58,14 +58,13 @@ def revert(model: str, version: int, note: str | None = None) -> None:
     """
     opened = OpenedMemory.open_to_change(model)
     done = revert_to(opened, version, note)
-    facts = f"{done.rows} memories as in version {version}, {done.changed} changed"
-    print(f"{opened.memory.location()}: version {done.version}, {facts}")
+    print(f"{opened.memory.location()}: version {done.version}, {done.rows} memories, {done.changed} changed")
 
 
 def revert_to(opened: OpenedMemory, version: int, note: str | None) -> Change:
     """Revert a memory to the rows of a version, and its model to the values that were fitted up to it."""
     done = opened.folder.revert(version, note)
-    if (model := opened.model) is not None and done.version != version:
+    if (model := opened.model) is not None:
         state = model.state
         if (fitted := state.fitted_to(version)) != state.fitted_to(done.version):
             model.switch(state.with_fitted(done.version, fitted))

@@ -179,10 +179,8 @@ class Version:
         memory, made = self.folder.parent, describe_change(f"back to {self.number}", note)
         target, facts = folder_of(memory, number), {"rows": self.files, "made": made}
         with storage.new_folder(target, self.fingerprint, like=self.folder, **facts) as partial:
-            locks = shutil.ignore_patterns(".*")
-            shutil.copytree(
-                self.folder, partial, ignore=locks, copy_function=storage.link, dirs_exist_ok=True
-            )
+            link, hidden = storage.link, shutil.ignore_patterns(".*")
+            shutil.copytree(self.folder, partial, ignore=hidden, copy_function=link, dirs_exist_ok=True)
             # Unlinked: to write into it would change the manifest of this version.
             (partial / storage.MANIFEST).unlink()
             for path in partial.rglob("*"):
