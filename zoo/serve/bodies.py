@@ -104,7 +104,7 @@ class Labels(_Body):
     note: str | None = Field(None, description="a reason, which is kept with the new version")
 
 
-class Reverted(Body):
+class Reverted(_Body):
     """A version to revert the memory to."""
 
     version: int
