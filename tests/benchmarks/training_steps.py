@@ -4,7 +4,7 @@
 |---|---|
 | KNNBiLSTM | encodes each text and each neighbour as a row of its own, and each word where it stands |
 | ExpaNet | encodes each text and each memory as a row of its own, and Adam updates both tables whole |
-| HMN | reads a copy of the dialogue for each question, with our GRU and with PyTorch's |
+| HMN | reads a copy of the dialogue for each question |
 | LSTMRNN | sums the trigrams of each token where it stands, and loops over the time steps of padded texts |
 
 All contenders of a model start from the same weights, see the same batches in turns, and must have the same losses. A
@@ -37,7 +37,6 @@ from datamodules.text.trigrams import letter_trigrams
 from tests.benchmarks.timing import alternate, parser, zipf
 from tests.dialogues import MadeUp, write_published
 from zoo import HMN, LSTMRNN, ExpaNet, KNNBiLSTM
-from zoo.layers.gru import AllStatesGRU
 from zoo.layers.row_adam import RowTable, update_by_rows
 from zoo.tasks.model import Given
 
@@ -232,13 +231,6 @@ def draw_dialogues(number: int) -> list[MadeUp]:
     return dialogues
 
 
-class PlainGRU(AllStatesGRU):
-    """PyTorch's, on padded sequences of vectors."""
-
-    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-        return self.packed(table, ids, lengths)
-
-
 def hmn(folder: Path, steps: int) -> None:
     """10 dialogues of 16 turns, with 6 questions each."""
     file = write_published(folder / "train.txt", draw_dialogues(300))
@@ -265,19 +257,17 @@ def hmn(folder: Path, steps: int) -> None:
         for start in starts:
             yield copies.__getitems__(range(*table.question_offsets[[start, start + DIALOGUES]]))
 
-    def model(gru: type[AllStatesGRU]) -> Contender:
+    def model() -> Contender:
         torch.manual_seed(0)
         made: Any = HMN(word_dropout=0)
         made._build(Given(data.spec))
-        made.network.word_memory.gru.__class__ = gru
         return contender(made, lambda batch: made.loss_terms(made(batch), batch).mean())
 
-    plain = {"a copy for each question": AllStatesGRU, "the same, PyTorch's GRU": PlainGRU}
     race(
-        {"zoo": model(AllStatesGRU), **{name: model(gru) for name, gru in plain.items()}},
+        {"zoo": model(), "a copy for each question": model()},
         {
             "zoo": (once.__getitems__(range(start, start + DIALOGUES)) for start in starts),
-            **{name: of_questions() for name in plain},
+            "a copy for each question": of_questions(),
         },
         steps,
     )

@@ -41,7 +41,6 @@ FORMS: dict[str, tuple[Any, Callable[[Any], Callable[..., Tensor]]]] = {
     "last states": (RowLSTM, lambda lstm: lstm.last_states),
     "all states": (RowLSTM, lambda lstm: lstm),
     "GRU": (AllStatesGRU, lambda gru: gru),
-    "packed GRU": (AllStatesGRU, lambda gru: gru.packed),
 }
 
 
