@@ -46,10 +46,11 @@ def visible(text: str) -> str:
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def suggestion(name: str, names: Iterable[str]) -> str:
+def suggestion(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Return a hint for a name that is none of `names`: the most similar one, or else all."""
-    near = get_close_matches(name, [*names], n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    near = get_close_matches(name, [*names], n=1)
+    listed = ", ".join(f"{prefix}{each}" for each in near or names)
+    return f"did you mean {listed}?" if near else f"there are {listed}"
 
 
 def name_some(names: Sequence[str]) -> str:

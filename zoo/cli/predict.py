@@ -81,7 +81,7 @@ def _check_names(options: Sequence[str], names: Sequence[str], model: str) -> No
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
         if option.startswith("--") and name.partition(".")[0].rstrip("+") not in [*names, "help"]:
-            hint = suggestion(f"--{name}", [f"--{each}" for each in sorted(names)])
+            hint = suggestion(name, sorted(names), "--")
             raise InputError(f"--{name}: no option for predictions of {model}; {hint}")
 
 

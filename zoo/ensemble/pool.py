@@ -88,7 +88,7 @@ class Pool(NamedTuple):
         """The pool that `describe` described."""
         calibrations = {name: (float(a), float(b)) for name, (a, b) in described["calibrations"].items()}
         weights = {name: dict(weights) for name, weights in described["weights"].items()}
-        return cls(calibrations, weights, described["class_weights"])
+        return cls(calibrations, weights, tuple(described["class_weights"]))
 
     def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Log probabilities [n, C] of each member."""
