@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from callbacks.reports import Charts as Charts
     from callbacks.reports import PredictionTable as PredictionTable
     from callbacks.run_folder import RunFolder as RunFolder
-    from callbacks.trackio_logger import TrackioLogger as TrackioLogger
 
 _MODULES = {
     "Chart": "chart",
@@ -23,7 +22,6 @@ _MODULES = {
     "PredictionTable": "reports",
     "RunFolder": "run_folder",
     "Throughput": "metrics",
-    "TrackioLogger": "trackio_logger",
 }
 __all__ = [*_MODULES]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,9 +46,11 @@ def test_trackio(train_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run and its resumption are one run of Trackio with the figures of metrics.csv."""
     # Trackio reads its folder when it is imported.
     monkeypatch.setenv("TRACKIO_DIR", str(Path("dashboard").absolute()))
-    options = fit_options(train_csv, "--config=logger/trackio", "--run_dir=runs/a", "--trainer.max_epochs=1")
+    for name in ("trackio_logger.py", "trackio.yaml"):
+        shutil.copy(Path(__file__).parents[2] / "examples" / "logger" / name, name)
+    options = fit_options(train_csv, "--config=trackio.yaml", "--run_dir=runs/a", "--trainer.max_epochs=1")
     for arguments in (options, ["fit", f"--ckpt_path={last(Path('runs/a'))}", "--trainer.max_epochs=2"]):
-        ended = python("-m", "zoo", *arguments)
+        ended = python("-m", "zoo", *arguments, "--import=trackio_logger")
         assert ended.returncode == 0, ended.stderr
     with sqlite3.connect("dashboard/memory-zoo.db") as database:
         ((name, config),) = database.execute("select run_name, config from configs").fetchall()

@@ -1,15 +1,19 @@
-"""A logger for Trackio: a dashboard on your own machine, without an account."""
+"""A logger for Trackio: a dashboard on your own machine, without an account; an example of a logger of your own.
+
+pip install trackio
+zoo fit --import trackio_logger --config trackio.yaml --model KNNBiLSTM --data.train_file train.csv
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import trackio
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 from typing_extensions import override
 
-from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict
 
 
@@ -27,7 +31,6 @@ class TrackioLogger(Logger):
             run_name: None = the name of the run folder, or Trackio's choice without one.
         """
         super().__init__()
-        check_installed("trackio", "trackio", "callbacks.TrackioLogger")
         self.project, self.run_name = project, run_name
         self._config: PlainDict = {}
         self._run: Any = None
@@ -51,8 +54,6 @@ class TrackioLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         if self._run is None:
-            import trackio
-
             folder = self._config.get("config", {}).get("run_dir")
             name = self.run_name or (folder and Path(folder).name)
             self._run = trackio.init(self.project, name, config=self._config, resume="allow", embed=False)
