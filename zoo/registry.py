@@ -53,7 +53,6 @@ MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, pape
     ("CharCRNN", "baselines.character_networks", "classification", "Xiao, Cho: Efficient Character-level Document Classification (2016)"),
     ("DSSM", "baselines.dssm", "matching", _HUANG),
     ("FastText", "baselines.word_networks", "classification", "Joulin, Grave, Bojanowski, Mikolov: Bag of Tricks for Efficient Text Classification (2017)"),
-    ("FileOrder", "baselines.reference_pairs", "matching", _NONE + "the order of the file"),
     ("LINE", "baselines.line", "classification", "Tang et al.: LINE: Large-scale Information Network Embedding (2015)"),
     ("Majority", "baselines.reference_labels", "classification", _NONE + "the most frequent label"),
     ("MatchPyramid", "baselines.match_pyramid", "matching", "Pang et al.: Text Matching as Image Recognition (2016)"),
@@ -79,23 +78,14 @@ MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, pape
 
 
 def list_models(pattern: str = "*", task: str | None = None) -> list[str]:
-    """Return the names of the models that match a pattern, in any case, such as "*lstm*".
-
-    Args:
-        pattern: a name, with `*` and `?` as in file names.
-        task: classification, dialogue, matching or retrieval; None: all.
-
-    Raises:
-        InputError: there is no such task.
-    """
+    """Return the names of the models that match a pattern in any case, such as "*lstm*", of one task or of all."""
     tasks = {entry.task for entry in MODELS.values()}
     if task is not None and task not in tasks:
         raise InputError(f"no task {task!r}; there are {', '.join(sorted(tasks))}")
-    wanted = tasks if task is None else {task}
     return [
         name
         for name, entry in MODELS.items()
-        if entry.task in wanted and fnmatchcase(name.lower(), pattern.lower())
+        if entry.task == (task or entry.task) and fnmatchcase(name.lower(), pattern.lower())
     ]
 
 
@@ -108,10 +98,6 @@ def create_model(name: str, **options: Any) -> Task:
 
     Raises:
         InputError: there is no such model or option.
-
-    Example:
-        >>> model = zoo.create_model("hmn", hops=2)  # doctest: +SKIP
-        >>> Trainer().fit(model, datamodules.DialogueDataModule(...))  # doctest: +SKIP
     """
     kind = model_class({model.lower(): model for model in MODELS}.get(name.lower(), name))
     for option in options:
@@ -132,9 +118,3 @@ def model_class(name: str) -> type[Task]:
             f"no model {name!r} in this version (see `zoo list`); a model of your own must be imported before"
         )
     return own
-
-
-def paper_of(kind: type[Task]) -> str:
-    """The publication of a model; "" for a model of the user's own."""
-    entry = MODELS.get(kind.__name__)
-    return "" if entry is None else entry.paper

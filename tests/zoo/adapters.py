@@ -217,7 +217,6 @@ class Ranking(Adapter):
             "even-kernel": {**FIRM, "filters": (8, 7), "kernel": 2, "grid": (8, 11), "hidden_size": 6},
         },
         "RandomOrder": {"": {}},
-        "FileOrder": {"": {}},
         "WordOverlap": {"": {}},
         "PairBM25": {"": {}},
     }  # fmt: skip

@@ -55,14 +55,6 @@ class RandomOrder(PairReference):
         return torch.zeros(len(batch.first))
 
 
-class FileOrder(PairReference):
-    """Earlier pairs of the table first: the apparent score of a constant where ties keep the order of the file."""
-
-    @override
-    def score(self, batch: MatchingBatch) -> Tensor:
-        return -batch.row.double()
-
-
 class WordOverlap(PairReference):
     """The share of the first text's distinct words that the second one has; 0 for a text without words."""
 

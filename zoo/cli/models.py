@@ -6,7 +6,7 @@ from itertools import groupby
 
 from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
-from zoo.registry import MODELS, list_models, model_class, paper_of
+from zoo.registry import MODELS, list_models, model_class
 from zoo.runs import configs
 
 
@@ -19,7 +19,8 @@ def show_models(name: str = "*") -> None:
     if not (names := list_models(name)) or names[0].lower() == name.lower():
         name = names[0] if names else name
         kind = model_class(name)
-        print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
+        paper = MODELS[name].paper if name in MODELS else ""
+        print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper}")
         print(f"  options     {', '.join(option_names(kind))}")
         return
     by_task = sorted(names, key=lambda model: MODELS[model].task)

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from zoo.layers.uncompiled import uncompiled
-
 
 class AllStatesGRU(nn.GRU):
     """A one-layer GRU, or two in opposite directions, with its state at every position of a sequence."""
@@ -15,8 +13,6 @@ class AllStatesGRU(nn.GRU):
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
 
-    # TorchDynamo would trace every time step.
-    @uncompiled
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """The states at each position, from the left and the right: [N, T, directions, hidden_size], 0 after the end.
 

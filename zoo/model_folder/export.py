@@ -22,7 +22,7 @@ from zoo.model_folder import artifacts
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, STATE, ModelFolder
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
 from zoo.model_folder.writing import keep_encodings, new_model_folder, write_files
-from zoo.registry import model_class, paper_of
+from zoo.registry import MODELS, model_class
 from zoo.run_folder import read_run
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted, 
         lines.append(f"pipeline_tag: {kind.pipeline_tag}")
     lines += ["tags:", "- memory-zoo", f"- {kind.task}", "---", ""]
     lines += [f"# {meta.model} for {kind.task}", ""]
-    if paper := paper_of(kind):
-        lines += [f"Paper: {paper}", ""]
+    if meta.model in MODELS:
+        lines += [f"Paper: {MODELS[meta.model].paper}", ""]
     lines += ["Trained with Memory Zoo, which is installed from a checkout: `pip install --editable .`", ""]
     if labels := meta.spec.get("labels"):
         shown = ", ".join(map(code_span, labels[:30]))
