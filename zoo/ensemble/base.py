@@ -93,10 +93,13 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             raise InputError("model.metric_steps tunes a transformer: name one with --model.transformer")
         if self.lora_rank is not None and metric_steps == 0:
             raise InputError("model.lora_rank trains the transformer's metric: omit --model.metric_steps 0")
-        if class_weight != "balanced" and not all(
-            0 < each < math.inf for each in (class_weight or {}).values()
-        ):
-            raise InputError(f"model.class_weight={class_weight}: use positive numbers")
+        if isinstance(class_weight, dict):  # YAML reads 0 as a number
+            class_weight = {str(label): weight for label, weight in class_weight.items()}
+            is_sound = all(0 < weight < math.inf for weight in class_weight.values())
+        else:
+            is_sound = class_weight in (None, "balanced")
+        if not is_sound:
+            raise InputError(f"model.class_weight={class_weight}: use balanced, or positive numbers by label")
         self.class_weight = class_weight
         self.member_names = list(members)
         self.metric_steps, self.metric_layers = metric_steps, metric_layers

@@ -209,6 +209,10 @@ class EnsembleFit:
             notes.append(
                 "No validation row can be counted: all have duplicates elsewhere, near ones included."
             )
+        if network.pool.class_weights:
+            notes.append(
+                "All but the references are weighted by model.class_weight; here errors count equally."
+            )
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")
         notes += [

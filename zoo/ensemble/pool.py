@@ -105,8 +105,8 @@ class Pool(NamedTuple):
         Learning", IJCAI 2001, Equation 1): members and calibrations need not be fitted by them.
         """
         weights = self.weights[combination]
-        pooled = torch.stack([weights[name] * log_probabilities[name] for name in weights]).sum(dim=0)
-        return pooled + pooled.new_tensor(self.class_weights) if self.class_weights else pooled
+        pooled = torch.stack([weights[name] * log_probabilities[name] for name in weights])
+        return self._weighted(pooled.sum(dim=0))
 
     def table_rows(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Row of the answer's table -> [n, C]: references, each member alone, and the combinations."""
@@ -121,7 +121,11 @@ class Pool(NamedTuple):
             for name, title in COMBINATIONS.items()
             if name in self.weights
         }
-        return {**references, **log_probabilities, **combined}
+        weighted = {name: self._weighted(log) for name, log in log_probabilities.items()}
+        return {**references, **weighted, **combined}
+
+    def _weighted(self, log_probabilities: Tensor) -> Tensor:
+        return log_probabilities + log_probabilities.new_tensor(self.class_weights or [0.0])
 
 
 def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:

@@ -86,9 +86,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
         data_options: Mapping[str, Any] = self.data_options or {}
         model_options, weights = dict(self.model_options or {}), self.class_weight
-        if isinstance(weights, Mapping):
+        if isinstance(weights, Mapping) and weights:
             weights = dict(zip(label_names([*weights], len(weights), 1), weights.values(), strict=True))
-        if weights is not None:
+        if weights:
             model_options["class_weight"] = weights
         names = label_names(labels, len(texts))
         check_classification_targets(labels)
@@ -123,17 +123,24 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.fit(X, y)
         texts, labels = _texts(X), _labels(y)
         names = label_names(labels, len(texts), 1)
+        given, known = (type(np.asarray(each).tolist()[0]).__name__ for each in (labels, self.classes_))
+        if given != known:
+            raise InputError(
+                f"labels: row 0 is a {given}, the labels before are {known}; give labels of one type"
+            )
         opened = OpenedMemory.open_to_change(self.model_.source)
         memory, model = opened.folder, opened.model
         assert model is not None
         allowed = opened.addable_labels(model.meta.takes_new_labels)
         version = memory.add(Rows.from_lists(texts, names, source="texts"), allowed).version
         if model.meta.fits_weights:
-            fitted = max((each for each in model.state.fitted if each <= version), default=1)
-            number_of = dict(memory.versions())
+            number_of = {entry["version"]: entry["rows"] for entry in memory.history()}
+            # Versions before the first one are gone after an export, or `zoo memory compact`.
+            fitted = max(min(number_of), *(each for each in (0, *model.state.fitted) if each <= version))
             if number_of[version] >= _GROWN * number_of[fitted]:
                 fit_again(model, None, refit=False)
         self.model_ = load(model, device=self.device)
+        weakref.finalize(self.model_, id, self._first_model)
         self.classes_, first = np.unique(np.append(self.classes_, np.asarray(labels)), return_index=True)
         self._names = [[*self._names, *names][row] for row in first]
         return self

@@ -162,7 +162,7 @@ def test_class_weights_multiply_probabilities() -> None:
     assert weights[0] == pytest.approx(of_training, abs=0.1) != pytest.approx(1, abs=0.2)
     with pytest.raises(InputError, match="class_weight: no training row has the label '3'"):
         fitted(class_weight={3: 2.0})
-    with pytest.raises(InputError, match=r"class_weight=\{'1': -2.0\}: use positive numbers"):
+    with pytest.raises(InputError, match=r"class_weight=\{'1': -2.0\}: use balanced, or positive numbers"):
         fitted(class_weight={1: -2.0})
 
 
@@ -178,14 +178,19 @@ def test_partial_fit_adds_rows_and_labels() -> None:
     assert classifier.predict(["a mango or two"]) == ["fruit"]
     state = ModelFolder.open(first.source).state
     assert (state.version, max(state.fitted, default=1)) == (2, 1)
-    classifier = pickle.loads(pickle.dumps(classifier))
+    classifier = pickle.loads(pickle.dumps(classifier))  # whose earlier version is not kept
+    with pytest.raises(InputError, match="row 0 is a int, the labels before are str"):
+        classifier.partial_fit(["a mango"], [1])
     classifier.partial_fit(texts[~is_old], topics[~is_old])
-    # The memory has grown by a half.
     state = ModelFolder.open(classifier.model_.source).state
     assert state.version == max(state.fitted)
     assert classifier.classes_.tolist() == ["fruit", "metal", "weather"]
     assert (classifier.predict(texts[~is_old]) == "weather").all()
     assert classifier.predict_proba(NEW).shape == (len(NEW), 3)
+    kept = classifier.partial_fit(["some more mangos"], ["fruit"]).model_
+    del classifier
+    gc.collect()
+    assert kept.export("kept").is_dir()
     network = small().fit(texts[is_old], topics[is_old])
     with pytest.raises(InputError, match="weather"):
         network.partial_fit(texts[~is_old], topics[~is_old])
