@@ -186,7 +186,7 @@ def limits(modules: list[Source]) -> list[Limit]:
         # share, quantized search, and the searched fields of existing indexes.
         Limit("lines", totals["lines"], 36_181),
         Limit("lines of tests", lines_of_tests(), 32_424),
-        Limit("public classes", len(classes), 365),
+        Limit("public classes", len(classes), 364),
         Limit("lines of code of the largest class", max(lines for _, lines in classes), 220),
         Limit("options", len(options()), 355),
         Limit("circles of imports, those for type checking included", len(circles(modules)), 0),

@@ -246,11 +246,16 @@ def read_checked(path: Path, advice: str) -> PlainDict:
     return values
 
 
-def set_key(path: Path, key: str, value: object) -> None:
-    """Set a key of a JSON file that `read_checked` reads, in one atomic step; processes wait for each other."""
+def update(path: Path, change: Callable[[PlainDict], PlainDict]) -> None:
+    """Change a JSON file that `read_checked` reads, in one atomic step; processes wait for each other."""
     with lock(path):
         values = read_checked(path, "restore it from a backup") if path.exists() else {}
-        write_json(path, with_checksum({**values, key: value}))
+        write_json(path, with_checksum(change(values)))
+
+
+def set_key(path: Path, key: str, value: object) -> None:
+    """Set a key of such a file."""
+    update(path, lambda values: {**values, key: value})
 
 
 def load_json(path: Path) -> Any:

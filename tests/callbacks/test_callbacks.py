@@ -43,7 +43,6 @@ def test_metrics_are_appended_to_the_same_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_trackio(train_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run and its resumption are one run of Trackio with the figures of metrics.csv."""
     # Trackio reads its folder when it is imported.
     monkeypatch.setenv("TRACKIO_DIR", str(Path("dashboard").absolute()))
     for name in ("trackio_logger.py", "trackio.yaml"):

@@ -13,6 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
+from datamodules.retrieval import FolderMemory
+
+
+def sizes(memory: FolderMemory) -> list[tuple[int, int]]:
+    return [(entry["version"], entry["rows"]) for entry in memory.history()]
 
 
 def write(path: Path, content: str | bytes) -> Path:

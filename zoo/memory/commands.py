@@ -19,7 +19,7 @@ from datamodules.retrieval.memories.memory import Change
 from datamodules.retrieval.memories.versions import Version
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
-from zoo.model_folder.state import Fitted, write_values
+from zoo.model_folder.state import Fitted, read_values, write_values
 
 _SHOWN_CONFLICTS = 10
 _SHOWN_ANSWERS = 3
@@ -127,7 +127,7 @@ def remove(
     else:
         wanted = _ids_where(memory, str(where))
     if refit:  # a command that was killed after its first step is repeated
-        earlier = (Version.open(memory.folder, number).rows.ids for number, _ in memory.versions())
+        earlier = (Version.open(memory.folder, each["version"]).rows.ids for each in memory.history())
         gone = set().union(*earlier) - set(memory.rows.ids)
         wanted = [each for each in wanted if each not in gone]
     _report(opened, memory.remove(wanted, allow_empty_class, note), "removed", refit)
@@ -210,7 +210,7 @@ def compact(model: str, keep: int = 1) -> None:
     opened = OpenedMemory.open_to_change(model)
     memory, folder = opened.folder, opened.model
     deleted = memory.compact(keep)
-    first = memory.versions()[0][0]
+    first = memory.history()[0]["version"]
     kept = "version" if first == memory.version else f"versions {first} to"
     print(f"{memory.location()}: {deleted} versions deleted, {kept} {memory.version} kept")
     if deleted and memory.retriever.is_on_server:
@@ -219,11 +219,11 @@ def compact(model: str, keep: int = 1) -> None:
         )
     if folder is None:
         return
-    state = folder.state
-    fitted_at = max((version for version in state.fitted if version <= first), default=0)
-    folder.switch(state.since(first))
+    members = folder.state.fitted_to(first).members
+    fitted_at = first if members is None else read_values(folder.path / FITTED, members)["version"]
+    folder.switch(lambda state: state.since(first))
     folder.delete_unused_values()
-    if state.fitted_to(first).members is not None and fitted_at < first:
+    if fitted_at < first:
         print(
             f"the members were fitted to version {fitted_at}, and know its rows; to fit them to those of the"
             f" memory: zoo memory tune {model} LABELLED.csv --refit true"
@@ -271,7 +271,7 @@ def show(model: str) -> None:
     labels, conflicts = opened.labels(), list[str]()
     if isinstance(opened, FolderMemory):
         facts["version"] = str(opened.version)
-        facts["versions"] = ", ".join(f"{version}: {rows} rows" for version, rows in opened.versions())
+        facts["versions"] = ", ".join(f"{each['version']}: {each['rows']} rows" for each in opened.history())
         counts = pc.value_counts(opened.rows.table.column("label").drop_null()).to_pylist()
         number_of = {count["values"]: count["counts"] for count in counts}
         labels = [f"{label} {number_of[label]}" for label in labels]
@@ -385,6 +385,7 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
     if rows is None and kept is not None and kept.texts is not None:
         rows = Rows.from_lists(kept.texts, kept.labels, source="the held-out rows of the model")
     task = predictor.model
+    task.held_out = None if refit else kept  # stay where the weights stay as they are
     report = task.refit(predictor.data, predictor.memory, rows, refit)
     values, held_out = folder.path / FITTED, task.describe_held_out()
     fitted = Fitted(
@@ -392,7 +393,7 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
         members=write_values(values, "members", task.network.describe_members()) if refit else before.members,
         held_out=None if held_out is None else write_values(values, "held_out", held_out),
     )
-    folder.switch(state.with_fitted(version, fitted))
+    folder.switch(lambda state: state.with_fitted(version, fitted))
     set_key(folder.state_file, REPORT, f"fitted to version {version} of the memory: {report}")
     report = f"{folder.path}: {report}"
     if refit and (part := task.learned_by_gradients()) is not None:

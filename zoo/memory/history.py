@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datamodules.core.errors import excerpt, visible
-from datamodules.core.storage import set_key
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
@@ -11,6 +10,7 @@ from datamodules.retrieval.memories.memory import Change
 from datamodules.retrieval.memories.versions import difference, open_kept, read_pointer
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import REPORT
+from zoo.model_folder.state import State
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
@@ -62,14 +62,17 @@ def revert(model: str, version: int, note: str | None = None) -> None:
 
 
 def revert_to(opened: OpenedMemory, version: int, note: str | None) -> Change:
-    """Revert a memory to the rows of a version, and its model to the values that were fitted up to it."""
-    done = opened.folder.revert(version, note)
-    if (model := opened.model) is not None:
-        state = model.state
-        if (fitted := state.fitted_to(version)) != state.fitted_to(done.version):
-            model.switch(state.with_fitted(done.version, fitted))
-            set_key(model.state_file, REPORT, f"those of version {version} of the memory")
-    return done
+    """Revert a memory to the rows of a version, and its model to the values that were fitted up to it, in one step."""
+
+    def with_values(pointer: PlainDict) -> PlainDict:
+        if "fitted" not in pointer:
+            return pointer  # of no model
+        state, number = State.parse(pointer, opened.memory.location()), int(pointer["memory"]["version"])
+        # Named even where they are the same: a fit that is running may write others for a version in between.
+        fitted = state.with_fitted(number, state.fitted_to(version)).describe_fitted()
+        return {**pointer, "fitted": fitted, REPORT: f"those of version {version} of the memory"}
+
+    return opened.folder.revert(version, note, with_values)
 
 
 def describe_difference(

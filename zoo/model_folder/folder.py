@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,13 @@ class ModelFolder:
                 f" `zoo export {self.source} FOLDER`, and change that"
             )
 
-    def switch(self, state: State) -> None:
+    def switch(self, change: Callable[[State], State]) -> None:
         """Switch to other fitted values in one step; the version of the memory stays as it is."""
-        storage.set_key(self.state_file, "fitted", state.describe_fitted())
+        place = str(self.state_file)
+        storage.update(
+            self.state_file,
+            lambda values: {**values, "fitted": change(State.parse(values, place)).describe_fitted()},
+        )
 
     def delete_unused_values(self) -> None:
         """Delete the files of fitted values that the state does not name."""

@@ -13,8 +13,8 @@ from fastapi import Response
 from datamodules.core.types import PlainDict
 from zoo.serve.bodies import Texts
 
-#: Texts that requests predict together: more would gain little, and wait longer.
-_MOST_TEXTS = 64
+#: Texts, and their characters, that requests predict together: more would gain little, and wait longer.
+_MOST_TEXTS, _MOST_CHARACTERS = 64, 50_000
 
 
 class _Request(NamedTuple):
@@ -47,15 +47,17 @@ class Gathering:
 
     def _answer_next(self) -> None:
         """Answer the request that has waited the longest with those that can share its call; none may be left."""
-        taken, others, left = list[_Request](), list[_Request](), _MOST_TEXTS
+        taken, others = list[_Request](), list[_Request]()
+        left, characters = _MOST_TEXTS, _MOST_CHARACTERS
         for _ in range(len(self._waiting)):
             request = self._waiting.popleft()
-            number = len(request.body.all_texts())
-            if taken and (number > left or request.options != taken[0].options):
+            texts = request.body.all_texts()
+            number, size = len(texts), sum(map(len, texts))
+            if taken and (number > left or size > characters or request.options != taken[0].options):
                 others.append(request)
             elif request.result.set_running_or_notify_cancel():
                 taken.append(request)
-                left -= number
+                left, characters = left - number, characters - size
         self._waiting.extendleft(reversed(others))
         results = self._results([request.body for request in taken]) if taken else []
         for request, result in zip(taken, results, strict=True):

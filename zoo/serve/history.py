@@ -61,7 +61,8 @@ def add_history(app: FastAPI, live: LiveModel) -> None:
         """Return the rows whose label is probably wrong, with those that contradict it; computed at each request."""
         from zoo.audit.audit import audit, describe
 
-        served, memory = live.current(), folder()
+        served = live.current()
+        memory = OpenedMemory(served.memory, served.folder).folder
         if len(memory) > _MOST_AUDITED:
             raise InputError(
                 f"audit: a memory of more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}"

@@ -79,6 +79,8 @@ class LimitedRequests:
         if self.key is not None and path not in FILES and not (is_key and scheme.lower() == "bearer"):
             advice = "send the key of the server: Authorization: Bearer KEY"
             raise HTTPException(401, advice, {"WWW-Authenticate": "Bearer"})
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and path not in FILES:
+            raise HTTPException(403, "requests of pages of other sites are refused")
         if method in ("GET", "HEAD", "OPTIONS"):
             return
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

@@ -194,7 +194,7 @@ class ServerConnection:
     def _send(self, request: Request, expected: Iterable[str] = ()) -> PlainDict:
         """Send a request once and return the answer's body."""
         try:
-            body = self._body(request)
+            body: PlainDict = request(self._connected()).body
             self._tries = TRIES
             return body
         except elasticsearch.ApiError as error:
@@ -209,16 +209,6 @@ class ServerConnection:
             may_pass = not isinstance(error, elasticsearch.SSLError)
         # The client's error is not chained: it may contain the request with its headers.
         raise _TemporaryError(message) if may_pass else self.error(message)
-
-    def _body(self, request: Request) -> PlainDict:
-        """Send a request once and return the answer's body; raise the client's error."""
-        try:
-            body: PlainDict = request(self._connected()).body
-        except elasticsearch.UnsupportedProductError as error:  # each answer of another product
-            if self.product == "Elasticsearch":
-                raise
-            body = error.body
-        return body
 
     def _refusal(self, error: elasticsearch.ApiError, kind: str, message: str, is_other: bool) -> str:
         """Return a message with advice for an error that a server answered."""
@@ -354,6 +344,7 @@ class _OpenSearchNode(Urllib3HttpNode):
         response = super().perform_request(method, target, body, sent, request_timeout)
         if "x-elastic-product" in response.meta.headers:
             raise InputError(f"{self.base_url}: this is Elasticsearch; use ElasticsearchRetriever")
+        response.meta.headers["x-elastic-product"] = "Elasticsearch"  # which the client requires
         return response
 
 

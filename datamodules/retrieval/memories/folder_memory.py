@@ -22,7 +22,7 @@ from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.changes import check_ids, check_kept_labels, check_labels, select_new
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
-from datamodules.retrieval.memories.versions import Version
+from datamodules.retrieval.memories.versions import PointerChange, Version
 
 log = logging.getLogger(__name__)
 
@@ -101,14 +101,14 @@ class FolderMemory(Memory):
                 shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
                     state = versions.read_pointer(self.folder, self.pointer)
-                    others: list[str] = []
-                    if only_current:
-                        current = versions.folder_of(self.folder, state["version"]).name
-                        others = [each.name for each in self.folder.glob("version-*") if each.name != current]
-                        state = {**state, "first": state["version"]}
+                    first = state["version" if only_current else "first"]
+                    kept = [
+                        versions.folder_of(self.folder, each) for each in range(first, state["version"] + 1)
+                    ]
+                    others = [each.name for each in self.folder.glob("version-*") if each not in kept]
                     hidden = shutil.ignore_patterns(".*", versions.POINTER, *others)
                     shutil.copytree(self.folder, partial, copy_function=storage.link, ignore=hidden)
-                    versions.write_pointer(partial, state, pointer)
+                    versions.write_pointer(partial, {**state, "first": first}, pointer)
                     for path in (partial, *partial.rglob("*")):
                         storage.sync(path)
                     partial.rename(folder)
@@ -173,13 +173,16 @@ class FolderMemory(Memory):
 
     def replace(
         self,
-        rows: Rows,
+        rows: Rows | Mapping[str, str],
         labels: Sequence[str] | None = None,
         allow_empty_class: bool = False,
         note: str | None = None,
     ) -> Change:
-        """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
+        """Put rows, or labels by ids, in the place of those with the same ids; see `add` for `labels`, and `remove`."""
         with self._changing():
+            if not isinstance(rows, Rows):
+                texts = self.rows.texts.take(self.opened.rows_with_ids(list(rows)))
+                rows = Rows.from_lists(texts, rows.values(), list(rows), str(self.folder))
             places = self.opened.rows_with_ids(rows.ids)
             check_labels(rows, bool(self.labels()), labels)
             text, label = versions.differences(self.rows.select(places), rows)
@@ -202,17 +205,15 @@ class FolderMemory(Memory):
         note: str | None = None,
     ) -> Change:
         """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
-        texts = self.rows.texts.take(self.opened.rows_with_ids(list(labels)))
-        rows = Rows.from_lists(texts, labels.values(), list(labels), str(self.folder))
-        return self.replace(rows, allowed, allow_empty_class, note)
+        return self.replace(labels, allowed, allow_empty_class, note)
 
-    def revert(self, number: int, note: str | None = None) -> Change:
-        """Make a new version of the files of an earlier one: it has the same rows, index and answers."""
+    def revert(self, number: int, note: str | None = None, also: PointerChange = dict) -> Change:
+        """Make a new version of the files of an earlier one; `also` changes other keys of the pointer with it."""
         with self._changing():
             before, earlier = self.opened, versions.open_kept(self.folder, self._state, number)
             if number == self.version:
                 return Change(self.version, len(self), 0)
-            self._switch_to(earlier.write_again(self.version + 1, note))
+            self._switch_to(earlier.write_again(self.version + 1, note), also=also)
             changed = sum(map(len, versions.difference(before, earlier)[:3]))
         return Change(self.version, len(self), changed)
 
@@ -245,18 +246,19 @@ class FolderMemory(Memory):
             versions.delete_unused(self.folder, state, self.retriever)
             yield
 
-    def _switch(self, state: PlainDict) -> None:
-        versions.write_pointer(self.folder, state, self.pointer)
+    def _switch(self, state: PlainDict, also: PointerChange = dict) -> None:
+        versions.write_pointer(self.folder, state, self.pointer, also)
         self._state = state
 
     def _write_version(self, new: Rows, order: NDArray[np.int64], change: str, note: str | None) -> None:
         """Write and open the next version, whose rows have these positions among the current and the new ones."""
         written = Rows(Rows.concat([self.rows, new]).table, str(self.folder))
         known = np.where(order < len(self), order, -1)
-        version = self.opened.write_next(written.select(order), known, change, note)
-        self._switch_to(version, known)
+        self._switch_to(self.opened.write_next(written.select(order), known, change, note), known)
 
-    def _switch_to(self, version: Version, known: NDArray[np.int64] | None = None) -> None:
+    def _switch_to(
+        self, version: Version, known: NDArray[np.int64] | None = None, also: PointerChange = dict
+    ) -> None:
         """Open a version and make it the current one; `known` None: it has an index, else see `Retriever.update`."""
         before = self.opened
         try:
@@ -264,17 +266,13 @@ class FolderMemory(Memory):
                 index = version.index_folder(self.retriever)
                 self.retriever.update(version.collection(self.retriever), known, index)
             self._open(self._state, version)
-            self._switch({**self._state, "version": version.number})
+            self._switch({**self._state, "version": version.number}, also)
         except BaseException:
             with suppress(InputError):  # the server may be unreachable; the first error is the one to report
                 self._open(self._state, before)
             raise
 
     # --- contents ---
-
-    def versions(self) -> list[tuple[int, int]]:
-        """Return number and size (in rows) of all kept versions up to the open one, oldest first."""
-        return [(entry["version"], entry["rows"]) for entry in self.history()]
 
     def history(self, most: int | None = None) -> list[PlainDict]:
         """Return the entries (see `entry_of`) of the kept versions up to the open one, or of the last ones."""

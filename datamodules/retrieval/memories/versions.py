@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,8 @@ STATE = "state.json"
 # The fewest rows of a file that is shared, unless it is the last one.
 _FEWEST_SHARED = BLOCK // 2
 _LONGEST_NOTE = 500
+#: Changes other keys of a pointer together with the version.
+PointerChange: TypeAlias = Callable[[PlainDict], PlainDict]
 _KINDS: dict[str, type] = {
     "version": int,
     "first": int,
@@ -52,7 +54,8 @@ def entry_of(memory: Path, number: int) -> PlainDict:
     manifest = storage.check_folder(folder, advice=_advice(memory, number))
     made, rows = manifest.get("made"), manifest.get("rows")
     if not (isinstance(rows, dict) and isinstance(made, dict) and made.keys() == {"time", "change", "note"}):
-        raise damaged(folder / storage.MANIFEST, "does not describe the version")
+        with _advising(_advice(memory, number)):
+            raise damaged(folder / storage.MANIFEST, "does not describe the version")
     return {"version": number, "rows": sum(rows.values()), **made}
 
 
@@ -310,10 +313,12 @@ def open_kept(folder: Path, state: PlainDict, number: int) -> Version:
     return Version.open(folder, number, contents=True)
 
 
-def write_pointer(folder: Path, state: PlainDict, pointer: Path | None = None) -> None:
-    """Switch a memory to a version in one atomic step; other keys of the pointer are kept."""
+def write_pointer(
+    folder: Path, state: PlainDict, pointer: Path | None = None, also: PointerChange = dict
+) -> None:
+    """Switch a memory to a version in one atomic step; other keys of the pointer are kept, or changed by `also`."""
     with storage.named_disk_errors(folder):
-        storage.set_key(pointer or pointer_of(folder), "memory", state)
+        storage.update(pointer or pointer_of(folder), lambda values: also({**values, "memory": state}))
 
 
 def contents_of_memory(folder: str) -> PlainDict:

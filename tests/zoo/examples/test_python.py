@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[3] / "examples" / "python" / "README.md"
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     write_table(tmp_path / "train.csv", sentences(60, seed=1))
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)

@@ -148,7 +148,6 @@ def test_single_runs_are_listed_run_and_merged(
     assert stand_in() == []
     reproduce(table, str(data_dir), rows="M5/2", run_dir="out")
     assert [line[0] for line in listed() if line[1] == "finished"] == ["M7/2", "M5/2"]
-    # As an array job does: the last of the processes writes the whole table.
     names = [line[0] for line in listed()]
     with ThreadPoolExecutor(3) as threads:
         run = [threads.submit(reproduce, table, str(data_dir), rows=name, run_dir="out") for name in names]

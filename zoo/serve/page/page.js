@@ -153,7 +153,7 @@ function select(name) {
   }
   if (!page.isBusy) say("");
   if (name === "history") attempt(showHistory);
-  if (name === "ask" && page.isStale && page.text !== null) attempt(() => ask(page.text));
+  if (name === "ask" && page.isStale && page.text !== null) run(() => ask(page.text));
 }
 
 function moveTab(event) {
@@ -325,6 +325,12 @@ function general(value, isTop = false) {
 
 // --- edits ---
 
+// A version of others between two edits ends what Undo may take back.
+function remember(done) {
+  if (page.version !== done.version - 1) page.edits = [];
+  page.edits.push(done.version - 1);
+}
+
 async function edit(path, body) {
   const done = await call(path, body), number = done.added ?? done.changed;
   const changed = number + (done.relabelled ?? 0);
@@ -332,7 +338,7 @@ async function edit(path, body) {
     say("Nothing to change: the memory already has this text with this label.");
     return;
   }
-  page.edits.push(done.version - 1);
+  remember(done);
   const what = done.relabelled ? "relabelled" : { "memory/add": "added", "memory/remove": "removed" }[path] ?? "relabelled";
   await changedTo(done, `${changed} ${changed === 1 ? "row" : "rows"} ${what}: version ${done.version}.`);
 }
@@ -436,10 +442,11 @@ function showAccepted() {
 async function applyAudit() {
   const chosen = acceptedRows().map((node) => [node.row.id, node.row.suggested]);
   const done = await call("memory/relabel", { labels: Object.fromEntries(chosen), note: "audit" });
-  page.edits.push(done.version - 1);
+  if (done.changed) remember(done);
   for (const node of acceptedRows()) node.remove();
   showAccepted();
-  await changedTo(done, `${done.changed} rows relabelled: version ${done.version}.`);
+  if (!done.changed) say("Nothing to change: the rows already have these labels.");
+  else await changedTo(done, `${done.changed} rows relabelled: version ${done.version}.`);
 }
 
 // --- history ---
@@ -461,8 +468,11 @@ function versionRow(entry, hasEarlier, current) {
   if (entry.note) row.append(make("p", { dir: "auto" }, entry.note));
   if (hasEarlier) {
     const changes = make("details", {}, make("summary", {}, "What changed"));
-    const fill = () => attempt(async () => changes.append(...differences(await call(`memory/diff?from=${entry.version - 1}&to=${entry.version}`))));
-    changes.addEventListener("toggle", fill, { once: true });
+    const fill = () => attempt(async () => {
+      if (!changes.open || changes.children.length > 1) return;
+      changes.append(...differences(await call(`memory/diff?from=${entry.version - 1}&to=${entry.version}`)));
+    });
+    changes.addEventListener("toggle", fill);
     row.append(changes);
   }
   if (!isCurrent) row.append(button("Go back to this version", () => goBack(entry.version), { "aria-description": `version ${entry.version}` }));
@@ -491,7 +501,7 @@ function differences(kinds) {
 
 async function goBack(version) {
   const done = await call("memory/revert", { version });
-  if (done.version !== version) page.edits.push(done.version - 1);
+  if (done.version !== version) remember(done);
   await showHistory();
   await changedTo(done, `Version ${done.version} has the rows of version ${version}.`);
 }

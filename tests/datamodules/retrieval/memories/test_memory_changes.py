@@ -21,7 +21,7 @@ from datamodules.retrieval.dense.vector_store import VectorStore
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.memory import Neighbors
-from tests.datamodules.checks import kill, refused
+from tests.datamodules.checks import kill, refused, sizes
 from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.conftest import MakeRetriever
 from tests.datamodules.retrieval.memories.test_memory_growth import build, contents, hits_of, kill_after
@@ -173,7 +173,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     assert not any(
         b"xylophone" in content or b"4711" in content for content in contents(tmp_path / "m").values()
     )
-    assert memory.versions() == [(3, 40), (4, 40)][-keep:]
+    assert sizes(memory) == [(3, 40), (4, 40)][-keep:]
     for version in range(5 - keep, 5):
         opened = FolderMemory(tmp_path / "m", make(), version)
         assert hits_of(opened.search(QUERIES, 6)) == before[version]
@@ -186,7 +186,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     assert memory.remove(["5:0"]).version == 6
     assert hits_of(memory.search(QUERIES, 6)) == before[4]
     memory.compact(1)
-    assert memory.versions() == [(6, 40)]
+    assert sizes(memory) == [(6, 40)]
     assert [path.name for path in (tmp_path / "m").glob("version-*")] == ["version-6"]
     with pytest.raises(InputError, match="its first version was deleted by `zoo memory compact`"):
         build(tmp_path / "m", table, make())
@@ -247,7 +247,7 @@ def test_two_kills_in_a_compaction_block_no_later_change(
     assert opened.remove(["8"]).version == 4
     opened.compact(1)
     assert not any(b"xylophone" in content for content in contents(tmp_path / "m").values())
-    assert opened.versions() == [(4, 38)]
+    assert sizes(opened) == [(4, 38)]
     assert len(EncodedMemory.open(opened, "e" * 64, _never).vectors) == 38
     (lookup,) = (tmp_path / "m").glob("vectors-*/part-*/hashes.npy")
     assert len(np.load(lookup)) == 38
@@ -330,4 +330,4 @@ def test_removal_of_many_rows(tmp_path: Path) -> None:
     memory.remove(odd)
     fresh = built_of(memory, tmp_path / "n", EmbeddedRetriever)
     assert hits_of(memory.search(QUERIES, 20)) == hits_of(fresh.search(QUERIES, 20))
-    assert memory.versions() == [(1, 3000), (2, 1500)]
+    assert sizes(memory) == [(1, 3000), (2, 1500)]

@@ -23,7 +23,7 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.versions import POINTER, read_pointer
-from tests.datamodules.checks import grown_from, kill, refused
+from tests.datamodules.checks import grown_from, kill, refused, sizes
 from tests.datamodules.corpus import in_processes, labelled_texts, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
@@ -93,7 +93,7 @@ def test_new_rows_are_found_at_once_and_old_versions_stay(
     assert hits_of(open_memory(str(tmp_path / "m"), version=1).search(QUERIES, 5)) == before
     current = open_memory(str(tmp_path / "m"))
     assert isinstance(current, FolderMemory)
-    assert current.versions() == [(1, 60), (2, 63), (3, 64)]
+    assert sizes(current) == [(1, 60), (2, 63), (3, 64)]
     assert hits_of(build(tmp_path / "m", retriever=make(similarity=similarity)).search(QUERIES, 5)) == before
     assert len(open_memory(str(tmp_path / "m")).search(["zebra"], 5).memories) == 3
 
@@ -291,7 +291,7 @@ def test_two_processes_add(tmp_path: Path) -> None:
     build(tmp_path / "m")
     assert in_processes(2, _add, tmp_path / "m", more()) == [0, 0]
     # The second process has added duplicates only.
-    assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).versions() == [(1, 60), (2, 63)]
+    assert sizes(FolderMemory(tmp_path / "m", EmbeddedRetriever())) == [(1, 60), (2, 63)]
 
 
 def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path: Path) -> None:
