@@ -31,7 +31,7 @@ def test_a_reverted_model_answers_as_before(folder: Path, zoo_command: Zoo) -> N
             ("relabel", folder, f"--ids={ids[1]}", f"--label={new[1]}"),
             ("replace", folder, other),
             ("revert", folder, 2, "--note=back"),
-            ("revert", folder, 4),
+            ("revert", folder / "model" / "memory", 4),
         ],
         2,
     ):

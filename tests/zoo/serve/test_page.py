@@ -139,6 +139,11 @@ def test_a_correction_by_keys_and_the_way_back(live: LiveModel, page: Page) -> N
         live.write(lambda memory: memory.folder.add(Rows.from_lists(["a zebra"], [wrong])))
         page.find("#undo").click()
         page.wait_for("The memory has changed elsewhere and is now version 9", "#error")
+        page.find("#versions > li:last-child button").send_keys(ENTER)
+        page.wait_for("Version 10 has the rows of version 1.")
+        page.find("#undo").click()
+        page.wait_for("Undone: version 11 has the rows of version 9.")
+        page.wait(lambda: not page.find("#undo").is_displayed())  # own edits before that of others stay
 
 
 def test_texts_of_others_are_inert(live: LiveModel, page: Page) -> None:

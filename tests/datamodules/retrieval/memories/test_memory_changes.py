@@ -104,6 +104,10 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
     assert (memory.rows.ids, memory.rows.texts[3]) == (ids, "new text")
     assert list(memory.rows.texts)[4:] == texts[4:]
     assert memory.opened.rows_since(1).tolist() == [3, 5]
+    other = FolderMemory(tmp_path / "m", EmbeddedRetriever())
+    memory.replace(Rows.from_lists(["newer text"], ["boats"], [ids[3]]))
+    other.relabel({ids[3]: "bread"})
+    assert (other.rows.texts[3], other.rows.label(3)) == ("newer text", "bread")
 
 
 @pytest.mark.parametrize(
@@ -117,18 +121,9 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
             "no row would be left with the label 'boats'; to have none, --allow_empty",
         ),
         (lambda m: m.relabel({"2": "bread", "3": "beasts"}), "no row would be left with the label 'boats'"),
-        (
-            lambda m: m.relabel({"4": "cars"}, ["bread"]),
-            "row 1 ('dough') has the label 'cars', which the model",
-        ),
-        (
-            lambda m: m.replace(Rows.from_lists(["x"], None, ["0"], "new.csv")),
-            "new.csv: row 1 ('x') has no label",
-        ),
-        (
-            lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])),
-            "; removed rows, and those drawn for val",
-        ),
+        (lambda m: m.relabel({"4": "cars"}, ["bread"]), "row 1 ('dough') has the label 'cars', which the"),
+        (lambda m: m.replace(Rows.from_lists(["x"], None, ["0"], "new")), "new: row 1 ('x') has no label"),
+        (lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])), "; removed rows, and those drawn"),
         (lambda m: m.compact(0), "keep=0: keep at least 1 version"),
     ],
 )
