@@ -82,6 +82,7 @@ CASES: cases.Cases = {
     "FrozenEncoder": {"freeze_encoder": cases.Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
         "members": cases.Case(["lexical"]),
+        "class_weight": cases.Case("balanced"),
         "transformer": cases.Case(BERT, data=TOKENS),
         "metric_steps": cases.Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
         "metric_layers": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),

@@ -344,8 +344,7 @@ def serving(live: LiveModel, key: str | None = None) -> Iterator[str]:
 
 @pytest.fixture
 def port(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Port of a server that closes slow connections after a second or two, and has at most 9."""
-    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limits, "SECONDS", 3)
     monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 9)
     with serving(live) as url:
         yield int(url.rpartition(":")[2].strip("/"))
