@@ -116,7 +116,6 @@ def test_a_correction_by_keys_and_the_way_back(live: LiveModel, page: Page) -> N
         shares = " \u2192 ".join(f"{100 * each['probabilities'][wrong]:.1f} %" for each in (before, after))
         assert after["label"] == wrong
         assert f"{right} \u2192 {wrong}. Probability of {wrong}: {shares}." in page.find("#status").text
-        # The same text again: its row is relabelled. Then a row is removed.
         page.press(right[0], on="other-label")
         page.press(ENTER, on="wrong")
         page.wait_for("1 row relabelled: version 3.")

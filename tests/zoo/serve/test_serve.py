@@ -357,11 +357,12 @@ def test_slow_connections_are_closed(port: int) -> None:
     for number, connection in enumerate(slow):
         with suppress(OSError):  # closed, since there are too many
             connection.send(begun[number % len(begun)])
+    with suppress(OSError):  # on a busy machine it may be closed with them
+        call(f"http://127.0.0.1:{port}/health")
     assert call(f"http://127.0.0.1:{port}/health")["ready"]
     for connection in slow:
         with suppress(ConnectionResetError):
             assert connection.recv(1) == b""
-    # A client that sends all of its body reads only then that it is too large.
     with socket.create_connection(("127.0.0.1", port), 60) as connection:
         connection.sendall(head + b"Content-Length: 30000000\r\n\r\n" + b" " * 30_000_000)
         assert connection.recv(12) == b"HTTP/1.1 413"
