@@ -111,10 +111,11 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._timer = self.loop.call_later(SECONDS, self._check, self)
+        self._since, self._timer = time.monotonic(), self.loop.call_later(SECONDS, self._check, self)
         if len(self.connections) > _most_connections():
             waiting: list[Any] = [each for each in self.connections if _waits_for_client(each)]
-            min(waiting, key=lambda each: each._timer.when()).transport.abort()
+            # Not by the times of the timers: uvloop gives one time to all that arrive together, the new one included.
+            min(waiting, key=lambda each: each._since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -126,7 +127,7 @@ class _Connection(H11Protocol):
         if request is before is not self:
             self.transport.abort()
         else:
-            self._timer = self.loop.call_later(SECONDS, self._check, request)
+            self._since, self._timer = time.monotonic(), self.loop.call_later(SECONDS, self._check, request)
 
 
 def _waits_for_client(connection: Any) -> bool:

@@ -60,4 +60,5 @@ def test_a_reverted_model_answers_as_before(folder: Path, zoo_command: Zoo) -> N
     done(zoo_command("memory", "compact", folder, "--keep=2"))
     for wrong in (("revert", folder, 3), ("diff", folder, 3, 7)):
         refusal(zoo_command("memory", *wrong), "version 3 was deleted by `zoo memory compact`")
+    # A memory folder has a history, too.
     assert len(done(zoo_command("memory", "log", folder / "model" / "memory")).out.splitlines()) == 2
