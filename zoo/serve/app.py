@@ -52,7 +52,6 @@ def make_app(
     app.add_exception_handler(InputError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
     add_page(app)
-    add_history(app, live)
 
     def check_size(values: Sequence[str], what: str, hits: int = 0) -> None:
         characters = sum(map(len, values))
@@ -67,6 +66,8 @@ def make_app(
     def answer(values: PlainDict, headers: Mapping[str, str] | None = None) -> Response:
         """Write an answer of any size in the thread of its request: FastAPI would make all others wait."""
         return Response(json_line(values, live.source), media_type="application/json", headers=headers)
+
+    add_history(app, live, answer)
 
     @app.get(HEALTH)
     async def health() -> PlainDict:

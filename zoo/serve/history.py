@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, HTTPException, Query, Response
 
 from datamodules.core.errors import InputError
-from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory
 from zoo.memory.history import describe_difference, revert_to
 from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Reverted
-from zoo.serve.live_model import LiveModel
+from zoo.serve.live_model import LiveModel, Served
 
 if TYPE_CHECKING:
     from zoo.audit.audit import AuditedRow, Contradiction
@@ -27,29 +27,25 @@ _MOST_AUDITED = 20_000
 _CHARACTERS = 1_000
 
 
-def add_history(app: FastAPI, live: LiveModel) -> None:
-    """Add the routes to an application."""
+def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Response]) -> None:
+    """Add the routes to an application, which `answer` by plain values."""
     auditing = threading.Lock()
 
-    def folder() -> FolderMemory:
-        served = live.current()
+    def folder(served: Served) -> FolderMemory:
         return OpenedMemory(served.memory, served.folder).folder
-
-    def answer(values: PlainDict, memory: FolderMemory) -> Response:
-        line = json_line({**values, "memory_version": memory.version}, live.source)
-        return Response(line, media_type="application/json")
 
     @app.get("/memory/log")
     def log(versions: int = Query(100, ge=1, le=1000)) -> Response:
         """Return the last versions of the memory, oldest first, with time, rows, change and note of each."""
-        memory = folder()
-        return answer({"versions": memory.history(versions)}, memory)
+        memory = folder(live.current())
+        return answer({"versions": memory.history(versions), "memory_version": memory.version})
 
     @app.get("/memory/diff")
     def diff(first: int = Query(alias="from"), second: int = Query(alias="to")) -> Response:
         """Return numbers and first rows of the rows that were added, removed, and changed in label or text."""
-        memory = folder()
-        return answer(describe_difference(memory, first, second, _SHOWN), memory)
+        memory = folder(live.current())
+        found = describe_difference(memory, first, second, _SHOWN)
+        return answer({**found, "memory_version": memory.version})
 
     @app.post("/memory/revert")
     def revert(body: Reverted) -> PlainDict:
@@ -62,7 +58,7 @@ def add_history(app: FastAPI, live: LiveModel) -> None:
         from zoo.audit.audit import audit, describe
 
         served = live.current()
-        memory = OpenedMemory(served.memory, served.folder).folder
+        memory = folder(served)
         if len(memory) > _MOST_AUDITED:
             raise InputError(
                 f"audit: a memory of more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}"
@@ -78,7 +74,9 @@ def add_history(app: FastAPI, live: LiveModel) -> None:
             for row in result.rows
             if row.suggested != row.label
         ]
-        return answer({"summary": describe(result), "rows": suspects[:rows]}, memory)
+        return answer(
+            {"summary": describe(result), "rows": suspects[:rows], "memory_version": memory.version}
+        )
 
 
 def _shortened(row: AuditedRow | Contradiction) -> PlainDict:

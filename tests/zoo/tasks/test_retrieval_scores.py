@@ -32,7 +32,7 @@ def drawn(
 
 @pytest.mark.parametrize("levels", [1, 2, 5, 40, None])
 def test_measures_are_those_of_lists(levels: int | None) -> None:
-    """Which equal ir-measures, and the means over all orders of ties."""
+    """Scores that equal those of ir-measures, and the means over all orders of ties."""
     score, judged = drawn(queries=6, documents=60, judged=25, seed=levels or 0, levels=levels)
     target = torch.zeros_like(score).index_put((judged.query, judged.document), judged.grade)
     query = torch.arange(6).repeat_interleave(60)
