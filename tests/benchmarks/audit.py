@@ -36,6 +36,7 @@ from zoo.audit.audit import share_of_errors
 from zoo.audit.judging import cross_judge, read_texts
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Members
+from zoo.layers.tfidf import NGrams
 
 _PEER = """
 import sys, numpy as np
@@ -89,13 +90,13 @@ def plant(
 def accuracy(train: Sample, labels: NDArray[np.int64], test: Sample, sizes: Any) -> float:
     """Of the lexical member and, with vectors, the sum of its scores and those of the kernel machine."""
     names = ["lexical"] if train.vectors is None else ["lexical", "encoder"]
-    members = Members(names, sizes._replace(c=1.0))
+    members, vectorizer = Members(names, sizes._replace(c=1.0)), NGrams()
     readings, queries = (
-        Readings(each.texts, vectors=None if each.vectors is None else torch.from_numpy(each.vectors))
-        for each in (train, test)
+        Readings(each.texts, ngrams, vectors=None if each.vectors is None else torch.from_numpy(each.vectors))
+        for each, ngrams in ((train, vectorizer.fit(train.texts)), (test, vectorizer(test.texts)))
     )
     members.fit(readings, labels)
-    outputs = members.classify(queries)
+    outputs = members.classify(queries, names)
     scores = sum(output.log_probabilities((2.0, 0.0)) for output in outputs.values())
     return float((scores.argmax(dim=1).numpy() == test.target).mean())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -107,6 +108,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: the table of the last fit.
         self.answer: Answer | None = None
+        #: the stages for which the last fit had no time.
+        self.skipped: list[str] = []
         self._answer_scores: AnswerScores | None = None
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
@@ -190,7 +193,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
     def search_memory(self, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
         """Let members search a memory by vectors, if one does; its texts are encoded unless they were before."""
         network = self.network
-        if "memory" not in network.members.reads:
+        if "memory" not in network.reads:
             return
         if not isinstance(memory, FolderMemory):
             network.memory = None
@@ -246,6 +249,24 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         """Log the stage of the run."""
         if self._trainer is not None and self.trainer.is_global_zero:
             log.info("%s", stage)
+
+    def has_time(self, stage: str, seconds: float) -> bool:
+        """Return whether a stage of so many seconds ends before the deadline; otherwise the table names it as skipped.
+
+        The first process decides for all.
+        """
+        if self.deadline == math.inf:
+            return True
+        left = self.deadline - time.monotonic()
+        allowed = (
+            seconds <= left if self._trainer is None else self.trainer.strategy.broadcast(seconds <= left)
+        )
+        if not allowed:
+            self.skipped.append(
+                stage + (f" (about {seconds:.0f} s, {left:.0f} left)" if left > 0 else " (no time left)")
+            )
+            log.info("skipped for --time_limit: %s", self.skipped[-1])
+        return bool(allowed)
 
 
 def read_table(

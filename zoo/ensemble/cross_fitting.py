@@ -53,20 +53,23 @@ def cross_fit(
         read = readings if read_without is None else read_without(readings, rows)
         fitted = Members(members, sizes)
         fitted.fit(read.select(others), target[others])
-        outputs = classify(fitted, read.select(rows))
+        outputs = classify(fitted, members, read.select(rows))
         parts.append(HeldOut(outputs, torch.from_numpy(target[rows]), groups[rows]))
         order.append(rows)
     return HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
 
 
-def classify(members: Members, readings: Readings, device: torch.device | str = "cpu") -> dict[str, Outputs]:
-    """The outputs of members for a table's inputs, on the CPU; none without a text."""
+def classify(
+    members: Members, names: Sequence[str], readings: Readings, device: torch.device | str = "cpu"
+) -> dict[str, Outputs]:
+    """The outputs of some members for a table's inputs, on the CPU; none without a text."""
     parts = []
     with torch.inference_mode():
         for start in range(0, len(readings.texts), _ROWS):
             block = np.arange(start, min(start + _ROWS, len(readings.texts)))
-            parts.append(members.classify(readings.select(block).to(torch.device(device))))
-    names = parts[0] if parts else ()
+            parts.append(members.classify(readings.select(block).to(torch.device(device)), names))
+    if not parts:
+        return {}
     return {name: parts[0][name].joined([part[name] for part in parts[1:]]) for name in names}
 
 

@@ -8,6 +8,8 @@ vote needs no folds: a training row retrieves neither itself nor its near-duplic
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -28,7 +30,7 @@ from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_grou
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.member import Input, Readings
-from zoo.ensemble.members import Members
+from zoo.ensemble.members import BestOfSix
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
@@ -38,6 +40,8 @@ from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")
 
+#: Texts that are encoded to estimate the time of all.
+_TIMED_ROWS = 64
 #: The weights with which a row of the table is classified.
 _FOLD_CONDITION = (
     "each row of the table is classified with weights that were fitted without its fifth of the rows"
@@ -81,6 +85,7 @@ class EnsembleFit:
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
         self.validation = LabelledRows(split, rows, target, left_out)
         self.class_weights = self._class_weights()
+        self.unusable = model.unusable
         #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
         #: the rows of the table, which stay with the model; None where they had a part in the weights.
@@ -90,17 +95,19 @@ class EnsembleFit:
         """Run all stages, and return the table on the validation rows."""
         network, show = self.network, self.model.show_stage
         network.pool = None
-        if "guides" in network.members.fitted_on:
+        self.model.skipped, network.skipped = [], set()
+        self._limit_inputs()
+        if "guides" in network.members.fitted_on(network.used):
             network.guides = read_guides(self.data, self.data.spec.labels)
         self._learn_metric()
         show("stage 2 of 4: the memory is encoded")
-        self.model.search_memory(
-            self.data, self.data.open_memory() if "memory" in network.members.reads else None
-        )
+        self.model.search_memory(self.data, self.data.open_memory() if "memory" in network.reads else None)
         show("stage 3 of 4: members are fitted")
-        inputs = network.members.reads
+        inputs = network.reads
         has_vector = self.data.words.has_vector()
         readings = fit_members(self.model, self.data, self.training, self.target, inputs, has_vector)
+        if isinstance(six := network.members.by_name.get("six"), BestOfSix):
+            network.sizes = network.sizes._replace(pipeline=six.pipeline)
         show("stage 4 of 4: weights are fitted on held-out rows")
         split, held_out, added = "training", self._cross_fit(readings), list[HeldOut]()
         if len(self.validation.rows):
@@ -113,10 +120,24 @@ class EnsembleFit:
         notes = self._notes(fitted_on, split, condition)
         return Answer(split, lines, notes, self.validation.left_out)
 
+    def _limit_inputs(self) -> None:
+        """Remove the members that read vectors, if there is no time to encode the texts."""
+        network, texts, members = self.network, self.training.rows.texts, self.network.members.by_name
+        if network.encoder is None or self.model.deadline == math.inf:
+            return
+        begun, some = time.monotonic(), np.random.default_rng(0).permutation(len(texts))[:_TIMED_ROWS]
+        self.model.encode(self.data, texts.take(some))
+        seconds = (time.monotonic() - begun) * len(texts) / len(some)
+        readers = [name for name in members if "vectors" in members[name].reads]
+        if set(network.names) - set(readers) and not self.model.has_time(
+            f"vectors of the transformer, for {', '.join(readers)}", seconds
+        ):
+            network.skipped.update(readers)
+
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""
         network, plans = self.network, self.model.metric_plans(len(self.target))
-        if not plans:
+        if not plans or "vectors" not in network.reads:
             return
         self.model.show_stage("stage 1 of 4: the encoder's metric is learned")
         sizes = network.sizes
@@ -153,7 +174,7 @@ class EnsembleFit:
         folds, read_without = folds_of(self.target, FOLDS, self.groups), None
         if self.metric is not None:
             folds, read_without = self.metric.fold_of_row, self.metric.read_without
-        names = network.names if len(self.validation.rows) else list(network.members)
+        names = network.names if len(self.validation.rows) else network.used
         return cross_fit(readings, names, network.sizes, self.target, self.groups, folds, read_without)
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
@@ -213,11 +234,13 @@ class EnsembleFit:
             notes.append(
                 "All but the references are weighted by model.class_weight; here errors count equally."
             )
+        if self.model.skipped:
+            notes.append(
+                f"Skipped for --time_limit; a higher one includes them: {'; '.join(self.model.skipped)}."
+            )
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")
-        notes += [
-            f"Not used, since {reason}: {', '.join(names)}." for reason, names in self.model.unusable.items()
-        ]
+        notes += [f"Not used, since {reason}: {', '.join(names)}." for reason, names in self.unusable.items()]
         if "dense_vote" in network.members and network.memory is None:
             notes.append(
                 "The dense vote is empty: an existing index cannot be searched by this encoder's vectors."
@@ -233,11 +256,11 @@ def classify_rows(
 ) -> HeldOut:
     """Outputs of members and references, as they are now, for labelled rows."""
     split, rows, target, _ = labelled
-    members: Members = model.network.members
-    readings = read_table(model, data, split, members.reads, rows)
+    network: EnsembleNetwork = model.network
+    readings = read_table(model, data, split, network.reads, rows)
     if excludes_duplicates:
         readings = readings.without_duplicates()
-    outputs = classify(members, readings, model.device)
+    outputs = classify(network.members, network.used, readings, model.device)
     return HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows)[rows])
 
 
@@ -283,6 +306,23 @@ def fit_members(
         has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
-    readings = read_table(model, data, split, network.members.fitted_on | inputs)
-    network.members.fit(readings, target)
+    readings = read_table(model, data, split, network.members.fitted_on(network.used) | inputs)
+    _fit_in_time(model, readings, target)
     return readings
+
+
+def _fit_in_time(model: EnsembleModel, readings: Readings, target: NDArray[np.int64]) -> None:
+    """Fit members and references, first those that cost nothing; skip one that there is no time to cross-fit."""
+    network: EnsembleNetwork = model.network
+    crossing, is_first = 0.0, True
+    for member in sorted(
+        (network.members.by_name[name] for name in network.used), key=lambda each: each.has_fit
+    ):
+        begun = time.monotonic()
+        if is_first or model.has_time(member.title, crossing):
+            member.fit(readings, target)
+            own = FOLDS * (time.monotonic() - begun)
+            if is_first or model.has_time(f"cross-fitting of {member.title}", crossing + own):
+                crossing, is_first = crossing + own, False
+                continue
+        network.skipped.add(member.name)

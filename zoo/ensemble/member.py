@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: Input of a member: a field of `Readings`.
 Input: TypeAlias = Literal["texts", "ngrams", "vectors", "bags", "neighbors", "memory", "guides"]
 
+#: Kinds of n-grams, and the name of a classifier.
+Pipeline: TypeAlias = tuple[str, str]
+
 
 class SearchedMemory(NamedTuple):
     """A memory that members search by the texts' vectors."""
@@ -116,6 +119,8 @@ class Sizes(NamedTuple):
     c: float = 1.0
     #: of the kernel machines: the cost of large weights.
     ridge: float = RIDGE
+    #: of the reference with n-grams; None = it chooses one in each fit.
+    pipeline: Pipeline | None = None
 
 
 class Member(nn.Module, ABC):

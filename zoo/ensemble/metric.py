@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +32,8 @@ Weights: TypeAlias = dict[str, Tensor]
 
 #: Parts of the rows; each is classified by an encoder that was tuned on the others.
 FOLDS = 3
+#: Steps of a plan, and texts, by which the time of all is estimated.
+_TIMED_STEPS, _TIMED_ROWS = 2, 64
 #: Of a loss for which the encoder stays as it was.
 _STANDARD_ERRORS = 2.0
 #: Part of the loss of held-out rows, and log-likelihood per row, in nats, that a plan has to gain over the plan before.
@@ -68,6 +72,7 @@ class EncoderMetric:
 
         `before` = None: the encoder's present weights.
         """
+        self._model = model
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
         #: the cheapest first.
         self.plans = list(plans)
@@ -126,6 +131,8 @@ class EncoderMetric:
         best = None
         as_it_was = likelihoods = self._likelihoods(np.flatnonzero(self.fold_of_row == 0), before)
         for plan in self.plans:
+            if not self.is_forced and not self._has_time(plan):
+                break
             fold = self._tune_without(0, plan)
             after = self._likelihoods(fold.rows, fold.vectors)
             mean, error = (after - likelihoods).mean(), (after - likelihoods).std() / np.sqrt(len(after))
@@ -150,6 +157,19 @@ class EncoderMetric:
         self._use(self.original)
         self._tune_on(plan, np.flatnonzero(self.fold_of_row != fold))
         return _TunedFold(np.flatnonzero(self.fold_of_row == fold), self._weights(), self._encode(self.texts))
+
+    def _has_time(self, plan: MetricPlan) -> bool:
+        """Return whether the model has time for all folds of a plan, by a few of its steps."""
+        if self._model.deadline == math.inf:
+            return True
+        self._use(self.original)
+        begun = time.monotonic()
+        self._tune_on(plan._replace(steps=_TIMED_STEPS), np.arange(len(self.target)))
+        seconds = (time.monotonic() - begun) * plan.steps / _TIMED_STEPS
+        some, begun = self.texts[:_TIMED_ROWS], time.monotonic()
+        self._encode(some)
+        seconds += (time.monotonic() - begun) * len(self.texts) / len(some)
+        return self._model.has_time(f"the encoder's metric by {plan}", FOLDS * seconds)
 
     def _use(self, weights: Weights) -> None:
         """Give the encoder these weights."""

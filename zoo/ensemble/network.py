@@ -79,10 +79,10 @@ class EnsembleNetwork(nn.Module):
         self.bag = None if words is None else VectorBag(len(words.table))
         self.ngrams = NGrams()
         references = [name for name in REFERENCES if name != "regression" or "encoder" in members]
-        #: names of the members, without the references that the table compares them with.
-        self.names = list(members)
         self.members = Members([*members, *references], sizes)
         self.requires_grad_(False)
+        #: members and references for which the fit had no time.
+        self.skipped: set[str] = set()
         #: None until the members are fitted.
         self.pool: Pool | None = None
         #: the texts of no row that members are fitted on; those without a class are in no checkpoint.
@@ -99,6 +99,21 @@ class EnsembleNetwork(nn.Module):
         self.excludes_duplicates = False
         #: classify by every row of the answer's table.
         self.measures_table = False
+
+    @property
+    def used(self) -> list[str]:
+        """Names of members and references, without those for which the fit had no time."""
+        return [name for name in self.members if name not in self.skipped]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the members among them, without the references that the table compares them with."""
+        return [name for name in self.used if name not in REFERENCES]
+
+    @property
+    def reads(self) -> set[Input]:
+        """The inputs of those that are used."""
+        return self.members.inputs_of(self.used)
 
     @override
     def train(self, mode: bool = True) -> Self:
@@ -141,7 +156,7 @@ class EnsembleNetwork(nn.Module):
     def active_members(self) -> list[str]:
         """The members whose outputs are needed: those with a weight, or all, and references, for the table."""
         if self.pool is None or self.measures_table:
-            return list(self.members)
+            return self.used
         weights = self.pool.weights
         combinations = ("all", "memory") if len(self.rarity) else ("all",)
         return [name for name in self.names if any(weights.get(each, {}).get(name) for each in combinations)]
@@ -170,10 +185,12 @@ class EnsembleNetwork(nn.Module):
         plan = None if self.metric_plan is None else self.metric_plan._asdict()
         guides = None if self.guides is None else self.guides.describe()
         tuning = {"encoder_before": self.encoder_before, "metric_plan": plan}
-        return {"pool": pool, "guides": guides, "version": self.fitted_version, **tuning}
+        values = {"pool": pool, "guides": guides, "version": self.fitted_version, **tuning}
+        return {**values, "skipped": sorted(self.skipped)}
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the values of a state dict."""
+        self.skipped = set(state["skipped"])
         self.pool = None if state["pool"] is None else Pool.of(state["pool"])
         self.guides = None if state["guides"] is None else Guides.of(state["guides"])
         self.encoder_before, self.fitted_version = state["encoder_before"], state["version"]

@@ -185,6 +185,18 @@ def support_vectors(vectors: csr_matrix, target: NDArray[np.int64], c: float) ->
     return planes_of(LinearSVC(C=c, random_state=0).fit(vectors, target))
 
 
+def logistic_regression(vectors: csr_matrix, target: NDArray[np.int64], c: float) -> Planes:
+    """Fit logistic regression for each class against the others; see `support_vectors`."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=c, solver="liblinear")
+    classes = np.unique(target)
+    if len(classes) == 2:
+        return planes_of(model.fit(vectors, target))
+    planes = [planes_of(model.fit(vectors, target == number)) for number in classes]
+    return np.stack([weight[1] for weight, _ in planes]), np.stack([bias[1] for _, bias in planes])
+
+
 def naive_bayes(vectors: csr_matrix, target: NDArray[np.int64]) -> Planes:
     """Fit complement naive Bayes (Rennie et al., "Tackling the Poor Assumptions of Naive Bayes", 2003)."""
     from sklearn.naive_bayes import ComplementNB

@@ -46,6 +46,7 @@ def fit(
     config: str | Path | Sequence[str | Path] = (),
     run_dir: str | Path | None = None,
     seed: int = 0,
+    time_limit: float | None = None,
     device: str = "cpu",
     verbose: bool = False,
     **data_options: object,
@@ -65,6 +66,7 @@ def fit(
         run_dir: folder of the run, for `zoo.load` and all commands. None: a temporary folder, which is deleted with the
             returned predictor, or when the process ends; `export` of the predictor writes a folder that stays.
         seed: of all random numbers.
+        time_limit: seconds of the training, as after `--time_limit`.
         device: of the returned predictor, `cpu` or `cuda`; the training uses a GPU if there is one.
         verbose: print what the command prints: progress, the table of results, the run folder.
         data_options: as after `--data.`: `text_column="headline"`, `validation_split=0.2`, `retriever=...`.
@@ -96,6 +98,7 @@ def fit(
         given |= {
             **_named("data", {**table, **data_options}),
             "seed_everything": int(seed),
+            "time_limit": time_limit,
             "run_dir": str(folder),
         }
         for layer in [*layers, given]:

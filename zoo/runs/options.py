@@ -83,7 +83,11 @@ class RunOptions:
         if arguments["enable_progress_bar"] is None and sys.stdout.isatty():
             arguments["enable_progress_bar"] = True  # otherwise, the log has a line for each epoch
         resume = None if values.ckpt_path is None else Path(values.ckpt_path)
-        return made.model, made.data, TrainerOptions(arguments, values.seed_everything, resume)
+        return (
+            made.model,
+            made.data,
+            TrainerOptions(arguments, values.seed_everything, resume, values.time_limit),
+        )
 
     def fit(self, run_dir: Path, files: Mapping[str, str] | None = None) -> Trained | None:
         """Train the model that the options describe."""
@@ -146,6 +150,11 @@ def _parser(command: str) -> Parser:
     parser.add_argument("--output", type=text, help="JSON file for the scores of validate and test")
     parser.add_argument(
         "--ckpt_path", type=text, help="checkpoint of the run to resume; validate, test: a trained model"
+    )
+    parser.add_argument(
+        "--time_limit",
+        type=float | None,
+        help="seconds of fit: the rest of the epochs and dear members are skipped",
     )
     # Our own sampler distributes batches, exactly.
     parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 from lightning_fabric.utilities.rank_zero import rank_zero_only
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar, Timer
 from pytorch_lightning.loggers import Logger, WandbLogger
 from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
 from typing_extensions import override
@@ -48,6 +51,9 @@ class TrainerOptions:
     seed: int = 0
     #: the checkpoint from which the training is resumed.
     resume: Path | None = None
+    #: seconds in which it ends, as far as it can: the epoch of that time is the last one, and stages of a
+    #: `MemoryEnsemble` that take longer are skipped.
+    time_limit: float | None = None
     #: the name of the artifact that the model becomes in W&B.
     artifact: str | None = None
 
@@ -98,6 +104,7 @@ def train(
         InputError: an option, a file or a row cannot be used.
     """
     is_first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    _limit_time(model, trainer)
     with running(trainer.seed):
         model.run_seed = data.seed = trainer.seed
         resume = trainer.resume
@@ -110,6 +117,18 @@ def train(
             if not is_trained:
                 _fit(lightning, model, data, resume)
             return _finish(lightning, model, data, trainer, run_dir)
+
+
+def _limit_time(model: Task, trainer: TrainerOptions) -> None:
+    if (seconds := trainer.time_limit) is None:
+        return
+    if not 0 < seconds < math.inf:
+        raise InputError(f"--time_limit {seconds:g}: use a positive number of seconds")
+    if not model.has_epochs and not model.fits_weights:
+        raise InputError(
+            f"--time_limit: a {type(model).__name__} is fitted in one step, which is never skipped; omit it"
+        )
+    model.deadline = time.monotonic() + seconds
 
 
 def _is_trained(model: Task, checkpoint: Path, arguments: PlainDict, run_dir: Path) -> bool:
@@ -186,6 +205,8 @@ def _make_trainer(
     ):
         callbacks.append(PredictionTable())
     callbacks += [RunFolder(run_dir, config), Throughput()]
+    if trainer.time_limit is not None:
+        callbacks.append(Timer(timedelta(seconds=trainer.time_limit), interval="epoch"))
     if arguments.get("enable_checkpointing") is not False:
         folder = run_dir / "checkpoints"
         callbacks += [

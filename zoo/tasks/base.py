@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,6 +90,8 @@ class Task(Model[DataT]):
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         #: on while `zoo.runs.finishing` fits what needs no gradients, and validates the result.
         self.is_finishing = False
+        #: time of `time.monotonic` before which a fit without gradients ends; it skips what would take longer.
+        self.deadline = math.inf
         self.evaluation = Evaluation()
         #: seed of the run; None without `zoo.runs.train`: nothing is fixed.
         self.run_seed: int | None = None

@@ -116,7 +116,8 @@ def test_results_are_out_of_fold(train: Fit, zoo_command: Zoo, tmp_path: Path) -
     model, data, rows = predictor.model, predictor.data, predictor.held_out
     predictor.predict(UNKNOWN)
     split = data.split_of(Rows.from_lists(rows.texts, rows.labels), predictor.memory)
-    outputs = classify(model.network.members, read_table(model, data, split, {"neighbors", "ngrams"}))
+    network = model.network
+    outputs = classify(network.members, network.used, read_table(model, data, split, network.reads))
     target = label_numbers(split.rows, model.labels)
     held_out = HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows))
     folds = folds_of(target, 5, held_out.groups)

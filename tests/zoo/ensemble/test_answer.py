@@ -20,7 +20,7 @@ def answer_of(**right: int) -> Answer:
 
 
 def test_a_member_that_is_ahead_of_all_is_named() -> None:
-    answer = answer_of(majority=25, svm=88, lexical=92, encoder=91, without=95, memory=80, all=90)
+    answer = answer_of(majority=25, six=88, lexical=92, encoder=91, without=95, memory=80, all=90)
     assert answer.sentence().endswith(
         " Ahead of all on its own: linear SVM of words and letters, 92.0 % (+2.0 ± 2.0 points, p = 1)."
     )
@@ -28,9 +28,9 @@ def test_a_member_that_is_ahead_of_all_is_named() -> None:
 
 
 def test_the_table_is_written_as_csv(tmp_path: Path) -> None:
-    answer = answer_of(majority=25, svm=84, all=90)
+    answer = answer_of(majority=25, six=84, all=90)
     answer.write(tmp_path)
     rows = read_csv(tmp_path / "answer.csv")
-    assert [row["name"] for row in rows] == ["majority", "svm", "all"]
+    assert [row["name"] for row in rows] == ["majority", "six", "all"]
     assert [float(row["accuracy"]) for row in rows] == [0.25, 0.84, 0.9]
     assert [float(row["difference"]) for row in rows] == [line.difference for line in answer.lines]

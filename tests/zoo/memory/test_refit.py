@@ -75,7 +75,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
     again = zoo.load(shared_run([*FIRST, *MORE], LEXICAL, validation=DEV, run_dir="again")).model.network
     refitted = zoo.load(folder).model.network
-    for name in ("lexical", "svm", "majority"):
+    for name in ("lexical", "six", "majority"):
         actual, expected = (scores_of(each, name) for each in (refitted, again))
         assert torch.equal(actual, expected)
     # An earlier version keeps its own members.
