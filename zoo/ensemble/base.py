@@ -17,6 +17,7 @@ from typing_extensions import override
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text_rows import TextRowsDataModule, TextSplit
@@ -28,6 +29,7 @@ from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
 from zoo.layers.encoders import TransformerEncoder, WordEncoder, layers_of
+from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, rivals_of, steps_for
 from zoo.tasks.classification.task import ClassificationTask
@@ -228,9 +230,17 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         target: NDArray[np.int64],
         plan: MetricPlan,
         rows: NDArray[np.int64],
+        guides: Guides | None = None,
     ) -> None:
-        """Tune the encoder, in place, on some rows of a split; `target` [n] has the classes of all of them."""
+        """Tune the encoder, in place, on some rows of a split; `target` [n] has the classes of all of them.
+
+        With `guides`, on these as well; all of them have a class.
+        """
         rivals = None if split.neighbors is None else rivals_of(split.neighbors, target, self.labels)
+        if guides is not None:
+            texts = [*split.rows.texts.take(rows), *guides.texts]
+            split = data.split_of(Rows.from_lists(texts, source="texts to tune the encoder"), None)
+            rows, target = np.arange(len(texts)), np.append(target[rows], guides.target)
         dataset = data.dataset(split, BatchContents(memory_texts=False))
 
         def read(positions: NDArray[np.int64]) -> ClassificationBatch:

@@ -34,7 +34,7 @@ from zoo.ensemble.members import BestOfSix
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
-from zoo.tasks.classification.guides import read_guides
+from zoo.tasks.classification.guides import UNLABELLED, read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
 
@@ -136,12 +136,24 @@ class EnsembleFit:
 
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""
-        network, plans = self.network, self.model.metric_plans(len(self.target))
+        network, guides = self.network, self.network.guides
+        if guides is not None and (guides.target != UNLABELLED).all():
+            guides = None  # the words of classes alone are too few
+        learned = len(self.target) + (0 if guides is None else len(guides.texts))
+        plans = self.model.metric_plans(learned)
         if not plans or "vectors" not in network.reads:
             return
         self.model.show_stage("stage 1 of 4: the encoder's metric is learned")
-        sizes = network.sizes
-        metric = EncoderMetric(self.model, self.data, self.training, self.target, self.groups, plans, sizes)
+        metric = EncoderMetric(
+            self.model,
+            self.data,
+            self.training,
+            self.target,
+            self.groups,
+            plans,
+            network.sizes,
+            guides=guides,
+        )
         network.metric_plan = metric.learn()
         self.model.forget_digests()
         if network.metric_plan is None:

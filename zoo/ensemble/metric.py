@@ -21,8 +21,9 @@ from datamodules.retrieval.folding import text_hashes
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.member import Readings, Sizes
-from zoo.ensemble.members import Encoder
+from zoo.ensemble.members import Encoder, SelfTrained
 from zoo.ensemble.pool import folds_of
+from zoo.tasks.classification.guides import UNLABELLED, Guides
 from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights
 
 log = logging.getLogger("zoo")
@@ -67,13 +68,15 @@ class EncoderMetric:
         plans: Sequence[MetricPlan],
         sizes: Sizes,
         before: Weights | None = None,
+        guides: Guides | None = None,
     ) -> None:
         """Take n rows, their classes and groups [n], the plans of the tuning, and the weights before any tuning.
 
-        `before` = None: the encoder's present weights.
+        `before` = None: the encoder's present weights. With `guides`, texts without labels are learned from as well.
         """
         self._model = model
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
+        self._guides, self._published = guides, np.zeros((0, 0), np.float32)
         #: the cheapest first.
         self.plans = list(plans)
         #: the number of steps is the user's: no plan is given up before all folds are tuned.
@@ -98,7 +101,9 @@ class EncoderMetric:
         Returns:
             The plan; None if the encoder is as it was.
         """
-        before = self._encode(self.texts)
+        before = self._published = self._encode(self.texts)
+        if self._guides is not None:
+            self._guides = self._guides.encoded_by(self._encode)
         plan, gains_of_first = self._best_plan(before)
         self._use(self.original)  # also where only another plan has moved it
         if plan is not None:
@@ -155,8 +160,22 @@ class EncoderMetric:
     def _tune_without(self, fold: int, plan: MetricPlan) -> _TunedFold:
         """Tune the encoder, from its weights before, on the rows outside of a fold."""
         self._use(self.original)
-        self._tune_on(plan, np.flatnonzero(self.fold_of_row != fold))
+        rows = np.flatnonzero(self.fold_of_row != fold)
+        self._tune_on(plan, rows, self._guess(rows))
         return _TunedFold(np.flatnonzero(self.fold_of_row == fold), self._weights(), self._encode(self.texts))
+
+    def _guess(self, rows: NDArray[np.int64]) -> Guides | None:
+        """The guides, with classes for those without by self-training on some rows and the published vectors.
+
+        The tuned encoder would learn from its own guesses: those of the published one are better (AG News and Dblp).
+        """
+        if self._guides is None:
+            return None
+        member, vectors = SelfTrained(self.sizes), torch.from_numpy(self._published[rows])
+        member.fit(Readings([], vectors=vectors, guides=self._guides), self.target[rows])
+        guessed = member(Readings([], vectors=self._guides.vectors)).scores.argmax(dim=1).numpy()
+        is_unknown = self._guides.target == UNLABELLED
+        return self._guides._replace(target=np.where(is_unknown, guessed, self._guides.target))
 
     def _has_time(self, plan: MetricPlan) -> bool:
         """Return whether the model has time for all folds of a plan, by a few of its steps."""

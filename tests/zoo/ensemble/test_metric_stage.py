@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModel, DistilBertConfig, DistilBertModel, T5Config, T5Model
 
 import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
-from tests.zoo.conftest import Fit, Zoo, refusal, sentences
+from tests.zoo.conftest import Fit, Zoo, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.ensemble.metric import FOLDS, EncoderMetric
 from zoo.model_folder.folder import ModelFolder
@@ -74,6 +75,30 @@ def test_the_memory_is_encoded_by_the_tuned_encoder(
     memory = predictor.model.network.memory.encoded
     texts = memory.memory.rows.texts[:10]
     np.testing.assert_allclose(predictor.encode(texts), memory.vectors[:10], atol=2e-2)
+
+
+def test_texts_without_labels_are_learned_from(
+    run: Fit, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With classes that rows outside of the fold give them; words of classes keep theirs."""
+    texts = [text for text, _ in sentences(40, seed=7)]
+    file = write_table(tmp_path / "texts.csv", [(text,) for text in texts], ["text"])
+    learned: list[NDArray[np.int64]] = []
+    monkeypatch.setattr(
+        "zoo.ensemble.base.learn_metric", lambda encoder, read, target, *_, **__: learned.append(target)
+    )
+    monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.zeros(1))
+    folder = run(
+        "run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5", f"--data.unlabelled_file={file}"
+    )
+    rows = len(zoo.load(folder).memory)
+    distinct = len(set(texts))
+    words = np.arange(len(ALL_LABELS))
+    for target in learned:
+        guides = target[-distinct - len(words) :]
+        assert (guides[: len(words)] == words).all()
+        assert set(guides[len(words) :]) <= set(words)
+        assert len(target) - len(guides) < rows
 
 
 def test_random_labels_stay_random(shared_run: Fit, tiny_bert: Path) -> None:

@@ -165,7 +165,8 @@ def learn_metric(
                 with fast_precision(device, precision):
                     states = encoder(batch.word, batch.char, batch.text)
                 vectors = functional.normalize(states.float(), dim=1)
-                loss = supervised_contrastive_loss(vectors, batch.target, plan.temperature)
+                classes = torch.from_numpy(target[rows]).to(device)
+                loss = supervised_contrastive_loss(vectors, classes, plan.temperature)
                 is_finite = is_finite & loss.isfinite()
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
