@@ -216,17 +216,18 @@ def check_inside(folder: Path) -> None:
     """
     own = folder.resolve()
     inside = [own, *(part.parent / "blobs" for part in own.parents if part.name == "snapshots")]
-    pending = [own]
+    pending = [str(own)]
     while pending:
         for entry in os.scandir(pending.pop()):
-            target = Path(os.path.realpath(entry.path))
-            if entry.is_symlink() and not any(map(target.is_relative_to, inside)):
-                raise InputError(
-                    f"{entry.path}: is a link to {target}, outside of {folder}; replace it by the file, or delete it"
-                )
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(Path(entry.path))
-            elif not (target.is_file() or target.is_dir()):
+            # Only links are resolved, which takes longer than all else: a memory may have a thousand versions.
+            if entry.is_symlink():
+                target = Path(os.path.realpath(entry.path))
+                if not any(map(target.is_relative_to, inside)):
+                    problem = f"is a link to {target}, outside of {folder}"
+                    raise InputError(f"{entry.path}: {problem}; replace it by the file, or delete it")
+            elif entry.is_dir():
+                pending.append(entry.path)
+            if not (entry.is_file() or entry.is_dir()):
                 raise InputError(f"{entry.path}: is neither a file nor a folder; delete it")
 
 
