@@ -43,7 +43,7 @@ class Comparison(NamedTuple):
     groups: list[list[Run]]
 
 
-def run(command: str, options: list[str]) -> None:
+def run(command: str, options: list[str], /) -> None:
     """Run the command; run folders are positional, as the shell lists them."""
     parser = ArgumentParser(prog=f"zoo {command}", exit_on_error=False)
     parser.add_argument("runs", nargs="*", help="folders of `zoo fit`, or folders that contain such")

@@ -40,7 +40,7 @@ _OTHER_FORMATS = (".parquet", ".xlsx", ".xls", ".ods", ".gz", ".xz", ".bz2", ".z
 _SHOWN, _EXCERPT = 3, 80
 
 
-def run(command: str, options: Sequence[str]) -> None:
+def run(command: str, options: Sequence[str], /) -> None:
     """Run `zoo predict`: it has options of its own, and those of the model's kind."""
     import_retrievers(options)
     parser = Parser(

@@ -25,7 +25,7 @@ log = logging.getLogger("zoo")
 _WHEN_RESUMED = ("--ckpt_path", "--trainer.max_epochs", "--help")
 
 
-def run(command: str, options: Sequence[str]) -> None:
+def run(command: str, options: Sequence[str], /) -> None:
     """Run `fit`, `validate`, `test` or `prepare`."""
     options = with_files(options)
     if any("\0" in option for option in options):
