@@ -9,11 +9,12 @@ from callbacks.chart import Cell, write_table
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.outputs import check_output
 from datamodules.corpora.records import TextColumn
+from datamodules.corpora.rows import Texts
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from datamodules.retrieval.folding import distinct_rows, fold_hashes
+from datamodules.retrieval.folding import distinct_rows, fold, fold_hashes
 from zoo.loading import load
 from zoo.search.encode import BLOCK
 from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
@@ -49,35 +50,63 @@ def suggest(
         text_column: name or number of the text, or several, which are joined.
         output: the table, a CSV file.
     """
-    check_count("n", n)
+    check_count("n", n, _MOST_TEXTS)
     table = check_output(output, [input])
     model = None if ckpt_path is None else load(ckpt_path)
     if model is not None and not isinstance(model, ClassificationPredictor):
         raise InputError(f"--ckpt_path {ckpt_path}: gives no labels; name a classifier")
     rows = read_table(input, text_column, label_column=None)
-    random = np.random.default_rng(0)
     keys = fold_hashes(rows.texts)
     pool = distinct_rows(rows.texts, keys)
     if model is not None and isinstance(model.memory, FolderMemory):
-        pool = pool[~np.isin(keys[pool], fold_hashes(model.memory.rows.texts))]
+        pool = pool[model.memory.opened.lookup.first_rows(keys[pool]) < 0]
     if len(pool) < n:
         raise InputError(
             f"{input}: has {len(pool)} different texts that are not in the memory; use --n up to it"
         )
-    if len(pool) > _MOST_TEXTS:
-        pool = np.sort(random.choice(pool, _MOST_TEXTS, replace=False))
-    texts, at_random = list(rows.texts.take(pool)), int(_RANDOM * n)
-    found = [None] * len(texts) if model is None else model.predict(texts, memories=0)
-    chosen = choose(_vectors(texts, model, encoder), n - at_random, np.array(list(map(_doubt, found))))
-    drawn = random.choice(np.setdiff1d(np.arange(len(texts)), chosen), at_random, replace=False)
-    order = random.permutation(n)
-    picked = np.concatenate([chosen, drawn])[order].tolist()
-    kinds = np.repeat(["by model", "at random"], [n - at_random, at_random])[order].tolist()
-    shown = [texts[row] for row in picked]
+    picked = pick(rows.texts, pool, n, np.random.default_rng(0), model, encoder)
+    shown = rows.texts.take([row for row, _ in picked])
     # Memories are looked up for these texts alone.
     likely = [None] * n if model is None else model.predict(shown, memories=1)
-    write_table(table, _COLUMNS, list(map(_line, pool[picked].tolist(), shown, kinds, likely)))
-    print(f"{visible(output)}: {n} of {len(pool):,} texts, {at_random} at random; fill the column label")
+    lines = [_line(*each, text, found) for each, text, found in zip(picked, shown, likely, strict=True)]
+    write_table(table, _COLUMNS, lines)
+    print(
+        f"{visible(output)}: {n} of {len(pool):,} texts, {int(_RANDOM * n)} at random; fill the column label"
+    )
+
+
+def pick(
+    texts: Texts,
+    rows: NDArray[np.int64],
+    n: int,
+    random: np.random.Generator,
+    model: ClassificationPredictor | None = None,
+    encoder: str | None = None,
+    most: int = _MOST_TEXTS,
+) -> list[tuple[int, str]]:
+    """Pick n of the given rows of a table to label next, in random order.
+
+    Args:
+        texts: of the table.
+        rows: to pick from, at least n.
+        n: number of rows.
+        random: draws the compared rows, the share at random, and the order.
+        model: see `suggest`.
+        encoder: see `suggest`.
+        most: number of rows that are compared.
+
+    Returns:
+        Each row, and the way it was picked: `by model` or `at random`.
+    """
+    if len(rows) > most:
+        rows = np.sort(random.choice(rows, most, replace=False))
+    compared, at_random = texts.take(rows), int(_RANDOM * n)
+    found = [None] * len(rows) if model is None else model.predict(compared, memories=0)
+    chosen = choose(_vectors(compared, model, encoder), n - at_random, np.array(list(map(_doubt, found))))
+    drawn = random.choice(np.setdiff1d(np.arange(len(rows)), chosen), at_random, replace=False)
+    numbers = rows[np.concatenate([chosen, drawn])].tolist()
+    ways = ["by model"] * len(chosen) + ["at random"] * at_random
+    return [(numbers[place], ways[place]) for place in random.permutation(n)]
 
 
 def choose(vectors: NDArray[np.float32], n: int, weight: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -102,7 +131,7 @@ def _doubt(prediction: Prediction | None) -> float:
     return max(1.0 - first + second, 1e-6)
 
 
-def _line(row: int, text: str, drawn: str, found: Prediction | None) -> list[Cell]:
+def _line(row: int, drawn: str, text: str, found: Prediction | None) -> list[Cell]:
     nearest = [(memory.label, memory.text) for memory in ([] if found is None else found.memories)]
     likely = ("", "") if found is None else (found.label, round(found.probability, 4))
     return [row, text, "", drawn, *likely, *(nearest or [("", "")])[0]]
@@ -120,6 +149,9 @@ def _vectors(
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.preprocessing import normalize
 
-    words = TfidfVectorizer(sublinear_tf=True).fit_transform(texts)
-    topics = TruncatedSVD(min(100, words.shape[1] - 1), random_state=0).fit_transform(words)
+    # Every text has a word: a few texts of signs alone are compared, too.
+    words = TfidfVectorizer(analyzer=lambda text: fold(text).split() or [text], sublinear_tf=True)
+    counts = words.fit_transform(texts)
+    size = max(1, min(100, counts.shape[1] - 1))
+    topics = TruncatedSVD(size, random_state=0).fit_transform(counts)
     return np.asarray(normalize(topics), np.float32)
