@@ -153,5 +153,6 @@ def _vectors(
     words = TfidfVectorizer(analyzer=lambda text: fold(text).split() or [text], sublinear_tf=True)
     counts = words.fit_transform(texts)
     size = max(1, min(100, counts.shape[1] - 1))
-    topics = TruncatedSVD(size, random_state=0).fit_transform(counts)
+    with np.errstate(invalid="ignore"):  # a single text has no variance
+        topics = TruncatedSVD(size, random_state=0).fit_transform(counts)
     return np.asarray(normalize(topics), np.float32)

@@ -26,6 +26,7 @@ from zoo.serve.history import add_history
 from zoo.serve.limits import HEALTH, LimitedRequests
 from zoo.serve.live_model import LiveModel, hits_of, row_of
 from zoo.serve.page_files import add_page
+from zoo.serve.pool import add_pool
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 #: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
@@ -37,11 +38,16 @@ _MOST_HITS = 20_480
 
 
 def make_app(
-    live: LiveModel, key: str | None = None, max_texts: int = 1024, max_bytes: int = 4_000_000
+    live: LiveModel,
+    key: str | None = None,
+    pool: Rows | None = None,
+    max_texts: int = 1024,
+    max_bytes: int = 4_000_000,
 ) -> FastAPI:
     """Make the application; with a key, every route but `/health` and the files of the page requires it.
 
-    A request has at most `max_texts` texts or rows, and `max_bytes` in its body.
+    A request has at most `max_texts` texts or rows, and `max_bytes` in its body. With a pool (see `read_pool`), its
+    texts can be labelled.
     """
     about = f"The model {live.source}. If the server has a key: `Authorization: Bearer KEY`."
     # FastAPI's pages (`docs_url`, `redoc_url`) run scripts of another site.
@@ -68,6 +74,8 @@ def make_app(
         return Response(json_line(values, live.source), media_type="application/json", headers=headers)
 
     add_history(app, live, answer)
+    if pool is not None:
+        add_pool(app, live, pool, answer)
 
     @app.get(HEALTH)
     async def health() -> PlainDict:
@@ -89,6 +97,7 @@ def make_app(
             "memory_version": served.memory_version,
             "rows": len(memory) if isinstance(memory, FolderMemory) else None,
             "classifies": isinstance(served.predictor, ClassificationPredictor),
+            "pool": None if pool is None else pool.source,
         }
 
     def respond(bodies: Sequence[Texts]) -> list[Response]:

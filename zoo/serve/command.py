@@ -12,6 +12,8 @@ import socket
 import threading
 from importlib import import_module
 from ipaddress import ip_address
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from datamodules.core.classes import folder_of, searched
@@ -20,8 +22,6 @@ from datamodules.core.lightning import predict_only
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-    from zoo.serve.live_model import LiveModel
 
 #: Environment variable with the key that every request must send.
 KEY = "ZOO_SERVE_KEY"
@@ -39,6 +39,7 @@ def serve(
     workers: int = 1,
     device: str = "cpu",
     threads: int = 1,
+    pool: str | None = None,
 ) -> None:
     """Serve a model over HTTP: predictions with evidence, and a memory that can be searched and edited.
 
@@ -53,6 +54,7 @@ def serve(
         workers: processes that answer; each loads the model, and all read one memory.
         device: cpu, cuda, cuda:1, ...
         threads: of a process's network on a CPU.
+        pool: a table of texts (CSV, TSV, JSONL, Parquet, hub:NAME) that are labelled on the page; see `zoo suggest`.
     """
     for package in ("fastapi", "uvicorn"):
         check_installed(package, "serve", "zoo serve")
@@ -68,17 +70,23 @@ def serve(
 
     from zoo.model_folder.folder import ModelFolder
     from zoo.registry import model_class
+    from zoo.serve.pool import read_pool
 
-    with _listen(host, port) as listening:
-        kind = model_class(ModelFolder.open(model).meta.model)
+    with _listen(host, port) as listening, TemporaryDirectory() as folder:
+        opened = ModelFolder.open(model)
+        kind, texts = model_class(opened.meta.model), Path(folder, "pool.arrow")
+        if pool is not None:
+            # Processes that are started later read the same rows, even if the table has changed by then.
+            read_pool(pool, opened).save(texts)
         # Uvicorn gives no options to an application that it makes.
-        os.environ[_OPTIONS] = json.dumps([model, device, threads, kind.__module__, folder_of(kind)])
+        named = [kind.__module__, folder_of(kind), pool, str(texts)]
+        os.environ[_OPTIONS] = json.dumps([model, device, threads, *named])
         if workers > 1:
             # Uvicorn would start processes that cannot load the model again and again. This one keeps nothing of it.
             _load()
             gc.collect()
-        address, opened = listening.getsockname(), f"[{host}]" if ":" in host else host
-        print(f"{visible(model)}: http://{opened}:{address[1]} (routes: /openapi.json)", flush=True)
+        address, name = listening.getsockname(), f"[{host}]" if ":" in host else host
+        print(f"{visible(model)}: http://{name}:{address[1]} (routes: /openapi.json)", flush=True)
         uvicorn.run(
             f"{__name__}:{make_application.__name__}",
             factory=True,
@@ -93,25 +101,26 @@ def serve(
 
 
 def make_application() -> FastAPI:
-    """Load the model in this process, and make its application: uvicorn's factory."""
-    from zoo.serve.app import make_app
+    """Make the application in this process: uvicorn's factory."""
     from zoo.serve.limits import log_once_a_minute
 
     _end_with_parent()
     log_once_a_minute()
-    live = _load()
+    app = _load()
     # What is loaded stays: the garbage collector need not search it.
     gc.collect()
     gc.freeze()
-    return make_app(live, os.environ.get(KEY))
+    return app
 
 
-def _load() -> LiveModel:
-    """Load the model in this process, which only predicts, with one prediction."""
-    model, device, threads, module, modules_in = json.loads(os.environ[_OPTIONS])
+def _load() -> FastAPI:
+    """Load the model in this process, which only predicts, with one prediction, and make its application."""
+    model, device, threads, module, modules_in, pool, texts = json.loads(os.environ[_OPTIONS])
     predict_only()
     import torch
 
+    from datamodules.corpora.rows import Rows
+    from zoo.serve.app import make_app
     from zoo.serve.live_model import LiveModel
 
     torch.set_num_threads(threads)
@@ -121,7 +130,7 @@ def _load() -> LiveModel:
     live = LiveModel(model, device)
     # Compiled code is loaded by the first prediction.
     list(live.current().predictor.text_records(["warm up"]))
-    return live
+    return make_app(live, os.environ.get(KEY), None if pool is None else Rows.load(Path(texts), pool))
 
 
 def _end_with_parent() -> None:

@@ -28,6 +28,7 @@ from fastapi.testclient import TestClient
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import folder as folder
@@ -329,10 +330,13 @@ def test_an_answer_is_of_the_version_that_it_names(live: LiveModel) -> None:
 
 
 @contextmanager
-def serving(live: LiveModel, key: str | None = None) -> Iterator[str]:
+def serving(
+    live: LiveModel, key: str | None = None, pool: Rows | None = None, port: int = 0
+) -> Iterator[str]:
     """Serve a model in this process, and yield the address."""
-    config = uvicorn.Config(make_app(live, key), http=limits._Connection, ws="none", log_level="warning")
-    served, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+    app = make_app(live, key, pool)
+    config = uvicorn.Config(app, http=limits._Connection, ws="none", log_level="warning")
+    served, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", port))
     thread = threading.Thread(target=served.run, args=([listening],))
     thread.start()
     try:
@@ -408,11 +412,14 @@ def test_a_retriever_without_index_leaves_the_index_of_the_other(live: LiveModel
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server of two processes, and its URL."""
-    command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
+    """A server of two processes with a pool, whose file is deleted, and its URL."""
+    pool = write_table(Path("pool.csv"), [["a quagga"]], ["text"])
+    command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2", f"--pool={pool}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    yield process, process.stdout.readline().split()[1]
+    url = process.stdout.readline().split()[1]
+    pool.unlink()
+    yield process, url
     process.kill()
     process.wait()
 
@@ -464,6 +471,7 @@ def test_processes_share_a_memory_and_are_replaced(server: tuple[subprocess.Pope
             return False
 
     wait_for(is_replaced)
+    assert {call(f"{url}/suggest")["prediction"]["text"] for _ in range(10)} == {"a quagga"}
     # A killed server leaves no process behind, which would keep the port.
     workers = workers_of(process.pid)
     assert workers

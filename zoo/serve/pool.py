@@ -1,0 +1,100 @@
+"""The texts that are labelled on the page (`zoo serve --pool`), and the route that returns the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+from fastapi import FastAPI, Query, Response
+
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.corpora.readers import read_blocks
+from datamodules.corpora.records import Column, Columns
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
+from datamodules.retrieval import FolderMemory
+from datamodules.retrieval.folding import distinct_rows, fold_hashes
+from zoo.memory.opened import OpenedMemory
+from zoo.model_folder.folder import ModelFolder
+from zoo.search.suggest import pick
+from zoo.serve.live_model import LiveModel, Served
+from zoo.tasks.classification.predictor import ClassificationPredictor
+from zoo.tasks.records import as_record
+
+#: Texts that are compared for a question, while the person who labels waits.
+_COMPARED = 64
+#: Texts that are picked of these, a fifth at random; the first one is asked.
+_PICKED = 10
+#: Skipped texts that a request may name.
+_MOST_SKIPPED = 1000
+
+
+def read_pool(file: str, model: ModelFolder) -> Rows:
+    """Read the distinct texts of a table, with their ids, and with labels (None where a row has none).
+
+    Text and label are in the columns of the training table, the id is in its column or in `id`; only the text is
+    required.
+    """
+    options = model.meta.data.options
+    layout = {name: options[name] for name in ("header", "quotes") if name in options}
+
+    def column(name: Column | None) -> list[str] | None:
+        try:
+            blocks = [] if name is None else read_blocks(file, Columns(name), **layout)
+            return [field.strip() for block in blocks for field in block.strings(0)] or None
+        except InputError:  # the table has no such column
+            return None
+
+    try:
+        rows = read_table(file, options.get("text_column", "text"), None, **layout)
+    except InputError as error:
+        hint = "name the columns as in the training table"
+        message = str(error).replace("name it with text_column, several as [one,other]", hint)
+        raise InputError(f"--pool {message}") from error
+    labels, ids = column(options.get("label_column")), column(options.get("id_column") or "id")
+    given = None if labels is None else [label or None for label in labels]
+    rows = Rows.from_lists(rows.texts, given, rows.ids if ids is None else ids, file)
+    rows = rows.select(distinct_rows(rows.texts, fold_hashes(rows.texts)))
+    if len(rows) == 0:
+        raise InputError(f"--pool {file}: all texts are empty; give a table with texts")
+    return rows
+
+
+def add_pool(app: FastAPI, live: LiveModel, pool: Rows, answer: Callable[[PlainDict], Response]) -> None:
+    """Add the route to an application; an `InputError` if the model has no memory to add labelled texts to."""
+    keys, ids = fold_hashes(pool.texts), pool.table.column("id")
+    _opened(live.current())
+
+    @app.get("/suggest")
+    def suggest(skipped: Annotated[list[int] | None, Query(max_length=_MOST_SKIPPED)] = None) -> Response:
+        """Return the text of the pool to label next, as `zoo suggest` chooses it, with its prediction.
+
+        Texts of the memory are not returned, nor the rows that are named as `skipped`. `row` is null if none is left.
+        """
+        predictor, memory = _opened(live.current())
+        unlabelled = np.flatnonzero(memory.opened.lookup.first_rows(keys) < 0)
+        left_out = [row for row in skipped or () if 0 <= row < len(pool)]
+        rows = np.setdiff1d(unlabelled, np.array(left_out, np.int64))
+        counts = {"texts": len(pool), "unlabelled": len(unlabelled), "memory_version": memory.version}
+        if len(rows) == 0:
+            return answer({"row": None, **counts})
+        # Not of a fixed seed: two people would be asked the same texts.
+        random, number = np.random.default_rng(), min(_PICKED, len(rows))
+        row, drawn = pick(pool.texts, rows, number, random, predictor, most=_COMPARED)[0]
+        (prediction,) = predictor.predict(pool.texts[row], memories=0)
+        label = pool.label(row)
+        known = {"label": label if label in prediction.probabilities else None, "id": ids[row].as_py()}
+        return answer({"row": row, **known, "drawn": drawn, "prediction": as_record(prediction), **counts})
+
+
+def _opened(served: Served) -> tuple[ClassificationPredictor, FolderMemory]:
+    """Return the classifier and its memory; an `InputError` if labelled texts cannot be added to it."""
+    if not isinstance(served.predictor, ClassificationPredictor):
+        raise InputError("--pool: the model gives no labels; serve a classifier")
+    served.folder.check_changeable()
+    memory = OpenedMemory(served.memory, served.folder).folder
+    if not memory.labels():
+        raise InputError(f"--pool: {memory.location()}: the memory has no labels, and takes none")
+    return served.predictor, memory
