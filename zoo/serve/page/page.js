@@ -2,6 +2,7 @@
 "use strict";
 
 const KEY = "memory-zoo-key";
+const TALLY = "memory-zoo-tally";
 const LONGEST = 600;
 const find = (id) => document.getElementById(id);
 const page = {
@@ -12,6 +13,9 @@ const page = {
   edits: [], // versions before the edits that Undo takes back, the last one at the end
   version: null, // that the last edit of this page made
   isBusy: false,
+  question: null, // the text to label
+  given: null, // its label, if it could not be saved
+  answers: [], // answers and skips that Undo of the view Label takes back, the last one at the end
 };
 
 // --- elements ---
@@ -83,7 +87,10 @@ async function call(path, body) {
     showKeyForm();
     throw new Error(key === null ? "" : "This is not the key of the server.");
   }
-  if (!answer.ok) throw new Error(values.detail ?? `The server answered with the status ${answer.status}.`);
+  if (!answer.ok) {
+    const words = values.detail ?? `The server answered with the status ${answer.status}.`;
+    throw Object.assign(new Error(words), { status: answer.status });
+  }
   return values;
 }
 
@@ -126,6 +133,7 @@ async function open() {
   find("tabs").hidden = false;
   const { classifies, rows } = page.info;
   find("abstention").hidden = !classifies;
+  find("tab-label").hidden = page.info.pool === null;
   find("tab-audit").hidden = !(classifies && rows !== null);
   find("tab-history").hidden = rows === null;
   showInfo();
@@ -153,6 +161,7 @@ function select(name) {
   }
   if (!page.isBusy) say("");
   if (name === "history") attempt(showHistory);
+  if (name === "label" && page.given === null) attempt(() => showNext(false));
   if (name === "ask" && page.isStale && page.text !== null) run(() => ask(page.text));
 }
 
@@ -380,6 +389,183 @@ async function undo() {
   await changedTo(done, `Undone: version ${done.version} has the rows of version ${version}.`);
 }
 
+// --- label ---
+
+const COUNTS = { labelled: 0, drawn: 0, right: 0, compared: 0, equal: 0 };
+const tallyName = () => `${TALLY} ${page.info.model} ${page.info.pool}`;
+const tally = () => ({ ...COUNTS, ...JSON.parse(sessionStorage.getItem(tallyName())) });
+const skipped = () => page.answers.filter((each) => each.label === null).map((each) => each.question.row);
+
+async function showNext(hasFocus = true) {
+  // As many as the server takes: the first of more may come again.
+  const rows = skipped().slice(-1000).map((row) => `skipped=${row}`);
+  try {
+    showQuestion(await call(`suggest?${rows.join("&")}`), hasFocus);
+  } catch (error) {
+    page.question = page.given = null;
+    find("question-to-label").replaceChildren(button("Load the next text", showNext, { id: "again" }));
+    if (hasFocus) find("again").focus();
+    throw error;
+  }
+}
+
+function showQuestion(question, hasFocus = true) {
+  page.question = question;
+  page.given = null;
+  Object.assign(page.info, { left: question.texts - question.unlabelled, texts: question.texts });
+  const isLeft = question.row !== null;
+  find("skip").hidden = !isLeft;
+  find("field-keys").hidden = !isLeft || labelsOf(question).length <= 9;
+  find("question-to-label").replaceChildren(...(isLeft ? questionNodes(question) : nothingLeft(question)));
+  showProgress();
+  if (hasFocus) find("to-label").focus();
+}
+
+function nothingLeft(question) {
+  const number = skipped().length;
+  const words = question.unlabelled ? `All texts are labelled but ${question.unlabelled}, which you have skipped.` : "All texts are labelled.";
+  const again = () => {
+    page.answers = page.answers.filter((each) => each.label !== null);
+    return showNext();
+  };
+  return [make("p", { id: "to-label", tabindex: "-1" }, words), number && question.unlabelled ? button("Show the skipped texts", again) : ""];
+}
+
+const labelsOf = (question) => Object.entries(question.prediction.probabilities).sort((one, other) => other[1] - one[1]).map(([label]) => label);
+
+function questionNodes(question) {
+  const { text, probabilities } = question.prediction, labels = labelsOf(question);
+  const choices = labels.slice(0, 9).map((label, i) => make("li", {}, make("button",
+    { type: "button", class: i ? null : "main", "aria-keyshortcuts": String(i + 1), onclick: () => run(() => give(label)) },
+    make("kbd", {}, String(i + 1)), inert(label), make("span", { class: "number" }, `${i ? "" : "guess, "}${percent(probabilities[label])}`))));
+  const why = question.drawn === "at random" ? "drawn at random" : "typical, and the model is unsure";
+  return [
+    make("div", { id: "to-label", tabindex: "-1" }, textOf(text)),
+    make("p", { class: "facts" }, make("span", {}, "row ", inert(question.id), " of ", inert(page.info.pool.split("/").pop())), make("span", {}, why)),
+    make("ol", { class: "choices", "aria-label": "Labels, the guess first" }, ...choices),
+    labels.length > 9 ? otherLabel(labels) : "",
+  ];
+}
+
+// A field for one of many labels, which offers those that contain its words.
+function otherLabel(labels) {
+  const offered = make("datalist", { id: "offered" });
+  const field = make("input", { id: "other", list: "offered", autocomplete: "off", spellcheck: "false", dir: "auto", required: true });
+  const matches = () => labels.filter((label) => folded(label).includes(folded(field.value.trim())));
+  const offer = () => offered.replaceChildren(...matches().slice(0, 50).map((label) => make("option", { value: label })));
+  field.addEventListener("input", offer);
+  const choose = () => {
+    const value = field.value.trim(), near = matches();
+    const label = labels.find((each) => each === value) ?? (near.length === 1 ? near[0] : undefined);
+    if (label === undefined) {
+      const problem = near.length ? `is part of ${near.length} labels; write all of one` : `is none of the ${labels.length} labels`;
+      throw new Error(`\u201c${value}\u201d ${problem}. Nothing is saved.`);
+    }
+    return give(label);
+  };
+  offer();
+  return make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); run(choose); } },
+    make("label", { for: "other" }, `Any of the ${labels.length} labels`), field, offered, make("button", { type: "submit" }, "Save"));
+}
+
+async function give(label) {
+  const question = page.question, guess = labelsOf(question)[0];
+  page.given = label;
+  const note = `row ${question.id} of ${page.info.pool}, guess ${guess}`.slice(0, 500);
+  let done;
+  try {
+    done = await call("memory/add", { rows: [{ text: question.prediction.text, label }], note });
+  } catch (error) {
+    find("again")?.remove();
+    const again = make("button", { type: "button", id: "again", class: "main", onclick: () => run(() => give(label)) }, "Save again: ", inert(label));
+    find("question-to-label").prepend(again);
+    again.focus();
+    throw new Error(`${error.message} Your answer is not saved yet; it stays here.`);
+  }
+  if (done.added) {
+    page.answers.push({ question, label, ids: done.ids });
+    count(question, label, 1);
+  }
+  // What Undo of the view Ask would take back has other rows by now.
+  Object.assign(page, { edits: [], isStale: true });
+  find("undo").hidden = true;
+  Object.assign(page.info, { memory_version: done.version, rows: done.rows });
+  showInfo();
+  const saved = ["Saved: ", inert(label, "label"), label === guess ? ", as guessed. " : ["; the guess was ", inert(guess, "label"), ". "]].flat();
+  if (!done.added) say("Somebody has labelled this text meanwhile, as ", inert(label, "label"), ", too: nothing to save.");
+  else if (done.conflicting) say(...saved, "Somebody has meanwhile given this text another label; the memory has both.");
+  else say(...saved, ...(question.label === null || question.label === label ? [] : ["The table has ", inert(question.label, "label"), "."]));
+  await showNext();
+}
+
+// Adds an answer to the counts of this tab, or takes it back.
+function count(question, label, sign) {
+  const counts = tally();
+  const add = (name, isTrue) => { counts[name] += isTrue ? sign : 0; };
+  add("labelled", true);
+  add("drawn", question.drawn === "at random");
+  add("right", question.drawn === "at random" && labelsOf(question)[0] === label);
+  add("compared", question.label !== null);
+  add("equal", question.label === label);
+  sessionStorage.setItem(tallyName(), JSON.stringify(counts));
+}
+
+function showProgress() {
+  const { labelled, drawn, right, compared, equal } = tally(), { left, texts } = page.info;
+  const facts = [`${labelled} labelled in this tab`, `${left.toLocaleString("en")} of ${texts.toLocaleString("en")} texts in the memory`];
+  if (drawn) {
+    // Of a smoothed share: a few right guesses in a row have no standard error of 0.
+    const share = (right + 1) / (drawn + 2);
+    facts.push(`${right} of ${drawn} guesses right, of texts drawn at random: ${percent(right / drawn)}, standard error ${percent(Math.sqrt((share * (1 - share)) / drawn))}`);
+  } else {
+    facts.push("guesses are counted on texts drawn at random, a fifth of all: none yet");
+  }
+  if (compared) facts.push(`${equal} of ${compared} answers equal the label of the table`);
+  find("progress").replaceChildren(...facts.map((fact) => make("li", {}, fact)));
+  find("take-back").hidden = !page.answers.length;
+}
+
+function skip() {
+  if (page.question?.row == null) return showNext();
+  page.answers.push({ question: page.question, label: null });
+  return showNext();
+}
+
+async function takeBack() {
+  const last = page.answers[page.answers.length - 1];
+  if (last === undefined) throw new Error("There is no answer of this tab to undo.");
+  if (last.label !== null) {
+    const body = { ids: last.ids, allow_empty_class: true, note: "undo of a label" };
+    const done = await call("memory/remove", body).catch((error) => {
+      if (error.status === 400) page.answers.pop(); // the row is no longer in the memory
+      throw error;
+    });
+    count(last.question, last.label, -1);
+    Object.assign(page.info, { memory_version: done.version, rows: done.rows });
+    showInfo();
+  }
+  page.answers.pop();
+  showQuestion(last.question);
+  say(...(last.label === null ? ["Back to the text that you skipped."] : ["Undone: ", inert(last.label, "label"), " is no longer in the memory."]));
+}
+
+function labelByKey(event) {
+  const { key, target } = event;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (target.matches("input")) {
+    if (key === "Escape") find("to-label").focus();
+    return;
+  }
+  if (key.length > 1 || key === " " || event.repeat) return;
+  event.preventDefault();
+  const choices = document.querySelectorAll(".choices button");
+  if (key === "s" && !find("skip").hidden) run(skip);
+  else if (key === "u") run(takeBack);
+  else if (key === "/" && find("other")) find("other").focus();
+  else if (/[1-9]/.test(key) && choices[key - 1]) choices[key - 1].click();
+  else say(`The key ${key} has no label here.`);
+}
+
 // --- audit ---
 
 async function showAudit() {
@@ -534,6 +720,9 @@ find("undo").addEventListener("click", () => run(undo));
 find("find").addEventListener("click", () => run(showAudit, "Computing: members are fitted without each part of the rows \u2026"));
 find("apply").addEventListener("click", () => run(applyAudit));
 find("tabs").addEventListener("keydown", moveTab);
+find("skip").addEventListener("click", () => run(skip));
+find("take-back").addEventListener("click", () => run(takeBack));
+for (const id of ["label", "tab-label"]) find(id).addEventListener("keydown", labelByKey);
 for (const tab of document.querySelectorAll("[role=tab]")) {
   tab.addEventListener("click", () => select(tab.getAttribute("aria-controls")));
 }
