@@ -128,7 +128,9 @@ class KNNNetwork(nn.Module):
         """Classify the texts of a batch; a memory's weight is the mean over its perspectives."""
         if self.features == ("text",):
             text = self.encode_texts(batch)
-            return ClassificationOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
+            return ClassificationOutput(
+                self._classify([text]), torch.zeros_like(batch.memory_score), text_vector=text
+            )
         text, memories = self.encode(batch)  # [B, l], [M, l]
         similarity = self.similarity(text, memories, batch.memory)  # [B, K, I]
         if self.attention is None:
@@ -145,7 +147,7 @@ class KNNNetwork(nn.Module):
                 features.append(weighted_sums(weights, one_hot * known.unsqueeze(2)))  # [B, I*C]
             else:  # Equation 5
                 features.append(weighted_sums(weights, memories[batch.memory]))  # [B, I*l]
-        return ClassificationOutput(self._classify(features), weights.mean(dim=2))
+        return ClassificationOutput(self._classify(features), weights.mean(dim=2), text_vector=text)
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l] alone."""

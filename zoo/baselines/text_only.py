@@ -38,7 +38,7 @@ class TextNetwork(nn.Module):
         # Scores are float32 in every precision.
         with torch.autocast(vectors.device.type, enabled=False):
             logits = self.classifier(self.dropout(vectors.float()))
-        return ClassificationOutput(logits, torch.zeros_like(batch.memory_score))
+        return ClassificationOutput(logits, torch.zeros_like(batch.memory_score), text_vector=vectors)
 
 
 class TextOnly(ClassificationTask):

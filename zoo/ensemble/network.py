@@ -41,7 +41,7 @@ class RetrievedRows(NamedTuple):
 
 
 class EnsembleOutput(NamedTuple):
-    """A prediction and its evidence; the first three are those of every classifier."""
+    """A prediction and its evidence; the first four are those of every classifier."""
 
     #: float32 [B, C].
     logits: Tensor
@@ -49,6 +49,8 @@ class EnsembleOutput(NamedTuple):
     memory_weight: Tensor
     #: of networks that read their memories several times; see `ClassificationOutput`.
     hop_weight: Tensor | None = None
+    #: float32 [B, l]; see `ClassificationOutput`.
+    text_vector: Tensor | None = None
     #: member -> float32 [B, C]; they add up to the logits.
     contributions: Mapping[str, Tensor] = MappingProxyType({})
     #: the memories of each member that searches by itself.
@@ -143,7 +145,7 @@ class EnsembleNetwork(nn.Module):
         table = {}
         if self.measures_table:
             table = self.pool.table_rows(outputs) | {"all": logits}
-        return EnsembleOutput(logits, memory_weight, None, contributions, retrieved, table)
+        return EnsembleOutput(logits, memory_weight, None, readings.vectors, contributions, retrieved, table)
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l]."""

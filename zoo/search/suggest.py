@@ -101,8 +101,10 @@ def pick(
     if len(rows) > most:
         rows = np.sort(random.choice(rows, most, replace=False))
     compared, at_random = texts.take(rows), int(_RANDOM * n)
-    found = [None] * len(rows) if model is None else model.predict(compared, memories=0)
-    chosen = choose(_vectors(compared, model, encoder), n - at_random, np.array(list(map(_doubt, found))))
+    found, vectors = ([None] * len(rows), None) if model is None else model.predict_and_encode(compared)
+    if vectors is None or encoder is not None:
+        vectors = _vectors(compared, encoder)
+    chosen = choose(vectors, n - at_random, np.array(list(map(_doubt, found))))
     drawn = random.choice(np.setdiff1d(np.arange(len(rows)), chosen), at_random, replace=False)
     numbers = rows[np.concatenate([chosen, drawn])].tolist()
     ways = ["by model"] * len(chosen) + ["at random"] * at_random
@@ -137,14 +139,10 @@ def _line(row: int, drawn: str, text: str, found: Prediction | None) -> list[Cel
     return [row, text, "", drawn, *likely, *(nearest or [("", "")])[0]]
 
 
-def _vectors(
-    texts: list[str], model: ClassificationPredictor | None, encoder: str | None
-) -> NDArray[np.float32]:
-    """Vectors [n, l], of length 1, by an encoder, by the model's own, or by the words."""
+def _vectors(texts: list[str], encoder: str | None) -> NDArray[np.float32]:
+    """Vectors [n, l], of length 1, by an encoder or by the words."""
     if encoder is not None:
         return TextVectors(DenseRanking(encoder), 256, "cpu").of(texts, BLOCK)
-    if model is not None and model.model.vector_size is not None:
-        return model.encode(texts)
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.preprocessing import normalize

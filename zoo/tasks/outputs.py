@@ -16,6 +16,8 @@ class ClassificationOutput(NamedTuple):
     memory_weight: Tensor
     #: float32 [B, H, K]: the weights in each of H hops; None where a network reads its memories once.
     hop_weight: Tensor | None = None
+    #: float32 [B, l]: vectors of the texts, of length 1 or not; None where no encoder made them.
+    text_vector: Tensor | None = None
 
 
 class MatchingOutput(NamedTuple):

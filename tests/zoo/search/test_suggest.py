@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, read_csv, refusal, sentences, write_table
+from tests.zoo.ensemble.conftest import SMALL
+from zoo.loading import load
 from zoo.search.suggest import choose
+from zoo.tasks.classification.predictor import ClassificationPredictor
 
 
 def topic_of(text: str) -> str:
@@ -51,6 +54,26 @@ def test_from_a_model_to_its_memory(zoo_command: Zoo, pool: Path, copied_run: Pa
 def test_an_encoder_groups_the_texts(zoo_command: Zoo, pool: Path, tiny_bert: Path) -> None:
     done(zoo_command("suggest", "--input", pool, "--encoder", tiny_bert, "--n", 10, "--output", "b.csv"))
     assert len(read_csv("b.csv")) == 10
+
+
+@pytest.mark.parametrize("kind", ["network", "ensemble"])
+def test_a_text_is_encoded_once(zoo_command: Zoo, copied_run: Path, tiny_bert: Path, kind: str) -> None:
+    run = copied_run
+    if kind == "ensemble":
+        table = write_table(Path("train.csv"), sentences(60, seed=1))
+        options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", "--model.members=[encoder]"]
+        done(zoo_command("fit", *SMALL, f"--data.train_file={table}", *options, "--run_dir=ensemble"))
+        run = Path("ensemble")
+    model = load(str(run))
+    assert isinstance(model, ClassificationPredictor)
+    texts = [text for text, _ in sentences(300, seed=8)]
+    expected, vectors = model.predict(texts, memories=0), model.encode(texts)
+    encoded = list[int]()
+    model.model.network.encoder.register_forward_hook(lambda _, given, output: encoded.append(len(output)))
+    predictions, read = model.predict_and_encode(texts)
+    assert sum(encoded) == len(texts)
+    np.testing.assert_allclose(read, vectors, atol=0.01)  # in batches of other lengths
+    assert [each.label for each in predictions] == [each.label for each in expected]
 
 
 def test_one_text_of_each_group_is_chosen_and_none_that_is_certain() -> None:

@@ -134,10 +134,32 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         predictions = self._predictions(iter(texts), batch_size, len(texts), memories != 0)
         return list(progress_bar(map(present, predictions), "predicting", len(texts)))
 
+    def predict_and_encode(
+        self, texts: list[str], batch_size: int = 256
+    ) -> tuple[list[Prediction], NDArray[np.float32] | None]:
+        """Classify texts, without their memories, and return the vectors of `encode`; None without a text encoder.
+
+        A text passes through the encoder once.
+        """
+        vectors = list[torch.Tensor]()
+        found = self._predictions(iter(texts), batch_size, len(texts), memories=False, vectors=vectors)
+        predictions = list(progress_bar(found, "predicting", len(texts)))
+        if vectors:
+            return predictions, functional.normalize(torch.cat(vectors), dim=1).numpy()
+        return predictions, None if self.model.vector_size is None else self.encode(texts, batch_size)
+
     def _predictions(
-        self, texts: Iterator[str], batch_size: int, total: int = 0, memories: bool = True
+        self,
+        texts: Iterator[str],
+        batch_size: int,
+        total: int = 0,
+        memories: bool = True,
+        vectors: list[torch.Tensor] | None = None,
     ) -> Iterator[Prediction]:
-        """Predictions for texts, one block in memory at a time; `total` is their number, if it is known."""
+        """Predictions for texts, one block in memory at a time; `total` is their number, if it is known.
+
+        `vectors` receives those that the network has made of the texts, of each batch.
+        """
         count = 0
         for block in blocks_of(texts):
             count += len(block)
@@ -146,7 +168,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
             with self.model.in_use, collecting_later():
                 self.model.read_memory(self.data, self.memory, max(total, count))
                 split = self.data.split_of(rows, self.memory, self.model.batch_contents("predict"))
-                predictions = list(self.predict_split(split, batch_size, memories=memories))
+                predictions = list(self.predict_split(split, batch_size, None, memories, vectors))
             yield from predictions
 
     def _presenter(
@@ -242,12 +264,15 @@ class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[
         batch_size: int = 256,
         rows: int | NDArray[np.int64] | None = None,
         memories: bool = True,
+        vectors: list[torch.Tensor] | None = None,
     ) -> Iterator[Prediction]:
         """Predictions for rows of a prepared table: the first ones, those with these numbers, or all (None)."""
         dataset = self.data.dataset(split, self.model.batch_contents("predict"))
         for batch, output in self.outputs(dataset, batch_size, rows):
             numbers = batch.row.numpy()
             retrieved = _memories(split, numbers, output) if memories else None
+            if vectors is not None and output.text_vector is not None:
+                vectors.append(output.text_vector.float().cpu())
             yield from self._of_batch(split.rows.texts.take(numbers), retrieved, output)
 
     def _of_batch(
