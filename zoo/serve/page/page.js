@@ -161,7 +161,8 @@ function select(name) {
   }
   if (!page.isBusy) say("");
   if (name === "history") attempt(showHistory);
-  if (name === "label" && page.given === null) attempt(() => showNext(false));
+  const isOld = page.question?.memory_version !== page.info.memory_version;
+  if (name === "label" && page.given === null && isOld) attempt(() => showNext(false));
   if (name === "ask" && page.isStale && page.text !== null) run(() => ask(page.text));
 }
 
@@ -438,9 +439,11 @@ function questionNodes(question) {
   const choices = labels.slice(0, 9).map((label, i) => make("li", {}, make("button",
     { type: "button", class: i ? null : "main", "aria-keyshortcuts": String(i + 1), onclick: () => run(() => give(label)) },
     make("kbd", {}, String(i + 1)), inert(label), make("span", { class: "number" }, `${i ? "" : "guess, "}${percent(probabilities[label])}`))));
+  const words = textOf(text);
+  words.id = "words-to-label";
   const why = question.drawn === "at random" ? "drawn at random" : "typical, and the model is unsure";
   return [
-    make("div", { id: "to-label", tabindex: "-1" }, textOf(text)),
+    make("div", { id: "to-label", tabindex: "0", role: "group", "aria-label": "Text", "aria-describedby": words.id }, words),
     make("p", { class: "facts" }, make("span", {}, "row ", inert(question.id), " of ", inert(page.info.pool.split("/").pop())), make("span", {}, why)),
     make("ol", { class: "choices", "aria-label": "Labels, the guess first" }, ...choices),
     labels.length > 9 ? otherLabel(labels) : "",
@@ -465,13 +468,14 @@ function otherLabel(labels) {
   };
   offer();
   return make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); run(choose); } },
-    make("label", { for: "other" }, `Any of the ${labels.length} labels`), field, offered, make("button", { type: "submit" }, "Save"));
+    make("label", { for: "other" }, `Any of the ${labels.length.toLocaleString("en")} labels`), field, offered, make("button", { type: "submit" }, "Save"));
 }
 
 async function give(label) {
   const question = page.question, guess = labelsOf(question)[0];
   page.given = label;
-  const note = `row ${question.id} of ${page.info.pool}, guess ${guess}`.slice(0, 500);
+  // By characters: a half of one would be refused.
+  const note = Array.from(`row ${question.id} of ${page.info.pool}, guess ${guess}`).slice(0, 500).join("");
   let done;
   try {
     done = await call("memory/add", { rows: [{ text: question.prediction.text, label }], note });
