@@ -150,7 +150,8 @@ def _vectors(texts: list[str], encoder: str | None) -> NDArray[np.float32]:
     # Every text has a word: a few texts of signs alone are compared, too.
     words = TfidfVectorizer(analyzer=lambda text: fold(text).split() or [text], sublinear_tf=True)
     counts = words.fit_transform(texts)
-    size = max(1, min(100, counts.shape[1] - 1))
+    if (size := min(100, counts.shape[1] - 1)) == 0:
+        return np.ones((len(texts), 1), np.float32)
     with np.errstate(invalid="ignore"):  # a single text has no variance
         topics = TruncatedSVD(size, random_state=0).fit_transform(counts)
     return np.asarray(normalize(topics), np.float32)

@@ -27,8 +27,8 @@ from zoo.tasks.records import as_record
 _COMPARED = 64
 #: Texts that are picked of these, a fifth at random; the first one is asked.
 _PICKED = 10
-#: Skipped texts that a request may name.
-_MOST_SKIPPED = 1000
+#: Skipped texts that a request may name: uvicorn reads 16 KiB of its first line and headers.
+_MOST_SKIPPED = 500
 
 
 def read_pool(file: str, model: ModelFolder) -> Rows:

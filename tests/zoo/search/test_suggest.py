@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, read_csv, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.loading import load
-from zoo.search.suggest import choose
+from zoo.search.suggest import choose, pick
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 
@@ -85,6 +86,13 @@ def test_one_text_of_each_group_is_chosen_and_none_that_is_certain() -> None:
     doubt[100:] = 1e-6
     assert Counter((choose(vectors, 6, doubt) // 50).tolist()).keys() <= {0, 1}
     assert len(set(choose(np.ones((8, 2), np.float32), 5, np.ones(8)).tolist())) == 5
+
+
+@pytest.mark.parametrize("texts", [["?!"], ["zebra", "zebra zebra"], ["\u200b", "a", "?"]])
+def test_texts_of_few_words_are_picked(texts: list[str]) -> None:
+    random = np.random.default_rng(0)
+    picked = pick(Rows.from_lists(texts).texts, np.arange(len(texts)), len(texts), random)
+    assert sorted(picked) == [(row, "by model") for row in range(len(texts))]
 
 
 def test_refusals(zoo_command: Zoo, pool: Path) -> None:

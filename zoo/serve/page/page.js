@@ -399,7 +399,7 @@ const skipped = () => page.answers.filter((each) => each.label === null).map((ea
 
 async function showNext(hasFocus = true) {
   // As many as the server takes: the first of more may come again.
-  const rows = skipped().slice(-1000).map((row) => `skipped=${row}`);
+  const rows = skipped().slice(-500).map((row) => `skipped=${row}`);
   try {
     showQuestion(await call(`suggest?${rows.join("&")}`), hasFocus);
   } catch (error) {
