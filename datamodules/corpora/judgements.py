@@ -16,7 +16,7 @@ from datamodules.core.files import is_number
 from datamodules.core.sharing import cached_property
 from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import Columns
-from datamodules.corpora.rows import Rows, StoredTable
+from datamodules.corpora.rows import Rows, StoredTable, Texts
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,9 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
     query_of, document_of = np.array(list(best), np.int32).T
     distinct, first = np.unique(query_of, return_index=True)
     if without := len(queries) - len(distinct):
-        named = name_some(queries.select(np.setdiff1d(np.arange(len(queries)), distinct)).ids)
+        ids = queries.table.column("id").take(np.setdiff1d(np.arange(len(queries)), distinct))
+        # Of a million ids, only the ten that are named become strings.
+        named = name_some(Texts(ids))
         message = "%s: %d of %d queries have no judgement (%s) and are skipped"
         log.warning(message, source, without, len(queries), named)
     grades = np.array(list(best.values()), np.float32)
