@@ -14,7 +14,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
-from datamodules.retrieval.memories.changes import conflicting_rows, corrections
+from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.memory import Change
 from datamodules.retrieval.memories.versions import Version
 from zoo.memory.opened import OpenedMemory
@@ -57,13 +57,9 @@ def add(
         note: a reason, which is kept with the new version; see `zoo memory log`.
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
-    memory, labels = opened.folder, opened.memory.labels()
+    memory, labels, before = opened.folder, opened.memory.labels(), opened.folder.version
     rows = opened.read(file, text_column, label_column, id_column)
-    known = opened.addable_labels(new_labels)
-    corrected, before = 0, memory.version
-    if relabel and (changes := corrections(opened.folder.rows, opened.folder.opened.lookup, rows)):
-        corrected = memory.relabel(changes, known, note=note).changed
-    done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None, note=note)
+    done = opened.add(rows, new_labels, unknown_labels, id_column is not None, relabel, note)
     fresh = [label for label in memory.labels() if label not in labels]
     if opened.model is not None and fresh:
         print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
@@ -71,7 +67,7 @@ def add(
         (done.conflicting, "with the text of a memory with another label"),
         (done.duplicates, "duplicates skipped"),
         (done.unknown, "rows with unknown labels skipped"),
-        (corrected, "old ones relabelled"),
+        (done.relabelled, "old ones relabelled"),
     ]
     listed = ", ".join(f"{number} {what}" for number, what in facts if number)
     print(

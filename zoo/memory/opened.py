@@ -8,7 +8,9 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, Memory, open_memory
+from datamodules.retrieval import FolderMemory, Memory, UnknownLabels, open_memory
+from datamodules.retrieval.memories.changes import corrections
+from datamodules.retrieval.memories.memory import Addition
 from zoo.model_folder.folder import ModelFolder, is_model
 
 
@@ -70,6 +72,21 @@ class OpenedMemory(NamedTuple):
         unknown = set(rows.labels or ()) - set(self.memory.labels())
         names = None if self.model is None else self.model.meta.data.memory_columns.get("class_names")
         return rows if names is None or not unknown else read_table(file, **columns, class_names=names)
+
+    def add(
+        self,
+        rows: Rows,
+        new_labels: bool = False,
+        unknown_labels: UnknownLabels = "refuse",
+        keep_ids: bool = False,
+        relabel: bool = False,
+        note: str | None = None,
+    ) -> Addition:
+        """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
+        memory, allowed, relabelled = self.folder, self.addable_labels(new_labels), 0
+        if relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
+            relabelled = memory.relabel(changes, allowed, note=note).changed
+        return memory.add(rows, allowed, unknown_labels, keep_ids, note)._replace(relabelled=relabelled)
 
     def addable_labels(self, new_labels: bool = False) -> list[str] | None:
         """Return the labels that rows of the memory may have; None = any."""

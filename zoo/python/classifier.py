@@ -131,8 +131,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         opened = OpenedMemory.open_to_change(self.model_.source)
         memory, model = opened.folder, opened.model
         assert model is not None
-        allowed = opened.addable_labels(model.meta.takes_new_labels)
-        version = memory.add(Rows.from_lists(texts, names, source="texts"), allowed).version
+        rows = Rows.from_lists(texts, names, source="texts")
+        version = opened.add(rows, model.meta.takes_new_labels).version
         if model.meta.fits_weights:
             number_of = {entry["version"]: entry["rows"] for entry in memory.history()}
             # Versions before the first one are gone after an export, or `zoo memory compact`.

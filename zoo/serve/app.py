@@ -17,7 +17,6 @@ from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, UnknownLabels
-from datamodules.retrieval.memories.changes import corrections
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
@@ -146,12 +145,9 @@ def make_app(
         unknown: UnknownLabels = "skip" if body.skip_unknown_labels else "refuse"
 
         def change(opened: OpenedMemory) -> PlainDict:
-            memory, allowed, relabelled = opened.folder, opened.addable_labels(body.new_labels), 0
-            if body.relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
-                relabelled = memory.relabel(changes, allowed, note=body.note).changed
-            done = memory.add(rows, allowed, unknown, keep_ids=ids is not None, note=body.note)
-            added = memory.rows.table.column("id").slice(done.rows - done.added)
-            return {**done._asdict(), "ids": added.to_pylist(), "relabelled": relabelled}
+            done = opened.add(rows, body.new_labels, unknown, ids is not None, body.relabel, body.note)
+            added = opened.folder.rows.table.column("id").slice(done.rows - done.added)
+            return {**done._asdict(), "ids": added.to_pylist()}
 
         return live.write(change)
 

@@ -41,6 +41,8 @@ class Addition(NamedTuple):
     conflicting: int
     #: skipped rows: their label is not among the labels that may be added.
     unknown: int
+    #: rows of the memory that got the label of an added row with their text before; see `OpenedMemory.add`.
+    relabelled: int = 0
 
 
 class Change(NamedTuple):
