@@ -33,7 +33,7 @@ _RUN = "zoo.cli.runs:run"
 _MEMORY = {
     name: f"zoo.memory.commands:{name}"
     for name in ("add", "tune", "show", "remove", "relabel", "replace", "compact")
-} | {name: f"zoo.memory.history:{name}" for name in ("log", "diff", "revert")}
+} | {name: f"zoo.memory.history:{name}" for name in ("log", "diff", "blame", "revert")}
 
 # fmt: off
 #: Group -> its commands, in the order of `zoo --help`.
@@ -48,7 +48,7 @@ GROUPS = {
     "Use a model (MODEL: a run folder, a model folder or a name on the Hub or in W&B)": {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
         "serve": Command("predictions and the memory over HTTP", "MODEL --port 8000 --workers 2", "zoo.serve.command:serve", is_positional=True),
-        "memory": Command("add, remove, relabel, replace, log, diff, revert, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
+        "memory": Command("add, remove, relabel, replace, log, diff, blame, revert, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
         "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv", "zoo.audit.audit:audit_memory", first="--model"),
         "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
         "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:show_models", first="--name"),

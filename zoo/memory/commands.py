@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, excerpt, visible
-from datamodules.core.storage import set_key
+from datamodules.core.storage import delete_leftovers, set_key
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
 from datamodules.retrieval.memories.changes import conflicting_rows
-from datamodules.retrieval.memories.memory import Change
+from datamodules.retrieval.memories.memory import Addition, Change
 from datamodules.retrieval.memories.versions import Version
+from zoo.memory.answers import Edit, preview_edit
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
@@ -36,6 +38,7 @@ def add(
     relabel: bool = False,
     tune: bool = False,
     note: str | None = None,
+    preview: str | None = None,
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
 
@@ -55,25 +58,24 @@ def add(
         tune: fit the weights to the grown memory, on the held-out rows that stayed with the model and on the added
             rows, each classified without it.
         note: a reason, which is kept with the new version; see `zoo memory log`.
+        preview: a table of texts, whose labels may be missing: print which answers to them would change, and change
+            nothing.
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
-    memory, labels, before = opened.folder, opened.memory.labels(), opened.folder.version
+    labels, before = opened.memory.labels(), opened.folder.version
     rows = opened.read(file, text_column, label_column, id_column)
-    done = opened.add(rows, new_labels, unknown_labels, id_column is not None, relabel, note)
-    fresh = [label for label in memory.labels() if label not in labels]
+
+    def edit(each: OpenedMemory) -> Addition:
+        return each.add(rows, new_labels, unknown_labels, id_column is not None, relabel, note)
+
+    if preview is not None:
+        preview_edit(opened, preview, edit, partial(fit_again, rows=None, refit=False) if tune else None)
+        return
+    done = edit(opened)
+    print(f"{opened.memory.location()}: {done.describe()}")
+    fresh = [label for label in opened.memory.labels() if label not in labels]
     if opened.model is not None and fresh:
         print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
-    facts = [
-        (done.conflicting, "with the text of a memory with another label"),
-        (done.duplicates, "duplicates skipped"),
-        (done.unknown, "rows with unknown labels skipped"),
-        (done.relabelled, "old ones relabelled"),
-    ]
-    listed = ", ".join(f"{number} {what}" for number, what in facts if number)
-    print(
-        f"{memory.location()}: version {done.version}, {done.rows} memories, {done.added} new"
-        + (f" ({listed})" if listed else "")
-    )
     if done.conflicting:
         print(
             "a text with two labels has two votes; to give the old memories the new label: the same command with"
@@ -93,6 +95,7 @@ def remove(
     allow_empty_class: bool = False,
     refit: bool = False,
     note: str | None = None,
+    preview: str | None = None,
 ) -> None:
     """Remove rows from a model's memory. Its predictions do without them at once, as if they had never been there.
 
@@ -108,25 +111,22 @@ def remove(
         allow_empty_class: whether the last row of a class may be removed.
         refit: also fit the members that need no gradients again, and the weights, without the rows.
         note: see `zoo memory add`.
+        preview: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
-    memory = opened.folder
-    given = [name for name, value in (("ids", ids), ("file", file), ("where", where)) if value is not None]
-    if len(given) != 1:
-        raise InputError(
-            f"zoo memory remove: give one of --ids, --file and --where, not {len(given)} of them"
-        )
-    if ids is not None:
-        wanted = _parse_ids(ids)
-    elif file is not None:
-        wanted = _ids_in(file, id_column)
+    memory, given = opened.folder, sum(value is not None for value in (ids, file, where))
+    if given != 1:
+        raise InputError(f"zoo memory remove: give one of --ids, --file and --where, not {given} of them")
+    if ids is None:
+        wanted = _ids_where(memory, str(where)) if file is None else _ids_in(file, id_column)
     else:
-        wanted = _ids_where(memory, str(where))
+        wanted = _parse_ids(ids)
     if refit:  # a command that was killed after its first step is repeated
         earlier = (Version.open(memory.folder, each["version"]).rows.ids for each in memory.history())
         gone = set().union(*earlier) - set(memory.rows.ids)
         wanted = [each for each in wanted if each not in gone]
-    _report(opened, memory.remove(wanted, allow_empty_class, note), "removed", refit)
+    arguments = wanted, allow_empty_class, note
+    _correct(opened, lambda each: each.folder.remove(*arguments), "removed", refit, preview)
 
 
 def relabel(
@@ -139,6 +139,7 @@ def relabel(
     allow_empty_class: bool = False,
     refit: bool = False,
     note: str | None = None,
+    preview: str | None = None,
 ) -> None:
     """Give other labels to rows of a model's memory.
 
@@ -152,6 +153,7 @@ def relabel(
         allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
         note: see `zoo memory add`.
+        preview: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     if (file is None) == (ids is None) or (ids is None) != (label is None):
@@ -163,9 +165,9 @@ def relabel(
         wanted = _parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
     opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
-    changes = dict(zip(wanted, labels, strict=True))
-    done = opened.folder.relabel(changes, opened.addable_labels(), allow_empty_class, note)
-    _report(opened, done, "relabelled", refit)
+    changes, known = dict(zip(wanted, labels, strict=True)), opened.addable_labels()
+    arguments = changes, known, allow_empty_class, note
+    _correct(opened, lambda each: each.folder.relabel(*arguments), "relabelled", refit, preview)
 
 
 def replace(
@@ -177,6 +179,7 @@ def replace(
     allow_empty_class: bool = False,
     refit: bool = False,
     note: str | None = None,
+    preview: str | None = None,
 ) -> None:
     """Put the rows of a table in the place of those with the same ids in a model's memory.
 
@@ -189,11 +192,12 @@ def replace(
         allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
         note: see `zoo memory add`.
+        preview: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
-    rows = opened.read(file, text_column, label_column, id_column)
-    done = opened.folder.replace(rows, opened.addable_labels(), allow_empty_class, note)
-    _report(opened, done, "replaced", refit)
+    rows, known = opened.read(file, text_column, label_column, id_column), opened.addable_labels()
+    arguments = rows, known, allow_empty_class, note
+    _correct(opened, lambda each: each.folder.replace(*arguments), "replaced", refit, preview)
 
 
 def compact(model: str, keep: int = 1) -> None:
@@ -219,6 +223,7 @@ def compact(model: str, keep: int = 1) -> None:
     fitted_at = first if members is None else read_values(folder.path / FITTED, members)["version"]
     folder.switch(lambda state: state.since(first))
     folder.delete_unused_values()
+    delete_leftovers(folder.path)  # links of a preview that was killed
     if fitted_at < first:
         print(
             f"the members were fitted to version {fitted_at}, and know its rows; to fit them to those of the"
@@ -248,11 +253,7 @@ def tune(
             the memory's labelled rows instead of the training rows.
     """
     folder = OpenedMemory.open_to_change(model).model_with_weights("zoo memory tune")
-    options = folder.meta.data.options
-    names = ("text_column", "label_column", "header", "quotes", "class_names")
-    columns = {name: options[name] for name in names if name in options}
-    given = {"text_column": text_column, "label_column": label_column}
-    columns |= {name: value for name, value in given.items() if value is not None}
+    columns = folder.training_columns(text_column=text_column, label_column=label_column)
     print(fit_again(folder, read_table(file, **columns), refit))
 
 
@@ -346,10 +347,13 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
         print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")
 
 
-def _report(opened: OpenedMemory, done: Change, what: str, refit: bool) -> None:
-    """Print what a change has done, and end it: fit again what can be, or name what still knows the old rows."""
-    print(f"{opened.memory.location()}: version {done.version}, {done.rows} memories, {done.changed} {what}")
-    model = opened.model
+def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, preview: str | None) -> None:
+    """Make a change, and end it: fit again what can be, or name what still knows the old rows."""
+    if preview is not None:
+        preview_edit(opened, preview, edit, partial(fit_again, rows=None, refit=True) if refit else None)
+        return
+    done, model = edit(opened), opened.model
+    print(f"{opened.memory.location()}: {done.describe(what)}")
     if model is None or not (done.changed or refit):
         return
     if what != "removed":

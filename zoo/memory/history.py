@@ -1,13 +1,16 @@
-"""`zoo memory log`, `diff` and `revert`: the versions of a memory, and the way back to one of them."""
+"""`zoo memory log`, `diff`, `blame` and `revert`: the versions of a memory, and the way back to one of them."""
 
 from __future__ import annotations
 
-from datamodules.core.errors import excerpt, visible
+from collections.abc import Container, Iterator
+
+from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.memory import Change
 from datamodules.retrieval.memories.versions import difference, open_kept, read_pointer
+from zoo.memory.answers import classifier, describe_change
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import REPORT
 from zoo.model_folder.state import State
@@ -21,9 +24,12 @@ def log(model: str) -> None:
     Args:
         model: a run folder or a model folder; or a memory folder.
     """
-    for entry in OpenedMemory.open(model).folder.history():
-        time, change, note = (visible(entry[name] or "") for name in ("time", "change", "note"))
-        print(f"{entry['version']:4}  {time}  {entry['rows']:9,} rows  {change:14}  {note}".rstrip())
+    print(*map(_line_of, OpenedMemory.open(model).folder.history()), sep="\n")
+
+
+def _line_of(entry: PlainDict) -> str:
+    time, change, note = (visible(entry[name] or "") for name in ("time", "change", "note"))
+    return f"{entry['version']:4}  {time}  {entry['rows']:9,} rows  {change:14}  {note}".rstrip()
 
 
 def diff(model: str, first: int, second: int) -> None:
@@ -36,14 +42,57 @@ def diff(model: str, first: int, second: int) -> None:
     """
     kinds = describe_difference(OpenedMemory.open(model).folder, first, second)
     numbers = ", ".join(f"{described['count']:,} {kind}" for kind, described in kinds.items())
-    print(f"version {first} to {second}: {numbers}")
+    print(f"version {first} to {second}: {numbers}", *_lines_of(kinds), sep="\n")
+
+
+def _lines_of(kinds: dict[str, PlainDict], ids: Container[str] | None = None) -> Iterator[str]:
     for kind, described in kinds.items():
         for row in described["rows"]:
-            states = [row.get("before", row), row]
-            label, text = (
-                " -> ".join(dict.fromkeys(each[of] or "" for each in states)) for of in ("label", "text")
-            )
-            print(f"{_SIGNS[kind]} {visible(row['id'])} [{visible(label)}] {text}")
+            if ids is None or row["id"] in ids:
+                states = [row.get("before", row), row]
+                label, text = (
+                    " -> ".join(dict.fromkeys(each[of] or "" for each in states)) for of in ("label", "text")
+                )
+                yield f"{_SIGNS[kind]} {visible(row['id'])} [{visible(label)}] {text}"
+
+
+def blame(model: str, text: str) -> None:
+    """Print which version of the memory changed the answer to a text last, and the rows of the change that did it.
+
+    The versions that exist are searched by bisection, with few predictions: if the answer changed back and forth, the
+    version is that of the last change which the bisection finds between the first and the present version.
+
+    Args:
+        model: a run folder or a model folder of a classifier.
+        text: the text.
+    """
+    if not text.strip():
+        raise InputError("zoo memory blame: the text is empty; give one with words")
+    opened = OpenedMemory.open(model)
+    memory, folder = opened.folder, opened.named_model("zoo memory blame")
+    entries = {entry["version"]: entry for entry in memory.history()}
+    low, changed = min(entries), memory.version
+    answers = {changed: classifier(folder, changed).predict([text])[0]}
+    while low < changed:  # the version before `low`, if there is one, has another answer
+        middle = (low + changed) // 2
+        answers[middle] = classifier(folder, middle).predict([text])[0]
+        if answers[middle].label == answers[changed].label:
+            changed = middle
+        else:
+            low = middle + 1
+    after = answers[changed]
+    if changed - 1 not in entries:
+        print(
+            f"no change found: the answer is {visible(str(after.label))} in version {low}, and in the present one"
+        )
+        return
+    before = answers[changed - 1]
+    ids = {each.id for each in (*before.memories, *after.memories)}
+    lines = [*_lines_of(describe_difference(memory, changed - 1, changed), ids)]
+    lines = lines or ["none of the rows that this version changed is among the memories of the answer"]
+    print(_line_of(entries[changed]), describe_change(before, after), *lines, sep="\n")
+    if folder.state.fitted_to(changed) != folder.state.fitted_to(changed - 1):
+        print("its weights or members differ from those of the version before, too")
 
 
 def revert(model: str, version: int, note: str | None = None) -> None:
@@ -58,7 +107,7 @@ def revert(model: str, version: int, note: str | None = None) -> None:
     """
     opened = OpenedMemory.open_to_change(model)
     done = revert_to(opened, version, note)
-    print(f"{opened.memory.location()}: version {done.version}, {done.rows} memories, {done.changed} changed")
+    print(f"{opened.memory.location()}: {done.describe()}")
 
 
 def revert_to(opened: OpenedMemory, version: int, note: str | None) -> Change:

@@ -90,33 +90,33 @@ class OpenedMemory(NamedTuple):
 
     def addable_labels(self, new_labels: bool = False) -> list[str] | None:
         """Return the labels that rows of the memory may have; None = any."""
-        if new_labels:
-            self._check_new_labels()
+        if new_labels and self.model is None:
+            raise InputError(
+                f"--new_labels: {self.memory.location()}: a memory folder takes any label without"
+            )
+        if new_labels and self.model is not None and not self.model.meta.takes_new_labels:
+            raise InputError(
+                f"--new_labels: a {self.model.meta.model} cannot predict labels that it was not trained with; train it"
+                " again with their rows, or use a MemoryEnsemble"
+            )
         labels = self.memory.labels()
         if self.model is None or new_labels or not labels:
             return None
         return [*self.model.meta.spec.get("memory_labels", ()), *labels]
 
-    def _check_new_labels(self) -> None:
+    def named_model(self, option: str) -> ModelFolder:
+        """Return the model, or raise an `InputError` for a memory folder."""
         if self.model is None:
-            raise InputError(
-                f"--new_labels: {self.memory.location()}: a memory folder takes any label without"
-            )
-        if not self.model.meta.takes_new_labels:
-            raise InputError(
-                f"--new_labels: a {self.model.meta.model} cannot predict labels that it was not trained with; train it"
-                " again with their rows, or use a MemoryEnsemble"
-            )
+            place = self.memory.location()
+            raise InputError(f"{option}: {place} has no weights; name the model of the memory")
+        return self.model
 
     def model_with_weights(self, option: str) -> ModelFolder:
         """Return the model, or raise an `InputError` if it has no weights that can be fitted without training."""
-        if self.model is None:
+        model = self.named_model(option)
+        if not model.meta.fits_weights:
             raise InputError(
-                f"{option}: {self.memory.location()} has no weights; name the model of the memory"
-            )
-        if not self.model.meta.fits_weights:
-            raise InputError(
-                f"{self.model.source}: a {self.model.meta.model} has no weights that could be fitted without training;"
+                f"{model.source}: a {model.meta.model} has no weights that could be fitted without training;"
                 " train a MemoryEnsemble"
             )
-        return self.model
+        return model

@@ -83,6 +83,12 @@ class ModelFolder:
         tuned = any(fitted.weights or fitted.members for fitted in state.fitted.values())
         return tuned or trained != (state.version or 0)
 
+    def training_columns(self, **given: Any) -> PlainDict:
+        """Return arguments of `read_table` for tables of texts: those that are given, and None = as in training."""
+        names = ("text_column", "label_column", "header", "quotes", "class_names")
+        named = {name: value for name, value in self.meta.data.options.items() if name in names}
+        return named | {name: value for name, value in given.items() if value is not None}
+
     @cached_property
     def data_state(self) -> DataState:
         """The state of the model's data, with the vocabulary."""

@@ -115,10 +115,9 @@ class LiveModel:
         with self._writing:
             served = self.current()
             served.folder.check_changeable()
-            if not isinstance(served.memory, FolderMemory):
-                raise served.memory.is_only_read()
             # Requests in flight read the version that is open.
-            return change(OpenedMemory(_reopened(served.memory), served.folder))
+            memory = _reopened(OpenedMemory(served.memory, served.folder).folder)
+            return change(OpenedMemory(memory, served.folder))
 
     def _open(self) -> Served:
         folder = ModelFolder.open(self.source)

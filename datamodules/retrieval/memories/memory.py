@@ -44,6 +44,18 @@ class Addition(NamedTuple):
     #: rows of the memory that got the label of an added row with their text before; see `OpenedMemory.add`.
     relabelled: int = 0
 
+    def describe(self) -> str:
+        """Return the version and the numbers of rows in a line."""
+        facts = [
+            (self.conflicting, "with the text of a memory with another label"),
+            (self.duplicates, "duplicates skipped"),
+            (self.unknown, "rows with unknown labels skipped"),
+            (self.relabelled, "old ones relabelled"),
+        ]
+        listed = ", ".join(f"{number} {fact}" for number, fact in facts if number)
+        new = f"version {self.version}, {self.rows} memories, {self.added} new"
+        return f"{new} ({listed})" if listed else new
+
 
 class Change(NamedTuple):
     """The result of a change of rows that the memory has."""
@@ -52,6 +64,10 @@ class Change(NamedTuple):
     version: int
     rows: int
     changed: int
+
+    def describe(self, what: str = "changed") -> str:
+        """Return the version and the numbers of rows in a line."""
+        return f"version {self.version}, {self.rows} memories, {self.changed} {what}"
 
 
 class Memory(ABC):

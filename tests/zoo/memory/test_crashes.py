@@ -150,6 +150,22 @@ def test_tuning_that_is_killed(
         assert model.network.fitted_version == (2 if options else 0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_preview_that_is_killed_or_fills_the_disk_changes_nothing(
+    is_full: bool, grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
+) -> None:
+    folder, add = grown
+    before, texts = _predict(folder), write_table(tmp_path / "texts.csv", [(text, "fruit") for text in TEXTS])
+    for code in _failures(folder, [*add, "--preview", str(texts)], is_full):
+        assert code == (2 if is_full else KILLED)
+        assert _predict(folder) == before
+        assert "version 2, 75 memories, 3 new" in done(zoo_command(*add)).out
+        done(zoo_command("memory", "compact", folder))
+        assert [*folder.rglob(".preview-*.partial")] == []
+    assert zoo.load(folder).memory.version == 1
+
+
 @pytest.mark.parametrize("what", ["a truncated checkpoint", "a foreign folder", "an unfinished copy"])
 def test_foreign_and_damaged_files_next_to_a_model(
     what: str, grown: tuple[Path, list[str]], zoo_command: Zoo
