@@ -59,12 +59,10 @@ def _lines_of(kinds: dict[str, PlainDict], ids: Container[str] | None = None) ->
 def blame(model: str, text: str) -> None:
     """Print which version of the memory changed the answer to a text last, and the rows of the change that did it.
 
-    The versions that exist are searched by bisection, with few predictions: if the answer changed back and forth, the
-    version is that of the last change which the bisection finds between the first and the present version.
-
     Args:
         model: a run folder or a model folder of a classifier.
-        text: the text.
+        text: the text. Versions that exist are searched by bisection: if the answer changed back and forth, the last
+            change is printed that the bisection finds between the first and the present version, which may be none.
     """
     if not text.strip():
         raise InputError("zoo memory blame: the text is empty; give one with words")
