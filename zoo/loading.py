@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from datamodules.base import DataModule
-    from datamodules.retrieval.dense.text_encoder import ProgressBar
+    from datamodules.retrieval.dense.text_vectors import ProgressBar
     from zoo.ensemble.model import MemoryEnsemble
     from zoo.tasks.base import Task
 
@@ -159,7 +159,7 @@ def held_out_rows(folder: ModelFolder, fitted: Fitted) -> HeldOutRows | None:
 class SavedEncoder:
     """The text encoder of a trained model, for dense retrieval: texts have the vectors of the model's training.
 
-    It is the entry point of `datamodules.retrieval.dense.text_encoder`, which reads it as a `TextEncoder`.
+    It is the entry point of `datamodules.retrieval.dense.text_vectors`, which reads it as a `TextEncoder`.
     """
 
     def __init__(self, model: str, device: torch.device) -> None:

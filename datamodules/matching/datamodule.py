@@ -27,7 +27,7 @@ from datamodules.matching.options import MatchingOptions
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.text.counts import count_tokens
+from datamodules.text.tokens import count_tokens
 from datamodules.text.vocabulary import Vocabulary
 
 

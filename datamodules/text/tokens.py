@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.arrays import ArrayWriter, check_numbers, check_starts, map_array
+from datamodules.core.compiled import njit
 from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import offsets_of
 from datamodules.core.storage import Part, build_folder, check_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
 
-#: Tokens that are written or counted together.
+#: Tokens that are written together.
 _BLOCK = 1 << 20
 
 
@@ -94,16 +95,35 @@ class TokenStore:
 
     def counts(self) -> NDArray[np.int64]:
         """Return the number of occurrences of each token, int64 [len(lexicon)]."""
-        counts = np.zeros(len(self.lexicon), dtype=np.int64)
-        for start in range(0, len(self.tokens), _BLOCK):
-            counts += np.bincount(self.tokens[start : start + _BLOCK], minlength=len(counts))
-        return counts
+        occurrences: NDArray[np.int64] = count_tokens(self.tokens, self.offsets, len(self.lexicon))[1]
+        return occurrences
 
     def __reduce__(self) -> tuple[object, ...]:
         # A process that is spawned (not forked) receives a pickled data set; it maps the same files.
         if self._origin:
             return TokenStore.open, self._origin
         return TokenStore, (self.tokens, self.offsets, self.lexicon)
+
+
+@njit()
+def count_tokens(
+    tokens: NDArray[np.int32], offsets: NDArray[np.int64], num_tokens: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the texts with each token, and its occurrences in all texts; both int64 [num_tokens].
+
+    Text i is `tokens[offsets[i]:offsets[i + 1]]`; a token is in 0..num_tokens - 1.
+    """
+    texts = np.zeros(num_tokens, np.int64)
+    occurrences = np.zeros(num_tokens, np.int64)
+    last = np.full(num_tokens, -1, np.int32)
+    for text in range(len(offsets) - 1):
+        for position in range(offsets[text], offsets[text + 1]):
+            token = tokens[position]
+            occurrences[token] += 1
+            if last[token] != text:
+                last[token] = text
+                texts[token] += 1
+    return texts, occurrences
 
 
 def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:

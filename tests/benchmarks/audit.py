@@ -32,8 +32,7 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from zoo.audit.audit import share_of_errors
-from zoo.audit.judging import cross_judge, read_texts
+from zoo.audit import cross_judge, read_texts, share_of_errors
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Members
 from zoo.layers.tfidf import NGrams

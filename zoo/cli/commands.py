@@ -49,7 +49,7 @@ GROUPS = {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
         "serve": Command("predictions and the memory over HTTP", "MODEL --port 8000 --workers 2", "zoo.serve.command:serve", is_positional=True),
         "memory": Command("add, remove, relabel, replace, log, diff, blame, revert, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
-        "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv", "zoo.audit.audit:audit_memory", first="--model"),
+        "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv", "zoo.audit:audit_memory", first="--model"),
         "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
         "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:show_models", first="--name"),
     },

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.text.pooling import text_vectors
-from datamodules.text.sentence_modules import SentenceModules
+from datamodules.text.sentence_modules import SentenceModules, text_vectors
 from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import RowLSTM
 from zoo.layers.row_adam import RowTable

@@ -12,7 +12,7 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_output
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from datamodules.text.pooling import Pooling
+from datamodules.text.sentence_modules import Pooling
 from zoo.model_folder.folder import ModelFolder
 
 #: Number of texts that are sorted by length, encoded and written together; only their vectors are in memory.

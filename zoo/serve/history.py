@@ -17,7 +17,7 @@ from zoo.serve.bodies import Reverted
 from zoo.serve.live_model import LiveModel, Served
 
 if TYPE_CHECKING:
-    from zoo.audit.audit import AuditedRow, Contradiction
+    from zoo.audit import AuditedRow, Contradiction
 
 #: Rows of a difference that are shown, of each kind.
 _SHOWN = 20
@@ -55,7 +55,7 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
     @app.get("/memory/audit")
     def audit_labels(rows: int = Query(50, ge=1, le=200)) -> Response:
         """Return the rows whose label is probably wrong, with those that contradict it; computed at each request."""
-        from zoo.audit.audit import audit, describe
+        from zoo.audit import audit, describe
 
         served = live.current()
         memory = folder(served)

@@ -20,7 +20,7 @@ from datamodules.core.types import PlainDict
 from datamodules.dataset import BatchDataset
 from datamodules.memory_source import MemorySource
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.dense.text_encoder import ProgressBar
+from datamodules.retrieval.dense.text_vectors import ProgressBar
 from zoo.tasks.model import Model
 from zoo.tasks.records import plain_values
 

@@ -11,8 +11,7 @@ from datamodules.core.errors import InputError, reason
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
-from datamodules.text.pooling import POOLINGS, Pooling
-from datamodules.text.sentence_modules import MODULES, SentenceModules
+from datamodules.text.sentence_modules import MODULES, POOLINGS, Pooling, SentenceModules
 
 #: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
 LEAST_SCORE = 1e-6

@@ -13,9 +13,8 @@ from typing_extensions import override
 from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, damaged, map_array
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import ExcludedRows, FolderRetriever, Hits, check_search
-from datamodules.retrieval.dense.encoding_retriever import EncodingRetriever
 from datamodules.retrieval.dense.nearest import nearest
-from datamodules.retrieval.dense.text_vectors import look_up_vectors
+from datamodules.retrieval.dense.text_vectors import EncodingRetriever, look_up_vectors
 from datamodules.retrieval.folding import text_hashes
 
 # Texts tokenized together.

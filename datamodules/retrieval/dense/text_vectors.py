@@ -1,25 +1,89 @@
-"""Vectors of texts, from an encoder that is loaded when it is first needed."""
+"""Vectors of texts, from an encoder that is loaded when it is first needed, and the retrievers that rank by them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
+from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
-from datamodules.core.sharing import SharedLock
+from datamodules.core.sharing import SharedLock, network_threads
 from datamodules.core.storage import cache_folder
+from datamodules.core.types import PlainDict
+from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
-from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
 from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.text.sentence_modules import Pooling
 
+#: The entry point of an installed package that makes a `TextEncoder` from the folder of a trained model and a device.
+#: `zoo` registers its models this way, because this package imports no model.
+MODEL_ENCODERS = "memory_zoo.file_encoders"
+#: A bar that is updated by hand.
+ProgressBar: TypeAlias = "tqdm[NoReturn]"
 #: The smallest number of new texts that are stored: each edit of a memory would make a folder.
 FEWEST = 64
 #: The largest table whose vectors are stored: those of a larger one would fill the disk a second time.
 MOST = 1 << 20
+
+
+class TextEncoder(Protocol):
+    """Encodes texts as vectors."""
+
+    #: length of a vector.
+    size: int
+    #: True if queries have other vectors than equal texts that are searched.
+    has_query_side: bool
+
+    def __call__(
+        self, texts: list[str], batch_size: int, bar: ProgressBar, queries: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the vectors of n texts [n, size], of length 1, 0 for a text without tokens; update the bar."""
+
+
+@contextmanager
+def inference(threads: int | None) -> Iterator[None]:
+    """Run networks without gradients, with this number of CPU threads; None keeps the setting."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(network_threads(threads or before))
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
+    """Load the encoder of a ranking onto a device (None: a GPU if there is one), or raise an `InputError`."""
+    import torch
+
+    try:
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
+    model = trained_model(ranking.encoder)
+    # Random weights are drawn before those of the file are read. A training that follows must not depend on whether the
+    # vectors were in a cache.
+    with torch.random.fork_rng(devices=[]):
+        if model is None:
+            from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
+
+            return TransformerEncoder(ranking, chosen)
+        makers = [*entry_points(group=MODEL_ENCODERS)]
+        if not makers:
+            raise InputError(f"encoder {ranking.encoder!r}: a trained model, which needs the package zoo")
+        encoder: TextEncoder = makers[0].load()(str(model), chosen)
+        return encoder
 
 
 def look_up_vectors(
@@ -177,3 +241,57 @@ class TextVectors:
                     )
                 self._encoder = encoder
             return self._encoder
+
+
+class EncodingRetriever(Retriever):
+    """A retriever that ranks by the vectors of texts; every back end has these options, and the same scores."""
+
+    ranking: DenseRanking
+    #: further fields of the ranking, which a back end sets before its options are read.
+    approximation: PlainDict | None = None
+
+    def __init__(
+        self,
+        encoder: str,
+        pooling: Pooling | None = None,
+        batch_size: int = 64,
+        max_length: int = 256,
+        device: str | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        **back_end: Any,
+    ) -> None:
+        """Choose the encoder.
+
+        Args:
+            encoder: an encoder of sentence-transformers or `transformers`, by its name on the Hub or its folder, or a
+                checkpoint of this zoo.
+            pooling: from its tokens' last states to the vector of a text, see `sentence_modules.pool`; None = as
+                published, for a plain transformer `mean`. A checkpoint has its own pooling, and no prompts.
+            batch_size: texts encoded at once.
+            max_length: the maximum number of tokens of a text. A checkpoint has the maximum of its training.
+            device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
+            query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
+            document_prompt: precedes each text of the collection.
+            **back_end: options of the back end.
+        """
+        self.ranking = DenseRanking(
+            encoder,
+            pooling,
+            max_length,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            **(self.approximation or {}),
+        )
+        self.vectors = TextVectors(self.ranking, batch_size, device)
+        super().__init__(**back_end)
+
+    @override
+    def describe_ranking(self) -> PlainDict:
+        return self.ranking.describe()
+
+    @override
+    def _init_args(self) -> PlainDict:
+        names = ("encoder", "pooling", "max_length", "query_prompt", "document_prompt")
+        ranking = {name: getattr(self.ranking, name) for name in names}
+        return {**ranking, "batch_size": self.vectors.batch_size, "device": self.vectors.device}

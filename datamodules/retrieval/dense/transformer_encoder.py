@@ -12,12 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking, unreadable
-from datamodules.text.pooling import text_vectors
-from datamodules.text.sentence_modules import load_tokenizer
+from datamodules.text.sentence_modules import load_tokenizer, text_vectors
 from datamodules.text.token_models import load_model, make_dense
 
 if TYPE_CHECKING:
-    from datamodules.retrieval.dense.text_encoder import ProgressBar
+    from datamodules.retrieval.dense.text_vectors import ProgressBar
 
 
 class TransformerEncoder:

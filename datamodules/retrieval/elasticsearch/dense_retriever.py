@@ -15,8 +15,8 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import MOST_HITS, Collection, ExcludedRows, Hits, check_search
-from datamodules.retrieval.dense.encoding_retriever import EncodingRetriever
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, OVERSAMPLE, Quantization
+from datamodules.retrieval.dense.text_vectors import EncodingRetriever
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,

@@ -18,7 +18,7 @@ from datamodules.core.ragged import consecutive, offsets_of
 from datamodules.retrieval.base import Ranking
 from datamodules.retrieval.embedded import lucene
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
-from datamodules.text.counts import count_tokens
+from datamodules.text.tokens import count_tokens
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int32]

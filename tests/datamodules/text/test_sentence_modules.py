@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from datamodules.core.errors import InputError
-from datamodules.text.pooling import POOLINGS, pool
-from datamodules.text.sentence_modules import DenseLayer, SentenceModules
+from datamodules.text.sentence_modules import POOLINGS, DenseLayer, SentenceModules, pool
 from datamodules.text.token_models import load_model, make_dense
 from tests.datamodules.checks import refused
 from tests.sentence_folders import MODULES, plain_pool, write_dense, write_json, write_modules

@@ -15,7 +15,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.adapter import STRINGS
-from tests.zoo.baselines.test_reference_labels import fitted, labels_of
+from tests.zoo.baselines.test_references import fitted_to_texts, labels_of
 from tests.zoo.conftest import sentences, write_table
 from zoo.baselines.bag_of_words import WEIGHTS, BOWRocchio, NGrams, TfidfSVM
 from zoo.tasks.model import Given
@@ -26,7 +26,7 @@ TRAIN, QUERIES = sentences(90, seed=7), [text for text, _ in sentences(30, seed=
 def test_the_svm_learns_pairs_of_words(tmp_path: Path) -> None:
     # The classes differ in the order of the words only.
     train = [("not good but bad", "n"), ("good not but bad", "p")] * 5
-    predictor = fitted(tmp_path, TfidfSVM(), train, num_memories=0)
+    predictor = fitted_to_texts(tmp_path, TfidfSVM(), train, num_memories=0)
     assert labels_of(predictor, ["not good", "good not"]) == ["n", "p"]
 
 
@@ -35,7 +35,7 @@ def test_the_svm_is_scikit_learns(tmp_path: Path) -> None:
     texts, labels = zip(*TRAIN, strict=True)
     machine = LinearSVC(C=0.5, random_state=0).fit(vectorizer.fit_transform(texts), labels)
     expected = machine.predict(vectorizer.transform(QUERIES)).tolist()
-    predictor = fitted(tmp_path, TfidfSVM(c=0.5), TRAIN, num_memories=0)
+    predictor = fitted_to_texts(tmp_path, TfidfSVM(c=0.5), TRAIN, num_memories=0)
     assert labels_of(predictor, QUERIES) == expected
     assert len(set(expected)) == 3
 
@@ -49,7 +49,7 @@ def test_n_grams_are_scikit_learns(tmp_path: Path, tfidf: bool, labels: tuple[st
     regression = LogisticRegression(C=0.5, max_iter=1000).fit(vectorizer.fit_transform(texts), classes)
     expected = regression.predict_proba(vectorizer.transform(QUERIES))
     model = NGrams(max_ngram=3, max_features=120, tfidf=tfidf, c=0.5)
-    predictions = fitted(tmp_path, model, train, num_memories=0).predict(QUERIES)
+    predictions = fitted_to_texts(tmp_path, model, train, num_memories=0).predict(QUERIES)
     probabilities = [[prediction.probabilities[label] for label in labels] for prediction in predictions]
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     assert np.unique(expected.argmax(axis=1)).size == len(labels)
@@ -90,7 +90,7 @@ def test_rocchio_is_equation_14(tmp_path: Path) -> None:
     test = expanded(queries, memories_of(queries, tmp_path / "test"), 0.4, vectorizer)
     machine = LinearSVC(C=0.5, random_state=0).fit(train, classes)
     model = BOWRocchio(weight=0.4, max_ngram=2, c=0.5)
-    predictions = fitted(tmp_path, model, TRAIN, num_memories=4).predict(queries)
+    predictions = fitted_to_texts(tmp_path, model, TRAIN, num_memories=4).predict(queries)
     distances = machine.decision_function(test)
     shares = np.exp(distances) / np.exp(distances).sum(axis=1, keepdims=True)
     probabilities = [[each.probabilities[label] for label in machine.classes_] for each in predictions]
@@ -130,7 +130,7 @@ def test_a_memory_of_another_kind_decides(tmp_path: Path) -> None:
     memory = write_table(
         tmp_path / "m.csv", [("zzz apple pear plum",), *((text,) for text, _ in TRAIN)], ("text",)
     )
-    predictor = fitted(tmp_path, BOWRocchio(weight=0.5), TRAIN, num_memories=1, memory=str(memory))
+    predictor = fitted_to_texts(tmp_path, BOWRocchio(weight=0.5), TRAIN, num_memories=1, memory=str(memory))
     [prediction] = predictor.predict("zzz")
     assert prediction.label == "fruit"
     assert [memory.text for memory in prediction.memories] == ["zzz apple pear plum"]
@@ -139,4 +139,6 @@ def test_a_memory_of_another_kind_decides(tmp_path: Path) -> None:
 def test_texts_without_words_are_refused(tmp_path: Path) -> None:
     for model in (NGrams(), TfidfSVM()):
         with pytest.raises(InputError, match="empty vocabulary"):
-            fitted(tmp_path, model, [("!", "a"), ("?", "b"), ("!!", "a"), ("??", "b")], num_memories=0)
+            fitted_to_texts(
+                tmp_path, model, [("!", "a"), ("?", "b"), ("!!", "a"), ("??", "b")], num_memories=0
+            )

@@ -18,10 +18,19 @@ from datamodules import ClassificationDataModule
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
-from tests.zoo.baselines.test_reference_labels import fitted
+from tests.zoo.baselines.test_references import fitted_to_texts
 from tests.zoo.conftest import sentences, write_table
-from zoo.baselines.line import LINE, PTE, draw_edge, noise_tables, sample_edges
-from zoo.baselines.word_averages import Corpus, SkipGram, WordAverages, read_corpus
+from zoo.baselines.word_averages import (
+    LINE,
+    PTE,
+    Corpus,
+    SkipGram,
+    WordAverages,
+    draw_edge,
+    noise_tables,
+    read_corpus,
+    sample_edges,
+)
 from zoo.tasks.model import Given
 
 TRAIN = sentences(60, seed=3)
@@ -127,7 +136,7 @@ def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any) -> 
     memory = write_table(
         tmp_path / "m.csv", [("zzz apple pear plum apple",), *((text,) for text, _ in TRAIN)], ("text",)
     )
-    predictor = fitted(
+    predictor = fitted_to_texts(
         tmp_path,
         model(word_size=12, epochs=200, c=10, expand="join"),
         TRAIN,
@@ -245,4 +254,4 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
 
 def test_texts_without_words_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no text has a word"):
-        fitted(tmp_path, SkipGram(), [("", "a"), (" ", "b"), ("", "a"), (" ", "b")], num_memories=0)
+        fitted_to_texts(tmp_path, SkipGram(), [("", "a"), (" ", "b"), ("", "a"), (" ", "b")], num_memories=0)

@@ -10,7 +10,7 @@ import zoo
 from datamodules import ClassificationDataModule, ClickthroughDataModule, DialogueDataModule
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FusedRetriever
 from tests.zoo.conftest import Zoo, done, fit_options
-from zoo.baselines.retrieval_lexical import RetrievalBM25
+from zoo.baselines.rankings import RetrievalBM25
 from zoo.ensemble.model import MemoryEnsemble
 
 OTHER = EmbeddedRetriever(similarity="LMDirichlet")

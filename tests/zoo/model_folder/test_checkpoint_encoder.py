@@ -16,7 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.dense import text_encoder
+from datamodules.retrieval.dense import text_vectors
 from tests.zoo.conftest import Fit, Zoo, done, sentences
 from zoo.knn_bilstm import KNNNetwork
 from zoo.model_folder.folder import ModelFolder
@@ -134,5 +134,5 @@ def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("nowhere/best.ckpt", "best.ckpt"):
         fails(name, "not a folder; name a run folder, a model folder, or a transformers encoder")
     checkpoint = encoder_of(fit)
-    monkeypatch.setattr(text_encoder, "MODEL_ENCODERS", "none")
+    monkeypatch.setattr(text_vectors, "MODEL_ENCODERS", "none")
     fails(checkpoint, "a trained model, which needs the package zoo")

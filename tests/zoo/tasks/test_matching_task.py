@@ -20,7 +20,7 @@ from datamodules import MatchingDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import pair_rows, trainer, write_pairs
-from zoo.baselines.anmm import ANMM
+from zoo.baselines.pair_networks import ANMM
 from zoo.tasks.matching.metrics import NAMES, PairScores, RankingScores, area_under_curve, measure_lists
 from zoo.tasks.matching.task import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.outputs import MatchingOutput

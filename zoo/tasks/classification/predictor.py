@@ -24,7 +24,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import TermRetriever
-from datamodules.retrieval.dense.text_encoder import ProgressBar
+from datamodules.retrieval.dense.text_vectors import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.tasks.classification.abstention import TUNE_ADVICE, answer_threshold, check_level, set_threshold
 from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of, drift, likeness

@@ -28,7 +28,7 @@ from datamodules.corpora.table import read_identified
 from datamodules.corpora.trec_runs import read_candidates
 from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
-from datamodules.retrieval.dense.text_encoder import ProgressBar
+from datamodules.retrieval.dense.text_vectors import ProgressBar
 from datamodules.text.tokens import TokenStore
 from zoo.tasks.model import Model
 from zoo.tasks.predictor import Predictor, evaluating, memory_of, on_device

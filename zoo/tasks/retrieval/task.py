@@ -21,8 +21,7 @@ from datamodules.retrieval.base import Hits
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.ranking_measures import Judged
-from zoo.tasks.retrieval.alone import Part, compare, retrievers_alone
-from zoo.tasks.retrieval.metrics import RetrievalScores
+from zoo.tasks.retrieval.metrics import Part, RetrievalScores, compare, retrievers_alone
 from zoo.tasks.retrieval.predictor import RetrievalModel, RetrievalPredictor, retriever_scores
 from zoo.training.nesterov import ScheduledNesterov
 

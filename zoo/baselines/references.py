@@ -1,4 +1,4 @@
-"""Reference scores of pairs without training: the lowest scores that a model should exceed."""
+"""References without training, for texts and for pairs: the lowest scores that a model should exceed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,66 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import MatchingBatch
+from datamodules.batch import ClassificationBatch, MatchingBatch
+from datamodules.classification import label_numbers
+from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Ranking
 from datamodules.retrieval.embedded.lucene import bm25
 from datamodules.text.tokenization import Lexicon, make_tokenizer
-from zoo.baselines.term_statistics import TermStatistics
+from zoo.baselines.rankings import TermStatistics
 from zoo.layers.interactions import pair_logits
+from zoo.layers.vote import count_votes, vote
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.matching.task import MatchingTask
-from zoo.tasks.outputs import MatchingOutput
+from zoo.tasks.outputs import ClassificationOutput, MatchingOutput
+
+#: Share of the votes in a prediction; class frequencies, with the rest, decide where votes are equal or missing.
+VOTES = 1 - 1e-3
+
+
+class Majority(Fitted, ClassificationTask):
+    """The most frequent training label for every text."""
+
+    uses_memory = False
+
+    @override
+    def finish(self, data: DataModule) -> None:
+        labels = data.spec.labels
+        numbers = label_numbers(data.split("train").rows, labels)
+        self.fitted = {"counts": torch.from_numpy(np.bincount(numbers, minlength=len(labels)))}
+
+    @override
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        return ClassificationOutput(self.prior(batch), torch.zeros_like(batch.memory_score))
+
+    def prior(self, batch: ClassificationBatch) -> Tensor:
+        """float32 [B, C]: log frequencies of the classes in the training rows, the same for every text."""
+        counts: Tensor = self.fitted["counts"].to(batch.target.device)
+        return (counts / counts.sum()).clamp(min=1e-9).log().expand(len(batch.target), -1)
+
+
+class NeighborVote(Majority):
+    """The label with most votes among a text's memories: with BM25, the usual nearest-neighbor baseline."""
+
+    uses_memory = True
+
+    @override
+    def finish(self, data: DataModule) -> None:
+        if data.spec.memory_labels != data.spec.labels:
+            raise InputError("NeighborVote: the memories have no labels or another task's")
+        super().finish(data)
+
+    @override
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        """Count the votes; a text without memories gets the most frequent class."""
+        score = batch.memory_score
+        shares = vote(torch.zeros_like(score), score, batch.memory_mask, 0.0)
+        prior = self.prior(batch).softmax(dim=1)
+        votes = count_votes(shares, batch.memory_target, prior.shape[1])
+        total = votes.sum(dim=1, keepdim=True)
+        mixed = (1 - VOTES) * prior + VOTES * torch.where(total > 0, votes / total.clamp(min=1e-6), prior)
+        return ClassificationOutput(mixed.clamp(min=1e-9).log(), shares)
 
 
 class PairReference(Fitted, MatchingTask):

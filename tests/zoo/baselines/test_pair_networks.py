@@ -1,6 +1,8 @@
-"""ARC-I and ARC-II against loops over words, windows and parts."""
+"""ARC-I, ARC-II, MatchPyramid and aNMM against loops over words, windows and parts."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 
 from datamodules.batch import MatchingBatch
 from tests.zoo.baselines.pairs import (
+    UNKNOWN,
     classify,
     convolve_image,
     make_batch,
@@ -17,9 +20,19 @@ from tests.zoo.baselines.pairs import (
     score,
     words_of,
 )
-from tests.zoo.plain import Vector, numbers, relu
-from zoo.baselines.arc import ARCI, ARCII, ARCIINetwork, ARCINetwork, SentenceConvolution
+from tests.zoo.plain import Vector, cosine, numbers, relu, sigmoid
 from zoo.baselines.convolution import WordConvolution
+from zoo.baselines.pair_networks import (
+    ANMM,
+    ARCI,
+    ARCII,
+    ARCIINetwork,
+    ARCINetwork,
+    MatchPyramid,
+    MatchPyramidNetwork,
+    SentenceConvolution,
+    sum_by_value,
+)
 
 SMALL_I = {
     "one-layer": ARCI(filters=(5,), hidden_size=4, word_size=6),
@@ -118,3 +131,70 @@ def test_arc_ii(name: str) -> None:
             pooled = pool_image(plain_image(network, first, second), network.grid)
         expected = classify(network.classifier, pooled)
         np.testing.assert_allclose(logits[pair], expected, rtol=1e-5, atol=1e-3)
+
+
+PYRAMIDS = {
+    "cosine": MatchPyramid(filters=(4,), grid=(2, 3), hidden_size=5, word_size=6),
+    "two-layers": MatchPyramid(filters=(4, 3), grid=(2, 3), hidden_size=5, word_size=6),
+    "even-kernel": MatchPyramid(filters=(3, 4), kernel=2, grid=(1, 1), hidden_size=5, word_size=6),
+    "more-parts-than-words": MatchPyramid(filters=(3,), grid=(8, 11), hidden_size=5, word_size=6),
+}
+
+
+def similarity(network: MatchPyramidNetwork, q: int, a: int) -> float:
+    if q == a == UNKNOWN:
+        return 0.0  # two unknown words need not be the same
+    table = numbers(network.words)["table"]
+    return cosine(table[q], table[a])
+
+
+@pytest.mark.parametrize("name", PYRAMIDS)
+def test_match_pyramid(name: str) -> None:
+    network, batch = make_network(PYRAMIDS[name]), make_batch()
+    output = score(network, batch)
+    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
+        question, answer = words_of(batch.first_text[first]), words_of(batch.second_text[second])
+        pooled = np.zeros(network.classifier[1].in_features)
+        if question and answer:
+            image = np.array([[[similarity(network, q, a)] for a in answer] for q in question])
+            assert output.interaction is not None
+            shown = output.interaction[pair, : len(question), : len(answer)]
+            np.testing.assert_allclose(shown, image[:, :, 0], atol=1e-5)
+            for layer in network.convolutions:
+                image = convolve_image(image, layer)
+            pooled = pool_image(image, network.grid)
+        expected = classify(network.classifier, pooled)
+        np.testing.assert_allclose(output.logits[pair], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_anmm() -> None:
+    bins = 7
+    network = make_network(ANMM(num_bins=bins, word_size=5))
+    batch = make_batch()
+    output = score(network, batch)
+    weights = numbers(network)
+    vectors = weights["words.table"]
+    exact = 0
+    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
+        question, answer = words_of(batch.first_text[first]), words_of(batch.second_text[second])
+        energies = [math.exp(weights["gate"] @ vectors[q]) for q in question]
+        total = 0.0
+        for j, q in enumerate(question):
+            x = np.zeros(bins + 1)
+            for a in answer:
+                if q == a == UNKNOWN:
+                    continue  # two unknown words need not be the same
+                similarity = cosine(vectors[q], vectors[a])
+                exact += q == a
+                x[bins if q == a else math.floor((similarity + 1) / 2 * bins)] += similarity
+            total += energies[j] / sum(energies) * sigmoid(weights["weight.weight"][0] @ x)
+        expected = weights["out.weight"][0, 0] * total
+        assert float(output.logits[pair, 0]) == pytest.approx(expected, abs=1e-5)
+    assert exact > 3
+
+
+def test_sums_by_value() -> None:
+    values = torch.tensor([[[-1.0, -0.9, 0.3, 1.0, 0.99, 0.5]]])
+    mask = torch.tensor([[[True, True, True, True, True, False]]])
+    # Two ranges and that of exact matches; the last position is padding.
+    torch.testing.assert_close(sum_by_value(values, mask, 2), torch.tensor([[[-1.9, 1.29, 1.0]]]))

@@ -29,9 +29,8 @@ from tests.zoo.conftest import (
     write_table,
 )
 from tests.zoo.ensemble.conftest import run as run
-from zoo.audit import audit, judging
-from zoo.audit.audit import share_of_errors
-from zoo.audit.judging import judge
+from zoo import audit as audit_module
+from zoo.audit import audit, judge, share_of_errors
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.model import MemoryEnsemble
 
@@ -194,7 +193,7 @@ def test_an_encoder_that_has_learned_the_labels_is_not_read(
     train = write_table(tmp_path / "noisy.csv", ROWS)
     predictor = zoo.load(run("bilstm", f"--data.word_vectors={vectors}", table=train))
     given = []
-    monkeypatch.setattr(judging, "cross_judge", given.append)
+    monkeypatch.setattr(audit_module, "cross_judge", given.append)
     judge(predictor.memory, predictor.memory.labels(), predictor)
     (rows,) = given
     assert rows.readings.vectors is None

@@ -1,10 +1,14 @@
-"""Convolutional matching of sentences: encoded separately (ARC-I), or compared from the first layer on (ARC-II).
+"""Networks for pairs of short texts: convolution of each text (ARC-I), or of an image of both; and weights by value.
 
-Baotian Hu, Zhengdong Lu, Hang Li, Qingcai Chen: "Convolutional Neural Network Architectures for Matching Natural
-Language Sentences", NIPS 2014.
-
-The paper pads texts to one length and gates windows of padding. Here padding is excluded, and the last layer pools the
-real area into a fixed number of segments.
+ARC-I, ARC-II: Baotian Hu, Zhengdong Lu, Hang Li, Qingcai Chen: "Convolutional Neural Network Architectures for Matching
+Natural Language Sentences", NIPS 2014. The paper pads texts to one length and gates windows of padding. Here padding is
+excluded, and the last layer pools the real area into a fixed number of segments.
+MatchPyramid: Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan, Xueqi Cheng: "Text Matching as Image
+Recognition", AAAI 2016. The image is the similarities of all words of one text to all words of the other. With several
+convolutions the paper pools after each one. Here only the last layer's images are pooled: a short text's image is not
+spread over a grid before the next layer.
+aNMM: Liu Yang, Qingyao Ai, Jiafeng Guo, W. Bruce Croft: "aNMM: Ranking Short Answer Texts with Attention-Based Neural
+Matching Model", CIKM 2016.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.lightning import OptimizerCallable
 from zoo.baselines.convolution import (
     WordConvolution,
     convolve,
@@ -28,11 +33,15 @@ from zoo.baselines.convolution import (
     zero_outside,
 )
 from zoo.layers.encoders import WordEncoder
+from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
+
+#: Cosines from here on are matches of equal words, which have a range of their own.
+EXACT = 1 - 1e-5
 
 
 class PerceptronMatching(ReadsWordVectors, MatchingTask):
@@ -175,3 +184,118 @@ class ARCII(PerceptronMatching):
     @override
     def build_network(self, given: Given[MatchingSpec]) -> ARCIINetwork:
         return ARCIINetwork(self.make_words(given), given.spec, self)
+
+
+class MatchPyramidNetwork(nn.Module):
+    """Figure 2: image, convolutions, dynamic pooling, multilayer perceptron."""
+
+    def __init__(self, words: WordEncoder, spec: MatchingSpec, options: MatchPyramid) -> None:
+        super().__init__()
+        filters, self.grid = options.filters, options.grid
+        self.words, self.unknown = words, spec.unknown
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(*sizes, options.kernel) for sizes in pairwise((1, *filters))
+        )
+        self.classifier = options.make_classifier(self.grid[0] * self.grid[1] * filters[-1], spec)
+
+    def forward(self, batch: MatchingBatch) -> MatchingOutput:
+        """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
+        vectors = self.words(batch.word, batch.char)
+        interaction = cosine_interaction(vectors[batch.first_text], vectors[batch.second_text], batch)
+        interaction = interaction * word_pair_mask(batch, self.unknown)  # [P, T, S]
+        heights = (batch.first_text != 0).sum(dim=1)[batch.first]
+        widths = (batch.second_text != 0).sum(dim=1)[batch.second]
+        image = interaction.unsqueeze(3)  # [P, T, S, 1], zero outside the texts
+        for number, convolution in enumerate(self.convolutions):
+            if number > 0:
+                # The last convolution wrote beyond the texts, too.
+                image = zero_outside(image, heights, widths)
+            image = convolve(convolution, image)
+        with torch.autocast(interaction.device.type, enabled=False):
+            pooled = pool_grid(image.float(), heights, widths, self.grid)
+            return MatchingOutput(self.classifier(pooled.flatten(1)), interaction.detach())
+
+
+class MatchPyramid(PerceptronMatching):
+    """The paper's model with the cosine of two words; its loss is `cross_entropy`."""
+
+    def __init__(
+        self,
+        filters: tuple[int, ...] = (16,),
+        kernel: int = 3,
+        grid: tuple[int, int] = (3, 10),
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            filters: of each convolution.
+            kernel: side of the convolutions.
+            grid: parts of the first and of the second text that the last convolution is pooled into.
+        """
+        super().__init__(**shared)
+        check_sizes(filters=filters, grid=grid, kernel=kernel)
+        self.filters, self.kernel, self.grid = filters, kernel, grid
+
+    @override
+    def build_network(self, given: Given[MatchingSpec]) -> MatchPyramidNetwork:
+        return MatchPyramidNetwork(self.make_words(given), given.spec, self)
+
+
+def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
+    """Sums x_jk of word j's cosines in range k, [P, T, num_bins + 1] of [P, T, S]; the last range is exact matches."""
+    bins = ((cosine + 1) / 2 * num_bins).long().clamp(0, num_bins - 1)
+    bins = bins.masked_fill(cosine >= EXACT, num_bins)
+    sums = cosine.new_zeros(*cosine.shape[:2], num_bins + 1)
+    return sums.scatter_add(2, bins, cosine * mask)
+
+
+class ANMMNetwork(nn.Module):
+    """Figures 2 and 3: sums by value, weights shared by value, a gate over the question's words."""
+
+    def __init__(self, words: WordEncoder, spec: MatchingSpec, bins: int, bias: bool) -> None:
+        super().__init__()
+        self.words, self.unknown, self.num_bins = words, spec.unknown, bins
+        self.weight = nn.Linear(bins + 1, 1, bias=False)  # w_k
+        self.gate = nn.Parameter(torch.zeros(words.size))  # v; at zero, all words count equally
+        self.out = nn.Linear(1, spec.num_outputs, bias=bias)
+
+    def forward(self, batch: MatchingBatch) -> MatchingOutput:
+        """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
+        vectors = self.words(batch.word, batch.char)  # [U, D]
+        first, second = vectors[batch.first_text], vectors[batch.second_text]
+        mask = word_pair_mask(batch, self.unknown)
+        cosine = cosine_interaction(first, second, batch) * mask  # [P, T, S]
+        with torch.autocast(vectors.device.type, enabled=False):
+            sums = sum_by_value(cosine, mask, self.num_bins)
+            matches = torch.sigmoid(self.weight(sums))  # [P, T, 1]
+            # The gate depends on the question alone: computed once per text, not once per pair.
+            energy = first.float() @ self.gate.float()  # [N, T]
+            is_word = batch.first_text != 0
+            gate = energy.masked_fill(~is_word, torch.finfo(energy.dtype).min).softmax(dim=1) * is_word
+            score = (gate[batch.first] * matches.squeeze(2)).sum(dim=1, keepdim=True)  # [P, 1]
+            return MatchingOutput(self.out(score), cosine.detach())
+
+
+class ANMM(ReadsWordVectors, MatchingTask):
+    """The paper's aNMM-1; its loss is `hinge`."""
+
+    def __init__(
+        self,
+        num_bins: int = 20,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-2, fused=True),
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            num_bins: ranges that divide cosines from -1 to 1; exact matches have one more.
+            optimizer: makes the optimizer; so few weights need a high rate.
+        """
+        super().__init__(optimizer=optimizer, **shared)
+        check_sizes(num_bins=num_bins)
+        self.num_bins = num_bins
+
+    @override
+    def build_network(self, given: Given[MatchingSpec]) -> ANMMNetwork:
+        return ANMMNetwork(self.make_words(given), given.spec, self.num_bins, self.has_bias(given.spec))

@@ -1,10 +1,14 @@
-"""Rankings of a collection by the topics of its texts, learned without judgements: PLSA and Doc2Vec."""
+"""Rankings of a collection that are fitted to its documents without judgements.
+
+BM25 and a unigram language model score shared terms, as the retrievers compute them; PLSA and Doc2Vec score topics.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -15,9 +19,19 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch
+from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict
-from zoo.baselines.fitted_ranking import FittedRanking
+from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
+from datamodules.retrieval.embedded.analysis import Analyzer
+from datamodules.retrieval.embedded.lucene import (
+    Statistics,
+    bm25,
+    length_bytes,
+    length_weights,
+    lm_dirichlet,
+    term_weights,
+)
 from zoo.layers.interactions import unit
 from zoo.tasks.base import check_sizes
 from zoo.tasks.fitted import Fitted
@@ -25,6 +39,152 @@ from zoo.tasks.retrieval.task import RetrievalTask
 
 if TYPE_CHECKING:
     from gensim.models import Doc2Vec
+    from scipy.sparse import csr_matrix
+
+DocumentsT = TypeVar("DocumentsT")
+
+
+class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
+    """Base of the models that are fitted to documents and score them for queries; both are strings."""
+
+    reads_strings = True
+
+    @abstractmethod
+    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
+        """Return the values that are fitted to the documents of a collection."""
+
+    @abstractmethod
+    def read(self, documents: Sequence[str]) -> DocumentsT:
+        """The form of documents that `scores` reads."""
+
+    @abstractmethod
+    def scores(self, queries: Sequence[str], documents: DocumentsT) -> Tensor:
+        """The scores of documents for queries: float32 [queries, documents]."""
+
+    @override
+    def finish(self, data: DataModule) -> None:
+        self.fitted = self.fit(data.split("train").judgements.documents.texts[:], data.seed)
+
+    @override
+    def forward(self, batch: ClickBatch) -> Tensor:
+        """The scores of a batch's documents for its queries: float32 [N, M]."""
+        assert batch.query_string is not None
+        assert batch.document_string is not None
+        return self.scores(batch.query_string, self.read(batch.document_string)).to(batch.query.device)
+
+    @override
+    def encode_collection(
+        self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
+    ) -> Any:
+        # In a list, since a tensor would be summed over the processes, each of which reads all documents.
+        texts = dataset.split.judgements.documents.texts
+        return [self.read([texts[int(row)] for row in dataset.documents])]
+
+    @override
+    def score(self, batch: QueryBatch, documents: Any) -> Tensor:
+        assert batch.string is not None
+        return self.scores(batch.string, documents[0]).to(batch.row.device)
+
+
+class TermStatistics:
+    """Numbers of texts, terms and occurrences, kept as plain values."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self.ranking, self.analyzer = ranking, Analyzer(ranking.analyzer)
+
+    def terms(self, texts: Sequence[str]) -> list[list[str]]:
+        """The terms of each text."""
+        return [self.analyzer.terms(text) for text in texts]
+
+    def count(self, texts: Sequence[str]) -> PlainDict:
+        """Count the terms of a collection."""
+        terms = self.terms(texts)
+        with_term = Counter(term for of_text in terms for term in set(of_text))
+        occurrences = Counter(term for of_text in terms for term in of_text)
+        return {
+            "terms": list(with_term),
+            "texts_with_term": torch.tensor(list(with_term.values())),
+            "occurrences": torch.tensor([occurrences[term] for term in with_term]),
+            "texts": sum(map(bool, terms)),
+            "tokens": sum(map(len, terms)),
+        }
+
+    def weights(
+        self, counts: PlainDict, terms: Sequence[Sequence[str]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The weight of each term [terms + 1], of which the last is that of others; and of n texts' lengths [n]."""
+        with_term, occurrences = (
+            np.append(counts[name].numpy(), 0) for name in ("texts_with_term", "occurrences")
+        )
+        statistics = Statistics(counts["texts"], counts["tokens"])
+        lengths = np.array([len(of_text) for of_text in terms], np.int64)
+        of_term = term_weights(self.ranking, statistics, with_term, occurrences)
+        return of_term, length_weights(self.ranking, statistics)[length_bytes(lengths)]
+
+
+class TermRanking(FittedRanking["csr_matrix"]):
+    """Base of the rankings by the sum, over a query's terms, of a contribution of the term and the document."""
+
+    #: name of the ranking among those of the retrievers, with whose parameters it is computed.
+    similarity: ClassVar[Similarity]
+    #: of a term's weight, a length's weight and a number of occurrences.
+    contribution: Callable[[float, float, int], np.float32]
+
+    def __init__(self, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
+        """Configure the ranking.
+
+        Args:
+            analyzer: splits texts into terms, see `Ranking`.
+            **shared: options of `RetrievalTask` and `Task`.
+        """
+        super().__init__(**shared)
+        self.statistics = TermStatistics(Ranking(self.similarity, analyzer))
+
+    @override
+    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
+        return self.statistics.count(documents)
+
+    @override
+    def read(self, documents: Sequence[str]) -> csr_matrix:
+        """The contribution of each term to the score of each document: [documents, terms]."""
+        from scipy.sparse import csr_matrix
+
+        terms = self.statistics.terms(documents)
+        of_term, of_length = self.statistics.weights(self.fitted, terms)
+        counts = self._counts(terms)
+        row = np.repeat(np.arange(len(documents)), np.diff(counts.indptr))
+        arguments = zip(of_term[counts.indices], of_length[row], counts.data, strict=True)
+        values = np.array([self.contribution(*each) for each in arguments], np.float64)
+        return csr_matrix((values, counts.indices, counts.indptr), shape=counts.shape)
+
+    @override
+    def scores(self, queries: Sequence[str], documents: csr_matrix) -> Tensor:
+        counts = self._counts(self.statistics.terms(queries))
+        return torch.from_numpy((counts @ documents.T).toarray().astype(np.float32))
+
+    def _counts(self, texts: Sequence[Sequence[str]]) -> csr_matrix:
+        """The number of occurrences in each text of each term of the collection, [texts, terms]; others are skipped."""
+        from scipy.sparse import csr_matrix
+
+        number = {term: i for i, term in enumerate(self.fitted["terms"])}
+        counts = [sorted(Counter(number[term] for term in text if term in number).items()) for text in texts]
+        pairs: NDArray[np.int64] = np.array([pair for row in counts for pair in row], np.int64).reshape(-1, 2)
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in counts])])
+        return csr_matrix((pairs[:, 1], pairs[:, 0], offsets), shape=(len(texts), len(number)))
+
+
+class RetrievalBM25(TermRanking):
+    """BM25 of a document's terms for a query."""
+
+    similarity = "BM25"
+    contribution = staticmethod(bm25)
+
+
+class RetrievalULM(TermRanking):
+    """Likelihood of a query in a document's unigram language model with Dirichlet smoothing."""
+
+    similarity = "LMDirichlet"
+    contribution = staticmethod(lm_dirichlet)
 
 
 def words_of(text: str) -> list[str]:
