@@ -26,7 +26,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from zoo.layers.encoders import TransformerTokens, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
-from zoo.layers.lstm import RowLSTM
+from zoo.layers.recurrent import RowLSTM
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask

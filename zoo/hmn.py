@@ -25,7 +25,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
-from zoo.layers.gru import AllStatesGRU
+from zoo.layers.recurrent import AllStatesGRU
 from zoo.tasks.base import check_choice, check_not_negative, check_sizes
 from zoo.tasks.dialogue.task import DialogueTask, Readout
 from zoo.tasks.model import Given

@@ -14,13 +14,13 @@ Transactions on Audio, Speech, and Language Processing 24(4), 2016.
 
 A sentence's embedding is y at its last word; its relevance to a query is the cosine of the two embeddings (Equation 3).
 The paper's experiments omit the peepholes P and the forget gate (f = 1), and so does this model by default; without
-peepholes it runs on the fast kernels of `zoo.layers.lstm`. The paper's other networks are y(t) = tanh(W l(t) +
+peepholes it runs on the fast kernels of `zoo.layers.recurrent`. The paper's other networks are y(t) = tanh(W l(t) +
 R y(t-1) + b) (Equation 1), and one that reads sentences in both directions and concatenates both embeddings.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ from typing_extensions import override
 from datamodules.batch import ClickSpec
 from datamodules.core.errors import InputError
 from zoo.layers.dual_encoder import Tower, TrigramLayer
-from zoo.layers.lstm import last_states
-from zoo.layers.uncompiled import uncompiled
+from zoo.layers.recurrent import last_states
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 
@@ -44,6 +43,9 @@ TRACED = ("state", "cell", "input_gate", "output_gate", "forget_gate")
 
 class RecurrentTower(Tower):
     """The embedding of a text: the recurrent network's state at its last word."""
+
+    #: `torch.compile` would trace every time step.
+    uncompiled: ClassVar = ("forward",)
 
     def __init__(self, spec: ClickSpec, options: LSTMRNN) -> None:
         """Make the parameters."""
@@ -67,8 +69,6 @@ class RecurrentTower(Tower):
             self.peepholes = nn.Parameter(torch.zeros(self.directions, len(self.gates) - 1, hidden_size))
         self.size = self.directions * hidden_size
 
-    # TorchDynamo would trace every time step.
-    @uncompiled
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """Embed texts int64 [N, T], positions in `words`, 0 = padding: [N, size]; 0 for a text without words.
 

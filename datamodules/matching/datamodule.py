@@ -274,17 +274,15 @@ def read_pair_table(
 
 def question_groups(table: Pairs, keys: NDArray[np.uint64] | None) -> NDArray[np.int64]:
     """int64 [questions]: equal for questions that are duplicates or, by the `keys` of pairs, share one's duplicate."""
-    numbers = np.arange(table.num_questions)
-    links = [(numbers, duplicate_codes(table.first.texts)[table.question_row])]
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    # Questions are linked to the code of their text, and to those of their pairs.
+    question, code = np.arange(table.num_questions), duplicate_codes(table.first.texts)[table.question_row]
     if keys is not None:
-        links.append((table.question.astype(np.int64), np.unique(keys, return_inverse=True)[1]))
-    groups = numbers
-    while True:
-        before = groups
-        for question, code in links:
-            lowest = np.full(code.max(initial=0) + 1, len(numbers))
-            np.minimum.at(lowest, code, groups[question])
-            groups = groups.copy()
-            np.minimum.at(groups, question, lowest[code])
-        if np.array_equal(before, groups):
-            return groups
+        of_pairs = np.unique(keys, return_inverse=True)[1] + code.max(initial=-1) + 1
+        question, code = np.append(question, table.question), np.append(code, of_pairs)
+    size = table.num_questions + int(code.max(initial=-1)) + 1
+    links = coo_matrix((np.ones(len(code), bool), (question, code + table.num_questions)), shape=(size, size))
+    groups: NDArray[np.int64] = connected_components(links, directed=False)[1][: table.num_questions]
+    return groups

@@ -22,10 +22,11 @@ from typing_extensions import override
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
+from datamodules.text.tokenization import CHARACTERS
 from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.convolution import convolve, pool_neighbors
-from zoo.baselines.text_only import CharactersOnly, TextNetwork
-from zoo.layers.lstm import RowLSTM
+from zoo.baselines.word_networks import TextNetwork, TextOnly
+from zoo.layers.recurrent import RowLSTM
 from zoo.tasks.base import check_sizes
 from zoo.tasks.model import Given
 from zoo.training.warm_start import numbered
@@ -34,6 +35,25 @@ from zoo.training.warm_start import numbered
 LAYERS = ((7, 3), (7, 3), (3, 1), (3, 1), (3, 1), (3, 3))
 #: Vocabulary ids of padding and of the unknown character.
 RESERVED = 2
+
+
+class CharactersOnly(TextOnly):
+    """Base of the classifiers whose words, in the data's vocabulary, are characters."""
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
+        if name == "network.characters.weight":
+            return data.vocabulary["words"] or ()
+        return super().row_names(name, weight, data)
+
+    @override
+    def check_data(self, data: TextRowsDataModule[Any]) -> None:
+        super().check_data(data)
+        if data.options.tokenizer != CHARACTERS:
+            raise InputError(
+                f"{type(self).__name__} reads characters, but data.tokenizer={data.options.tokenizer}: set"
+                f" --data.tokenizer {CHARACTERS}, and --data.max_length to the characters kept of a text"
+            )
 
 
 def remaining_length(length: int) -> int:

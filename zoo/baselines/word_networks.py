@@ -10,6 +10,7 @@ Classification", EACL 2017. The softmax is not hierarchical; any optimizer works
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -19,13 +20,52 @@ from typing_extensions import override
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.lightning import OptimizerCallable
 from zoo.baselines.convolution import WordConvolution
-from zoo.baselines.text_only import TextNetwork, TextOnly
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
-from zoo.layers.gru import AllStatesGRU
+from zoo.layers.recurrent import AllStatesGRU
 from zoo.tasks.base import check_not_negative, check_sizes
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
+from zoo.tasks.outputs import ClassificationOutput
+
+
+class TextNetwork(nn.Module):
+    """Encodes texts by vectors of size l, and classifies them by a linear layer with dropout."""
+
+    def __init__(self, size: int, num_classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.size = size
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(size, num_classes)
+
+    @abstractmethod
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The texts' vectors [B, l]."""
+
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
+        vectors = self.encode_texts(batch)
+        # Scores are float32 in every precision.
+        with torch.autocast(vectors.device.type, enabled=False):
+            logits = self.classifier(self.dropout(vectors.float()))
+        return ClassificationOutput(logits, torch.zeros_like(batch.memory_score), text_vector=vectors)
+
+
+class TextOnly(ClassificationTask):
+    """Base of the classifiers with a `TextNetwork`."""
+
+    uses_memory = False
+    network: TextNetwork
+
+    @property
+    @override
+    def vector_size(self) -> int:
+        return self.network.size
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        return self.network.encode_texts(batch)
 
 
 class CNNNetwork(TextNetwork):

@@ -61,7 +61,7 @@ GROUPS = {
     },
     "Compare": {
         "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison:run", parses=True),
-        "reproduce": Command("a table of a paper, every row for every seed", "[NAME --data_dir FOLDER]", "zoo.reproduce.command:reproduce", first="--name"),
+        "reproduce": Command("a table of a paper, every row for every seed", "[NAME --data_dir FOLDER]", "zoo.reproduce.run:reproduce", first="--name"),
     },
 }
 # fmt: on

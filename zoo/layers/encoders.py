@@ -13,7 +13,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.text.sentence_modules import SentenceModules, text_vectors
 from zoo.layers.lora import add_adapters
-from zoo.layers.lstm import RowLSTM
+from zoo.layers.recurrent import RowLSTM
 from zoo.layers.row_adam import RowTable
 
 log = logging.getLogger(__name__)

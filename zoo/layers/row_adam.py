@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from torch.nn import functional
 from torch.optim import Adam, Optimizer
 
 from datamodules.core.compiled import njit
-from zoo.layers.uncompiled import uncompiled
 
 #: A delayed update is skipped if it is this much smaller than the first of its row, which float32 cannot resolve.
 NEGLIGIBLE = 1e-12
@@ -28,6 +27,8 @@ NEGLIGIBLE = 1e-12
 class RowTable(nn.Module):
     """Base of the modules with a `table` of which they read some rows."""
 
+    #: methods that `torch.compile` skips.
+    uncompiled: ClassVar = ("rows",)
     table: nn.Parameter
 
     def __init__(self) -> None:
@@ -39,7 +40,6 @@ class RowTable(nn.Module):
         # A state dict has the weights after all updates.
         self.register_state_dict_pre_hook(_settle_all)  # type: ignore[no-untyped-call]
 
-    @uncompiled
     def rows(self, ids: Tensor) -> Tensor:
         """Read rows: [..., size] of int64 [...]."""
         if self.settle is not None:

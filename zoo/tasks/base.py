@@ -24,7 +24,6 @@ from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState, check_resumed, check_split
 from zoo.layers.lora import is_adapter
-from zoo.layers.uncompiled import exclude_uncompiled
 from zoo.tasks.model import DataT, Given, Model
 from zoo.tasks.predictor import Predictor
 from zoo.training.checkpoints import Start, meta_of
@@ -261,7 +260,9 @@ class Task(Model[DataT]):
                 log.warning("%s has no effect: %s", option, reason)
         self.epoch_loss = _EpochLoss()
         if self.compile_backend is not None:
-            exclude_uncompiled(self.network)
+            for module in self.network.modules():
+                for name in getattr(module, "uncompiled", ()):
+                    setattr(module, name, torch.compiler.disable(getattr(module, name)))  # type: ignore[no-untyped-call]
             self.network.compile(backend=self.compile_backend, dynamic=True)
         if self.trainer.ckpt_path is None:
             self._start()  # a resumed run has its own weights by now

@@ -23,7 +23,10 @@ def sign_test(gained: int, lost: int) -> float:
 
 
 class RowMeans(Metric):
-    """Means of one or several values over all rows, and over the rows without duplicates elsewhere."""
+    """Means of one or several values over all rows, and over the rows without duplicates elsewhere.
+
+    The mean of the terms of a loss is not exact.
+    """
 
     full_state_update = False
 
@@ -31,6 +34,8 @@ class RowMeans(Metric):
     sums: Tensor
     rows_without_duplicates: Tensor
     sums_without_duplicates: Tensor
+    loss_sum: Tensor
+    loss_terms: Tensor
 
     def __init__(self, names: Sequence[str], parts: int = 1, variants: tuple[int, ...] = ()) -> None:
         """Make room for named values, in units of 1 / `parts`, of a model or of several `variants` of it (a shape)."""
@@ -38,6 +43,8 @@ class RowMeans(Metric):
         self.names, self.parts = list(names), parts
         shape = (*variants, len(self.names))
         self.add_counts(rows=(), sums=shape, rows_without_duplicates=(), sums_without_duplicates=shape)
+        self.add_counts(loss_terms=())
+        self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
 
     def add_counts(self, **shapes: tuple[int, ...]) -> None:
         """Add states of whole numbers, which are summed over the processes."""
@@ -65,18 +72,6 @@ class RowMeans(Metric):
                 f"{name}_without_duplicates": value for name, value in zip(self.names, values, strict=True)
             }
         return means
-
-
-class RowMeansWithLoss(RowMeans):
-    """Means of values, and of the terms of a loss, which is not exact."""
-
-    loss_sum: Tensor
-    loss_terms: Tensor
-
-    def __init__(self, names: Sequence[str], parts: int = 1) -> None:
-        super().__init__(names, parts)
-        self.add_counts(loss_terms=())
-        self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
 
     def add_loss(self, terms: Tensor) -> None:
         """Add terms whose mean is the loss."""

@@ -43,25 +43,19 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[_Index]):
             raise InputError(f"{folder}: an index needs at least one text")
         # Where no text is new, no encoder is loaded.
         size = self.vectors.size if old is None else old[0].vectors.shape[1]
+        hashes = text_hashes(texts)
         before, known = np.empty((0, size), np.float32), np.full(len(texts), -1)
-        lookup = RowLookup.of(np.empty(0, np.uint64))
         if old is not None:
-            before, lookup, known = old[0].vectors, old[0].lookup, old[1].copy()
-        new = np.flatnonzero(known < 0)
-        new_texts = [texts[row] for row in new.tolist()] if len(new) < len(texts) else list(texts)
-        hashes = np.empty(len(texts), np.uint64)
-        hashes[known >= 0] = lookup.keys_by_row()[known[known >= 0]]
-        hashes[new] = text_hashes(new_texts)
-        rows = lookup.first_rows(hashes[new]).tolist()  # another text may have been a duplicate
+            before, known = old[0].vectors, old[0].lookup.first_rows(hashes).astype(np.int64)
+        unknown = np.flatnonzero(known < 0)
+        new = [texts[row] for row in unknown.tolist()]
         # Encoded once, duplicates get the same bits: their scores are equal, and the row number decides.
-        unknown = dict.fromkeys(text for text, row in zip(new_texts, rows, strict=True) if row < 0)
+        number = {text: position for position, text in enumerate(dict.fromkeys(new), len(before))}
         with ArrayWriter(folder / "unknown.npy", np.float32, (size,)) as writer:
-            for vectors in self.vectors.blocks(list(unknown), _TEXTS):
+            for vectors in self.vectors.blocks(list(number), _TEXTS):
                 writer.write(vectors)
         encoded = map_array(folder / "unknown.npy", np.float32, dimensions=2)
-        # Encoded texts are numbered after the old ones.
-        number = {text: position for position, text in enumerate(unknown, len(before))}
-        known[new] = [number.get(text, row) for text, row in zip(new_texts, rows, strict=True)]
+        known[unknown] = [number[text] for text in new]
         empty = []
         with ArrayWriter(folder / "vectors.npy", np.float32, (size,)) as writer:
             for first in range(0, len(texts), _TEXTS):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from zoo.layers.gru import AllStatesGRU
-from zoo.layers.lstm import RowLSTM
+from zoo.layers.recurrent import AllStatesGRU, RowLSTM
 
 ROWS, SIZE, HIDDEN, LENGTH = 9, 5, 4, 7
 

@@ -13,7 +13,7 @@ from datamodules.batch import ClickBatch, ClickSpec
 from datamodules.text.trigrams import distinct_trigrams
 from tests.zoo.plain import sigmoid
 from zoo.baselines.dssm import RetrievalCLSM, RetrievalDSSM
-from zoo.layers import lstm
+from zoo.layers import recurrent
 from zoo.layers.dual_encoder import TrigramLayer, without_words
 from zoo.lstm_rnn import LSTMRNN, TRACED, RecurrentTower
 from zoo.tasks.model import Given
@@ -103,7 +103,7 @@ def embedded_by(form: str, made: RecurrentTower, words: Tensor) -> Tensor:
         form == "kernel"
     ):  # GPUs use it, and it runs on CPUs as well: a forget gate that is held open is exactly 1
         lengths = (TEXT != 0).sum(dim=1)
-        last = lstm._last_states_on_gpu(made._products(words), made.recurrent, TEXT, lengths)
+        last = recurrent._last_states_on_gpu(made._products(words), made.recurrent, TEXT, lengths)
         return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
     with pytest.MonkeyPatch.context() as patch:
         if form == "slow":  # with peepholes that are 0

@@ -10,7 +10,7 @@ import pytest
 import zoo.reproduce.run as runs_of_a_table
 from tests.dialogues import made_up, write_published
 from tests.zoo.reproduce.conftest import write_yaml
-from zoo.reproduce.command import reproduce
+from zoo.reproduce.run import reproduce
 
 BASE: dict[str, Any] = {
     "model": {"class_path": "HMN", "init_args": {"word_size": 6}},

@@ -19,8 +19,7 @@ from datamodules.core.errors import InputError
 from tests.zoo.conftest import Zoo, done, sentences, write_table
 from tests.zoo.reproduce.conftest import MAJORITY, ROWS, Calls, write_yaml
 from zoo.reproduce import run as runs_of_a_table
-from zoo.reproduce.command import reproduce
-from zoo.reproduce.run import RowFailed, as_arguments
+from zoo.reproduce.run import RowFailed, as_arguments, reproduce
 from zoo.reproduce.table import load_table, shipped_tables
 
 

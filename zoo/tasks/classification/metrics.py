@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from zoo.tasks.classification.calibration import Calibration
-from zoo.tasks.metrics import RowMeansWithLoss
+from zoo.tasks.metrics import RowMeans
 
 
-class ClassificationScores(RowMeansWithLoss):
+class ClassificationScores(RowMeans):
     """Accuracy, F1, scores of each class, and loss; a row with an unknown label is an error, and has no loss."""
 
     correct: Tensor

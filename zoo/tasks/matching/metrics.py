@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.tasks.metrics import PARTS, RowMeansWithLoss
+from zoo.tasks.metrics import PARTS, RowMeans
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 
 #: Measures of the ranking of a question's candidates.
@@ -37,7 +37,7 @@ def area_under_curve(score: Tensor, target: Tensor) -> float | None:
     return float(roc_auc_score(is_positive, score.float().nan_to_num(nan=lowest).cpu().numpy()))
 
 
-class MatchingScores(RowMeansWithLoss):
+class MatchingScores(RowMeans):
     """Base of the metrics of pairs: loss and AUC, for which the scores are gathered from all processes."""
 
     pairs: Tensor

@@ -1,4 +1,4 @@
-"""The last state, or all states, of an LSTM over sequences of table rows, fast on CPUs.
+"""The last state, or all states, of an LSTM over sequences of table rows, fast on CPUs; and all states of a GRU.
 
 A batch's sequences are short, many, of different lengths, and made of the same few rows: words of a batch, characters
 of an alphabet. So the input products are computed once per row of the table and not once per token; the time steps run
@@ -8,14 +8,12 @@ weights is one matrix product at the end. On GPUs PyTorch's fused kernel runs.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-
-from zoo.layers.uncompiled import uncompiled
 
 
 class RowLSTM(nn.LSTM):
@@ -24,11 +22,12 @@ class RowLSTM(nn.LSTM):
     The sequences, int64 [N, T] with lengths [N], are rows of a table [V, input_size].
     """
 
+    #: methods that `torch.compile` skips: it would trace every time step.
+    uncompiled: ClassVar = ("forward", "last_states")
+
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
 
-    # TorchDynamo would trace every time step.
-    @uncompiled
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """The states at each position, left to right and back: [N, T, directions * hidden_size], 0 after the end."""
         n, length = ids.shape
@@ -45,7 +44,6 @@ class RowLSTM(nn.LSTM):
             states, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
         return states * (lengths > 0).view(n, 1, 1)
 
-    @uncompiled
     def last_states(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
         """The last forward and backward states [N, directions * hidden_size], 0 where a sequence is empty."""
         if ids.shape[1] == 0:  # no word of the batch has a letter
@@ -265,3 +263,24 @@ def _state_before(batch_sizes: list[int]) -> Tensor:
     # Token j of step t sits at starts[t] + j; before it, at starts[t - 1] + j.
     shift = torch.repeat_interleave(starts[1:] - starts[:-1], alive)
     return torch.arange(int(sizes[0]), int(sizes.sum())) - shift
+
+
+class AllStatesGRU(nn.GRU):
+    """A one-layer GRU, or two in opposite directions, with its state at every position of a sequence."""
+
+    def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
+        super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
+
+    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """The states at each position, from the left and the right: [N, T, directions, hidden_size], 0 after the end.
+
+        The sequences, int64 [N, T] with lengths [N], are rows of the table [V, input_size].
+        """
+        packed = pack_padded_sequence(
+            table[ids], lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, _ = pad_packed_sequence(
+            super().forward(packed)[0], batch_first=True, total_length=ids.shape[1]
+        )
+        inside = torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(1)
+        return (states * inside.unsqueeze(2)).view(*ids.shape, -1, self.hidden_size)
