@@ -1,4 +1,4 @@
-"""Training rows a CPU second of every matching model, as ratios to MatchZoo-py's, which takes turns with it.
+"""Training rows a CPU second of every matching model.
 
 A row is a pair of texts. A training loop is timed: putting a batch together, forward, hinge loss, backward, Adam. A
 batch has 64 lists of a positive and `--negatives` negatives; first texts have 4 to 10 words and second texts 8 to 40,
@@ -6,22 +6,13 @@ drawn from 30,000 words with Zipf's distribution; the table of 30,000 x 300 word
 
 Adam moves 9 million numbers a step, which in PyTorch's usual version takes longer than the rest of a step. Each model
 is measured with it, with `fused=True` (the same update in one pass), with the table updated by rows
-(`zoo.layers.row_adam`, as `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have plain
-Adam. MatchZoo-py 1.1.1 needs names that newer versions of Python and NumPy removed; install it in its own environment
-(without it, only our rows are printed):
+(`zoo.layers.row_adam`, as `zoo fit` does with such a table), and with the table fixed.
 
-    python3 -m venv matchzoo && matchzoo/bin/pip install --editable . && matchzoo/bin/pip install --no-deps \\
-        matchzoo-py==1.1.1 hyperopt tabulate networkx h5py pytorch-transformers future boto3 botocore jmespath \\
-        s3transfer sacremoses sentencepiece "setuptools<70" py4j
-    matchzoo/bin/python -m tests.benchmarks.matching_step [--models ARCI ...] [--negatives 1] [--steps 10]
+    python -m tests.benchmarks.matching_step [--models ARCI ...] [--negatives 1] [--steps 10]
 """
 
 from __future__ import annotations
 
-import collections
-import collections.abc
-import importlib
-import importlib.util
 import itertools
 import json
 import tempfile
@@ -53,16 +44,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         name: (name, {"loss": "hinge"}) for name in ("MatchPyramid", "ARCI", "ARCII", "ANMM", "DSSM", "CDSSM")
     },
 }
-#: MatchZoo's names of the same models, and options other than their defaults.
-MATCHZOO_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "MV-LSTM k=10": ("MVLSTM", {"hidden_size": 50, "top_k": 10}),
-    "MV-LSTM k=100": ("MVLSTM", {"hidden_size": 50, "top_k": 100}),
-    "MatchPyramid": ("MatchPyramid", {}),
-    "ARCI": ("ArcI", {"left_length": FIRST, "right_length": SECOND}),
-    "ARCII": ("ArcII", {"left_length": FIRST, "right_length": SECOND}),
-    "ANMM": ("aNMM", {}),
-}
-
 #: Takes a batch and trains on it.
 Step = Callable[[], None]
 
@@ -138,54 +119,6 @@ def zoo_step(
     return step
 
 
-def matchzoo_step(name: str, texts: Texts, negatives: int) -> Step:
-    """A training step of MatchZoo-py's model of that name, with its data set and its default padding."""
-    for module, lost in ((collections, collections.abc.Iterable), (np, int), (np, float)):
-        setattr(module, lost.__name__, lost)
-    matchzoo, pd = importlib.import_module("matchzoo"), importlib.import_module("pandas")
-    relation, right = [], {}
-    for number, candidates in enumerate(texts.candidates):
-        for position, words in enumerate(candidates):
-            right[f"{number}-{position}"] = words
-            relation.append((str(number), f"{number}-{position}", int(position == 0)))
-    left = {str(number): words for number, words in enumerate(texts.questions)}
-
-    def table(side: str, words: dict[str, list[int]], longest: int) -> Any:
-        # Newer versions of NumPy make no array of lists that differ in length: padded here, and then by MatchZoo.
-        padded = [text + [0] * (longest - len(text)) for text in words.values()]
-        columns = {f"text_{side}": padded, f"length_{side}": [len(w) for w in words.values()]}
-        return pd.DataFrame(columns, index=pd.Index(words, name=f"id_{side}"))
-
-    pairs = pd.DataFrame(relation, columns=["id_left", "id_right", "label"])
-    dataset = matchzoo.dataloader.Dataset(
-        matchzoo.DataPack(pairs, table("left", left, FIRST), table("right", right, SECOND)),
-        mode="pair",
-        num_dup=1,
-        num_neg=negatives,
-        batch_size=LISTS,
-        resample=True,
-        shuffle=True,
-    )
-    padding = matchzoo.dataloader.callbacks.BasicPadding(fixed_length_left=FIRST, fixed_length_right=SECOND)
-    batches = _again_and_again(matchzoo.dataloader.DataLoader(dataset, stage="train", callback=padding))
-
-    model_name, options = MATCHZOO_MODELS[name]
-    model = getattr(matchzoo.models, model_name)()
-    loss = matchzoo.losses.RankHingeLoss(num_neg=negatives)
-    model.params["task"] = matchzoo.tasks.Ranking(losses=loss)
-    for option, value in {"embedding_input_dim": VOCABULARY, "embedding_output_dim": 300, **options}.items():
-        model.params[option] = value
-    model.guess_and_fill_missing_params(verbose=0)
-    model.build()
-    train = _updates(model, "plain")
-
-    def step() -> None:
-        inputs, target = next(batches)
-        train(loss(model(inputs), target))
-
-    return step
-
-
 def _row_tables(network: nn.Module) -> list[RowTable]:
     return [module for module in network.modules() if isinstance(module, RowTable)]
 
@@ -219,7 +152,7 @@ def main() -> None:
     torch.manual_seed(0)
     texts = draw_texts(np.random.default_rng(0))
     rows = LISTS * (1 + options.negatives)
-    print(f"training rows a CPU second, {1 + options.negatives} rows a list; in brackets / MatchZoo-py")
+    print(f"training rows a CPU second, {1 + options.negatives} rows a list")
     with tempfile.TemporaryDirectory() as folder:
         data = make_data(texts, Path(folder), options.negatives)
         for name in options.models:
@@ -230,13 +163,8 @@ def main() -> None:
                 "fixed table": zoo_step(name, data, "fused", train_words=False),
             }
             steps = {kind: step for kind, step in tried.items() if step is not None}
-            if importlib.util.find_spec("matchzoo") is not None and name in MATCHZOO_MODELS:
-                steps["MatchZoo-py"] = matchzoo_step(name, texts, options.negatives)
             seconds = alternate(steps, options.steps, statistic=np.mean)
-            peer = seconds.get("MatchZoo-py", np.nan)
-            figures = [
-                f"{kind} {rows / taken:5.0f} ({peer / taken:4.1f} x)" for kind, taken in seconds.items()
-            ]
+            figures = [f"{kind} {rows / taken:5.0f}" for kind, taken in seconds.items()]
             print(f"{name:15s} {'  '.join(figures)}", flush=True)
 
 

@@ -6,24 +6,127 @@ needed, or the reason why no value changes a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from torch import Tensor
 
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
-from tests.zoo import option_cases as cases
 from tests.zoo.adapters import ADAPTERS, SIZES, Adapter
 from tests.zoo.conftest import trainer
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
 from zoo.tasks.retrieval.task import RetrievalTask
+
+CHANGES, REFUSED, LOGGED = "changes the result", "is refused", "is logged"
+
+
+class Case(NamedTuple):
+    """Another value of an option, and what it must do next to some other options."""
+
+    value: Any
+    #: the other options, with both values.
+    options: Mapping[str, Any] = MappingProxyType({})
+    #: the options of a model's data, with both values.
+    data: Mapping[str, Any] = MappingProxyType({})
+    effect: str = CHANGES
+
+
+class NoEffect(NamedTuple):
+    """No value changes a result."""
+
+    reason: str
+
+
+#: Class -> option -> case; of the classes that a class inherits from, the first with the option counts.
+Cases: TypeAlias = dict[str, dict[str, Case | NoEffect]]
+
+
+class Option(NamedTuple):
+    """An option of a class: its type, and its value where no other is given."""
+
+    type: Any
+    value: Any
+
+    def other(self) -> Any:
+        """Another value by the type; None where only a table can name one."""
+        if isinstance(self.value, bool):
+            return not self.value
+        if isinstance(self.value, int):
+            return self.value + 1
+        if isinstance(self.value, float):
+            return self.value / 2 if self.value > 0.5 else self.value + 0.25
+        if isinstance(self.value, tuple) and self.value:
+            return (*self.value[:-1], self.value[-1] + 1)
+        choices = get_args(self.type) if get_origin(self.type) is Literal else ()
+        return next((choice for choice in choices if choice != self.value), None)
+
+
+def constructor_options(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Option]:
+    """The options of all constructors of a class; `given` are values in place of the defaults."""
+    options: dict[str, Option] = {}
+    for base in inspect.getmro(kind):
+        if "__init__" in vars(base):
+            types = get_type_hints(vars(base)["__init__"])
+            for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
+                if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                    options.setdefault(name, Option(types.get(name), given.get(name, parameter.default)))
+    return options
+
+
+def wrong_options(
+    kind: type[Any], options: Mapping[str, Option], effect: Callable[[str, Case], str]
+) -> list[str]:
+    """The options of a class with another effect than that of their case.
+
+    An option without a case must change the result by another value of its type.
+    """
+    bases = [base.__name__ for base in kind.__mro__]
+    wrong = []
+    for name, option in options.items():
+        found = (CASES[base].get(name) for base in bases if base in CASES)
+        case = next((each for each in found if each is not None), Case(option.other()))
+        if isinstance(case, NoEffect):
+            continue
+        if case.value is None:
+            wrong.append(f"{kind.__name__}.{name}: has no case in the table of this test")
+        elif (done := effect(name, case)) != case.effect:
+            wrong.append(f"{kind.__name__}.{name}={case.value!r} {done}; expected: {case.effect}")
+    return wrong
+
+
+def plain_values(value: Any) -> Iterator[Any]:
+    """Values that can be compared, of nested lists and mappings of arrays."""
+    if isinstance(value, Tensor | np.ndarray):
+        array = value.detach().numpy() if isinstance(value, Tensor) else value
+        yield array.shape, array.tobytes()
+    elif isinstance(value, Mapping):
+        yield from plain_values(list(value.items()))
+    elif isinstance(value, list | tuple) and value:
+        for each in value:
+            yield from plain_values(each)
+    else:
+        yield repr(value)
+
+
+def write_other_bert(bert: Path) -> None:
+    """Write a transformer with other weights than `bert` into the folder `other-bert`."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(shutil.copytree(bert, "other-bert"))
+    model.embeddings.word_embeddings.weight.data.neg_()
+    model.save_pretrained("other-bert")
 
 
 class OfModel(NamedTuple):
@@ -53,66 +156,66 @@ def falling(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSche
 
 
 #: Class -> option -> case; of the classes that a model inherits from, the first with the option counts.
-CASES: cases.Cases = {
+CASES: Cases = {
     "Task": {
-        "init_from": cases.Case(TRAINED),
-        "optimizer": cases.Case(descent),
-        "lr_scheduler": cases.Case(falling),
-        "freeze": cases.Case(OfModel(first_weight), {"init_from": TRAINED}),
-        "learning_rates": cases.Case({"*": 0.5}),
-        "compile": cases.NoEffect("the backend of torch.compile"),
+        "init_from": Case(TRAINED),
+        "optimizer": Case(descent),
+        "lr_scheduler": Case(falling),
+        "freeze": Case(OfModel(first_weight), {"init_from": TRAINED}),
+        "learning_rates": Case({"*": 0.5}),
+        "compile": NoEffect("the backend of torch.compile"),
     },
     "Fitted": {
-        "init_from": cases.Case(TRAINED, effect=cases.REFUSED),
-        "optimizer": cases.Case(descent, effect=cases.LOGGED),
-        "lr_scheduler": cases.Case(falling, effect=cases.LOGGED),
-        "freeze": cases.Case(["*"], effect=cases.REFUSED),
-        "learning_rates": cases.Case({"*": 0.5}, effect=cases.REFUSED),
-        "compile": cases.Case("inductor", effect=cases.REFUSED),
+        "init_from": Case(TRAINED, effect=REFUSED),
+        "optimizer": Case(descent, effect=LOGGED),
+        "lr_scheduler": Case(falling, effect=LOGGED),
+        "freeze": Case(["*"], effect=REFUSED),
+        "learning_rates": Case({"*": 0.5}, effect=REFUSED),
+        "compile": Case("inductor", effect=REFUSED),
     },
-    "ReadsWordVectors": {"train_word_vectors": cases.Case(True, data={"word_vectors": VECTORS})},
+    "ReadsWordVectors": {"train_word_vectors": Case(True, data={"word_vectors": VECTORS})},
     "ReadsSpelling": {
-        "characters": cases.Case(False, {"characters": True}),
-        "char_hidden_size": cases.Case(5, {"characters": True}),
+        "characters": Case(False, {"characters": True}),
+        "char_hidden_size": Case(5, {"characters": True}),
     },
     "ReadsTransformer": {
-        "transformer": cases.Case(BERT, data=TOKENS),
-        "lora_rank": cases.Case(2, TRANSFORMER, TOKENS),
+        "transformer": Case(BERT, data=TOKENS),
+        "lora_rank": Case(2, TRANSFORMER, TOKENS),
     },
-    "FrozenEncoder": {"freeze_encoder": cases.Case(True, TRANSFORMER, TOKENS)},
+    "FrozenEncoder": {"freeze_encoder": Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
-        "members": cases.Case(["lexical"]),
-        "class_weight": cases.Case("balanced"),
-        "transformer": cases.Case(BERT, data=TOKENS),
-        "metric_steps": cases.Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
-        "metric_layers": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
-        "lora_rank": cases.Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
+        "members": Case(["lexical"]),
+        "class_weight": Case("balanced"),
+        "transformer": Case(BERT, data=TOKENS),
+        "metric_steps": Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
+        "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
+        "lora_rank": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
     },
     "KNNBiLSTM": {
-        "attention": cases.Case("softmax", {"features": "M5"}),
+        "attention": Case("softmax", {"features": "M5"}),
     },
     "ExpaNet": {
-        "tau": cases.Case(1.0, {"read": "hard"}),
-        "final_tau": cases.Case(0.5, {"read": "hard"}),
-        "straight_through": cases.Case(True, {"read": "hard"}),
+        "tau": Case(1.0, {"read": "hard"}),
+        "final_tau": Case(0.5, {"read": "hard"}),
+        "straight_through": Case(True, {"read": "hard"}),
     },
-    "MemNN": {"loss": cases.Case("joint", effect=cases.LOGGED)},
+    "MemNN": {"loss": Case("joint", effect=LOGGED)},
     "AMVLSTM": {
-        "attention_scale": cases.Case("length", {"attention": "question"}),
-        "slices": cases.Case(2, {"similarity": "tensor"}),
-        "freeze_encoder": cases.Case(True, TRANSFORMER, TOKENS),
+        "attention_scale": Case("length", {"attention": "question"}),
+        "slices": Case(2, {"similarity": "tensor"}),
+        "freeze_encoder": Case(True, TRANSFORMER, TOKENS),
     },
-    "MatchingTask": {"loss": cases.Case("cross_entropy"), "margin": cases.Case(30.0, {"loss": "hinge"})},
-    "RetrievalTask": {"mix_retriever": cases.Case(True, data={"num_hits": 5})},
-    "TransformerMatcher": {"transformer": cases.Case("other-bert")},
-    "CharCNN": {"length": cases.Case(140, effect=cases.REFUSED)},
-    "RetrievalBM25": {"analyzer": cases.Case("english")},
-    "RetrievalULM": {"analyzer": cases.Case("english")},
-    "BOWRocchio": {"weight": cases.Case(0.4)},
-    "TrigramRetrieval": {"num_trigrams": cases.Case(300)},
-    "NGrams": {"max_features": cases.Case(9)},
-    "VDCNN": {"depth": cases.Case(17)},
-    "HMN": {"loss": cases.Case("joint")},
+    "MatchingTask": {"loss": Case("cross_entropy"), "margin": Case(30.0, {"loss": "hinge"})},
+    "RetrievalTask": {"mix_retriever": Case(True, data={"num_hits": 5})},
+    "TransformerMatcher": {"transformer": Case("other-bert")},
+    "CharCNN": {"length": Case(140, effect=REFUSED)},
+    "RetrievalBM25": {"analyzer": Case("english")},
+    "RetrievalULM": {"analyzer": Case("english")},
+    "BOWRocchio": {"weight": Case(0.4)},
+    "TrigramRetrieval": {"num_trigrams": Case(300)},
+    "NGrams": {"max_features": Case(9)},
+    "VDCNN": {"depth": Case(17)},
+    "HMN": {"loss": Case("joint")},
 }
 
 #: The options with which others have an effect, where the first variant of the adapters lacks these.
@@ -133,7 +236,7 @@ class Training:
         self.base = BASES.get(name, first)
         self.results: dict[str, tuple[Any, set[str], Task]] = {}
 
-    def effect(self, option: str, case: cases.Case) -> str:
+    def effect(self, option: str, case: Case) -> str:
         """The effect of another value of an option."""
         value = case.value
         if isinstance(value, OfModel):
@@ -141,11 +244,11 @@ class Training:
         try:
             result, idle, _ = self.train({**case.options, option: value}, case.data)
         except InputError as error:
-            return cases.REFUSED if case.effect == cases.REFUSED else f"{cases.REFUSED}: {error}"
+            return REFUSED if case.effect == REFUSED else f"{REFUSED}: {error}"
         if f"model.{option}" in idle:
-            return cases.LOGGED
+            return LOGGED
         same = result == self.train(case.options, case.data)[0]
-        return "changes nothing" if same else cases.CHANGES
+        return "changes nothing" if same else CHANGES
 
     def train(self, options: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Any, set[str], Task]:
         """Weights and scores; the options that are logged as without effect; the model."""
@@ -168,7 +271,7 @@ class Training:
         scores = {name: value for name, value in run.callback_metrics.items() if "time" not in name}
         idle = {name for name, _ in model.idle_options(data)}
         return (
-            list(cases.plain_values([model.network.state_dict(), scores, self.output(model, data)])),
+            list(plain_values([model.network.state_dict(), scores, self.output(model, data)])),
             idle,
             model,
         )
@@ -200,8 +303,8 @@ def kind_of(name: str) -> str:
 def test_every_option_has_an_effect(name: str, adapters: Any, tiny_bert: Path) -> None:
     words = ["apple", "iron", "rain", "the", "of", "near", "where", "is", "in", "old"]
     Path(VECTORS).write_text("".join(f"{word} {i} {i % 3} 1\n" for i, word in enumerate(words)))
-    cases.write_other_bert(tiny_bert)
+    write_other_bert(tiny_bert)
     training = Training(name, adapters(kind_of(name)))
-    options = cases.constructor_options(training.kind, training.base)
-    wrong = cases.wrong_options([training.kind], options, CASES, training.effect)
+    options = constructor_options(training.kind, training.base)
+    wrong = wrong_options(training.kind, options, training.effect)
     assert not wrong, "\n".join(wrong)

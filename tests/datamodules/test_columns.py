@@ -1,0 +1,59 @@
+"""Every kind reads the files and the columns that its options name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from datamodules import ClickthroughDataModule, DialogueDataModule, MatchingDataModule
+from tests.dialogues import write_lines
+
+
+def jsonl(path: Path, *records: dict[str, object]) -> str:
+    return str(write_lines(path, *map(json.dumps, records)))
+
+
+def test_dialogues(tmp_path: Path) -> None:
+    record = {"talk": ["it is red", "good"], "ask": ["which ?"], "word": ["red"], "key": "k"}
+    columns = {"turns_column": "talk", "question_column": "ask", "answer_column": "word", "id_column": "key"}
+    table = DialogueDataModule(**columns).read(jsonl(tmp_path / "a.jsonl", record))
+    assert [table.turns.texts[:], table.questions.texts[:]] == [["it is red", "good"], ["which ?"]]
+    assert [table.questions.labels, table.ids.to_pylist()] == [["red"], ["k"]]
+
+
+def test_pairs(tmp_path: Path) -> None:
+    record = {"q": "where ?", "a": "here", "grade": 2, "topic": "t", "key": "k"}
+    columns = {"first_column": "q", "second_column": "a", "label_column": "grade"}
+    data = MatchingDataModule(
+        train_file=jsonl(tmp_path / "a.jsonl", record), question_column="topic", id_column="key", **columns
+    )
+    pairs = data.read_splits(["train"])["train"]
+    assert [pairs.first.texts[:], pairs.second.texts[:], pairs.target.tolist()] == [
+        ["where ?"],
+        ["here"],
+        [2],
+    ]
+    assert [pairs.question_ids.to_pylist(), pairs.ids.to_pylist()] == [["t"], ["k"]]
+
+
+def test_a_test_collection(tmp_path: Path) -> None:
+    queries = jsonl(
+        tmp_path / "queries.jsonl", {"_id": "q", "text": "red things", "long": "things that are red"}
+    )
+    documents = jsonl(tmp_path / "corpus.jsonl", {"_id": "d", "text": "no", "title": "a red apple"})
+    judgements = str(write_lines(tmp_path / "qrels", "q 0 d 1"))
+    of_pairs = {"queries_file": queries, "documents_file": documents, "document_column": "title"}
+    data = MatchingDataModule(layout="trec", train_file=judgements, **of_pairs)
+    pairs = data.read_splits(["train"])["train"]
+    assert [*pairs.first.texts, *pairs.second.texts] == ["red things", "a red apple"]
+
+    files = {"corpus_file": documents, "train_queries": queries, "train_judgements": judgements}
+    lengths = {"query_length": 2, "document_length": 1}
+    columns = {"query_column": "long", "document_column": "title"}
+    clicks = ClickthroughDataModule(**files, **columns, **lengths)
+    table = clicks.read_splits(["train"])["train"]
+    assert [*table.queries.texts, *table.documents.texts] == ["things that are red", "a red apple"]
+    assert clicks.lengths == (2, 1)
+    assert np.array_equal(table.grade, [1])
