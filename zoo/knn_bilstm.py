@@ -9,6 +9,8 @@ from I perspectives, and summed into a label feature and a text feature; a linea
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -17,19 +19,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.base import DataModule
+from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
+from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from datamodules.text_rows import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
-from zoo.tasks.classification.encoded_memory import ReadsEncodedMemory
-from zoo.tasks.encoders import ReadsSpelling
+from zoo.tasks.classification.predictor import ClassificationPredictor
+from zoo.tasks.classification.task import ClassificationTask
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import ClassificationOutput
 from zoo.training.checkpoints import Start
 from zoo.training.warm_start import describe_rows, shared_rows
+
+log = logging.getLogger("zoo")
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
@@ -183,11 +192,16 @@ def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
 
-class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
-    """The paper's model; `features="M1"` is its BiLSTM baseline without memory."""
+class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask):
+    """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
+
+    A batch has the words of its memories, or their vectors: those of the whole memory, if they are stored with it or
+    encoding them costs less than reading the batches.
+    """
 
     head = "network.classifier."
     without_memory = "--model.features M1"
+    _encoded_memory: EncodedMemory | None = None
 
     def __init__(
         self,
@@ -228,6 +242,15 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
 
     @override
+    def check_data(self, data: DataModule) -> None:
+        super().check_data(data)
+        if self.encoder_is_frozen and self.init_from is None and self.transformer is None:
+            raise InputError(
+                "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
+                " model.init_from, or a pre-trained transformer with model.transformer"
+            )
+
+    @override
     def build_network(self, given: Given[ClassificationSpec]) -> KNNNetwork:
         if "label" in FEATURES[self.features] and not given.spec.memory_labels:
             raise InputError(
@@ -240,6 +263,54 @@ class KNNBiLSTM(ReadsSpelling, ReadsEncodedMemory):
         else:
             encoder = BiLSTMEncoder(self.make_words(given), self.hidden_size, self.dropout)
         return KNNNetwork(encoder, given.spec, self)
+
+    # --- reading the vectors of memories ---
+
+    @override
+    def text_encoder(self) -> nn.Module:
+        encoder: nn.Module = self.network.encoder
+        return encoder
+
+    @override
+    def setup(self, stage: str) -> None:
+        self._encoded_memory = None  # it belongs to the data of an earlier run
+        super().setup(stage)
+
+    @override
+    def read_memory(
+        self, data: TextRowsDataModule[Any], memory: Memory | None, num_texts: int | None = None
+    ) -> None:
+        before, self._encoded_memory = self._encoded_memory, None
+        if not self.uses_memory or not isinstance(memory, FolderMemory):
+            return
+        encoder = self.encoder_fingerprint(data)
+        missing = EncodedMemory.missing(memory, encoder)
+        if before is not None and before.is_of(memory, encoder):
+            self._encoded_memory = before
+        elif missing and not os.access(memory.folder, os.W_OK):
+            log.info("%s is read-only: its texts are encoded with each batch", memory.folder)
+        # For a few texts, only their own memories are encoded, together with them.
+        elif num_texts is None or missing <= num_texts * data.options.num_memories:
+            predictor, length = ClassificationPredictor(self, data), data.lengths[1]
+            self._encoded_memory = EncodedMemory.open(
+                memory, encoder, lambda texts: predictor.raw_vectors(texts, length)
+            )
+
+    @override
+    def attach(self, split: str) -> None:
+        super().attach(split)
+        # A frozen encoder has its final weights when `on_fit_start` encodes the training texts.
+        is_first = split == "train" and self.encoder_is_frozen and self._encoded_memory is None
+        if self.uses_memory and (is_first or self.is_evaluated(split)):
+            data = self.training_data
+            # A prepared split is measured without a server.
+            if data.has_memory and not data.retriever.is_on_server:
+                self.read_memory(data, data.open_memory(), len(data.split(split).rows))
+                data.retriever.close()
+
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
+        return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
 
     # --- starting from another model ---
 

@@ -32,7 +32,7 @@ from datamodules.core.errors import InputError
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.recurrent import last_states
 from zoo.tasks.base import check_choice, check_sizes
-from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
+from zoo.tasks.retrieval.task import TrigramRetrieval
 
 Cell: TypeAlias = Literal["lstm", "rnn"]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.clickthrough.options import NegativesFrom
 from datamodules.core.arrays import find_sorted
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.judgements import Judgements
@@ -17,6 +16,8 @@ from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval.base import Hits
 
+#: Sources of negatives.
+NegativesFrom: TypeAlias = Literal["random", "in_batch", "retrieved"]
 #: Purposes of random numbers: positives, random negatives, retrieved negatives.
 POSITIVES, RANDOM, RETRIEVED = range(3)
 

@@ -21,9 +21,14 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import read_identified
 from datamodules.duplicates import DuplicateMarks, duplicate_codes, groups_to_split
-from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit, training_lists
+from datamodules.matching.dataset import (
+    Lists,
+    MatchingDataset,
+    MatchingOptions,
+    MatchingSplit,
+    training_lists,
+)
 from datamodules.matching.negatives import foreign_texts
-from datamodules.matching.options import MatchingOptions
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes

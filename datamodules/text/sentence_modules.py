@@ -1,10 +1,15 @@
-"""Sentence encoders as the library sentence-transformers publishes them: `modules.json` and the files that it names."""
+"""Pre-trained models by their names on the Hugging Face Hub, and sentence encoders as they are published.
+
+The library sentence-transformers publishes an encoder as `modules.json`, and the files that it names.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
@@ -12,7 +17,6 @@ from typing_extensions import Self
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
-from datamodules.text.hub import model_folder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,6 +41,34 @@ _FLAGS: dict[str, Pooling] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+
+
+@cache
+def check_reachable(name: str) -> None:
+    """Raise an `InputError` for a model that is not here, at once, if the Hub can't be reached."""
+    model_folder(name, ("config.json",))
+
+
+def model_folder(name: str, patterns: Sequence[str], revision: str | None = None) -> Path:
+    """Return the folder of a model, after a download of the files with these patterns if the Hub has the model.
+
+    Raises an `InputError` if the Hub can't be reached. A wrong name is returned: loading the model explains the error.
+    """
+    if os.path.exists(name) or name.count("/") > 1 or name.startswith("."):
+        return Path(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        # The function for single files would retry for half a minute.
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
+    except LocalEntryNotFoundError as error:
+        raise InputError(
+            f"{name!r}: not a folder, and the Hugging Face Hub can't be reached; check the connection or"
+            " the name. HF_HUB_OFFLINE=1 uses only files that were downloaded before"
+        ) from error
+    except Exception:  # a wrong name
+        return Path(name)
 
 
 class DenseLayer(NamedTuple):

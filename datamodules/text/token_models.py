@@ -13,8 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from datamodules.core.errors import InputError, reason
 from datamodules.core.files import load_tensors
 from datamodules.core.types import PlainDict
-from datamodules.text.hub import model_folder
-from datamodules.text.sentence_modules import SentenceModules
+from datamodules.text.sentence_modules import SentenceModules, model_folder
 
 #: Options of a configuration by which `transformers` chooses code: Python of a model, kernels and packages.
 _NAMES_OF_CODE = (

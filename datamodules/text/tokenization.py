@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import regex
 
 from datamodules.core.errors import InputError, reason
-from datamodules.text.hub import check_reachable
-from datamodules.text.sentence_modules import SentenceModules, load_tokenizer
+from datamodules.text.sentence_modules import SentenceModules, check_reachable, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

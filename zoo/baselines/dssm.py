@@ -32,7 +32,7 @@ from zoo.tasks.base import check_sizes
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
-from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
+from zoo.tasks.retrieval.task import TrigramRetrieval
 from zoo.training.warm_start import numbered
 
 #: Initial factor of the cosine of pairs (the papers' gamma), which is trained.

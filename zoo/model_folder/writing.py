@@ -21,7 +21,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, is_memory
 from datamodules.retrieval.dense.ranking import files_of_encoder, trained_model
 from datamodules.retrieval.dense.vector_store import store_folder
-from datamodules.text.hub import model_folder
+from datamodules.text.sentence_modules import model_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.layers.lora import without_adapters
 from zoo.model_folder.folder import FITTED, KIND, MEMORY, MODEL, STATE, TOKENIZER, VOCABULARY, WEIGHTS

@@ -19,7 +19,7 @@ from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.encodings import EncodedTexts
 from datamodules.options import VectorOptions
-from datamodules.text.hub import check_reachable
+from datamodules.text.sentence_modules import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
 from zoo.layers.row_adam import RowTable, can_update_by_rows, update_by_rows, update_densely

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from datamodules.core.errors import InputError
-from datamodules.text.hub import check_reachable
+from datamodules.text.sentence_modules import check_reachable
 
 
 def test_an_unreachable_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
