@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
-from zoo.tasks.classification.abstention import (
+from zoo.tasks.classification.calibration import Calibration
+from zoo.tasks.classification.held_out import (
+    HeldOutScores,
     answer_threshold,
     certified_threshold,
     lowest_level,
     rows_needed,
     set_threshold,
 )
-from zoo.tasks.classification.calibration import Calibration
-from zoo.tasks.classification.held_out import HeldOutScores
 
 CONFIDENCE = 0.95
 

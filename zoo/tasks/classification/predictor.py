@@ -26,8 +26,17 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import TermRetriever
 from datamodules.retrieval.dense.text_vectors import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.tasks.classification.abstention import TUNE_ADVICE, answer_threshold, check_level, set_threshold
-from zoo.tasks.classification.held_out import HeldOutRows, HeldOutScores, contents_of, drift, likeness
+from zoo.tasks.classification.held_out import (
+    TUNE_ADVICE,
+    HeldOutRows,
+    HeldOutScores,
+    answer_threshold,
+    check_level,
+    contents_of,
+    drift,
+    likeness,
+    set_threshold,
+)
 from zoo.tasks.model import Model
 from zoo.tasks.outputs import ClassificationOutput
 from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device

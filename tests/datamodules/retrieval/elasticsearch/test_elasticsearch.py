@@ -27,8 +27,7 @@ from datamodules.retrieval.elasticsearch.retriever import (
     OpenSearchRetriever,
 )
 from datamodules.retrieval.memories.index_memory import IndexMemory
-from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.memories.neighbors import build_neighbors
+from datamodules.retrieval.memories.memory import Neighbors, build_neighbors
 from tests.conftest import ON_BOTH
 from tests.datamodules.checks import refused
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy

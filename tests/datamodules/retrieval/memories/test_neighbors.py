@@ -13,10 +13,9 @@ import pytest
 from datamodules.core import storage
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.memories import neighbors
+from datamodules.retrieval.memories import memory as memory_module
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
+from datamodules.retrieval.memories.memory import Neighbors, build_neighbors, open_neighbors
 from tests.datamodules.checks import kill
 from tests.datamodules.corpus import in_processes, rows
 
@@ -49,7 +48,7 @@ class RecordedMemory(FolderMemory):
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedMemory:
     """A memory of 60 rows; queries go to it in blocks of 8."""
-    monkeypatch.setattr(neighbors, "BLOCK", 8)
+    monkeypatch.setattr(memory_module, "BLOCK", 8)
     FolderMemory.build(rows(60), EmbeddedRetriever(), tmp_path / "memory")
     memory = RecordedMemory(tmp_path / "memory", EmbeddedRetriever())
     memory.log = tmp_path / "log"
@@ -102,7 +101,7 @@ def test_the_size_of_blocks_changes_no_neighbor(
         return [[stored.memories.texts[i] if i >= 0 else "" for i in row] for row in stored.rows.tolist()]
 
     small = open_neighbors(*build(memory, tmp_path / "a"))
-    monkeypatch.setattr(neighbors, "BLOCK", 1000)
+    monkeypatch.setattr(memory_module, "BLOCK", 1000)
     large = open_neighbors(*build(memory, tmp_path / "b"))
     assert texts(small) == texts(large)
     np.testing.assert_array_equal(small.scores, large.scores)
