@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import ClassVar, get_type_hints
 
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
+from datamodules.core.types import Count, PlainDict, Size, check_value
 from datamodules.corpora.records import Column
 
 #: Unicode words and punctuation.
@@ -33,13 +33,13 @@ class DataOptions:
     """
 
     validation_split: int | float = 0.1
-    split_seed: int = 0
+    split_seed: Count = 0
     tokenizer: str = DEFAULT_TOKENIZER
     lowercase: bool | None = None
-    min_count: int = 1
-    batch_size: int = 64
-    eval_batch_size: int | None = None
-    num_workers: int = 0
+    min_count: Size = 1
+    batch_size: Size = 64
+    eval_batch_size: Size | None = None
+    num_workers: Count = 0
     cache_dir: str | None = None
 
     #: options that name files, folders or tables, or lists of them.
@@ -58,9 +58,8 @@ class DataOptions:
     splitting: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "test_split")
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        check_least(self, 1, "min_count", "batch_size", "eval_batch_size")
-        check_least(self, 0, "split_seed", "num_workers")
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            check_value(f"data.{name}", getattr(self, name), kind)
 
     def is_set(self, name: str) -> bool:
         """Return whether an option has another value than its default."""
@@ -207,29 +206,6 @@ class TextOptions(TableOptions):
     """
 
     text_column: Column | list[Column] = "text"
-    num_memories: int = 20
-    max_length: int = 128
-    memory_max_length: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 0, "num_memories")
-        check_least(self, 1, "max_length", "memory_max_length")
-
-
-def check_least(options: object, least: int, *names: str) -> None:
-    """Raise an `InputError` if one of these options is a number below `least`."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise InputError(f"data.{name}={value}: must be {least} or more")
-
-
-def _check_choices(options: object) -> None:
-    """Raise an `InputError` if an option whose type is a `Literal`, or one in a union, has another value."""
-    for name, kind in get_type_hints(type(options)).items():
-        parts = [kind] if get_origin(kind) is Literal else get_args(kind)
-        choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
-        value = getattr(options, name)
-        if choices and value is not None and not isinstance(value, list) and value not in choices:
-            raise InputError(f"data.{name}={value}: use one of {', '.join(choices)}")
+    num_memories: Count = 20
+    max_length: Size = 128
+    memory_max_length: Size | None = None

@@ -24,10 +24,10 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import Size
 from zoo.layers.encoders import TransformerTokens, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
 from zoo.layers.recurrent import RowLSTM
-from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
@@ -232,9 +232,9 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         attention_scale: AttentionScale = "length",
         interaction: Interaction = "directions",
         similarity: Similarity = "cosine",
-        slices: int = 4,
-        k: int = 100,
-        hidden_size: int = 50,
+        slices: Size = 4,
+        k: Size = 100,
+        hidden_size: Size = 50,
         shared_encoder: bool = True,
         overlap: bool = False,
         dropout: float = 0.0,
@@ -257,11 +257,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
             **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
         """
         super().__init__(**shared)
-        check_choice("attention", attention, ("none", "question", "answer", "both"))
-        check_choice("attention_scale", attention_scale, ("paper", "length"))
-        check_choice("interaction", interaction, ("directions", "concatenated"))
-        check_choice("similarity", similarity, ("cosine", "bilinear", "tensor"))
-        check_sizes(k=k, slices=slices, hidden_size=hidden_size)
         if self.freeze_encoder and self.transformer is None:
             raise InputError(
                 "model.freeze_encoder is on, but there is no transformer; word vectors are fixed by"

@@ -25,11 +25,11 @@ from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import Count, NotNegative, Positive, Probability
 from datamodules.state import DataState
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import TextDropout
 from zoo.layers.vote import relative_scores
-from zoo.tasks.base import check_choice, check_not_negative, check_positive, check_probability
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
@@ -179,11 +179,11 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     def __init__(
         self,
         hops: int = 2,
-        score_power: float = 0.0,
-        text_dropout: float = 0.0,
+        score_power: NotNegative = 0.0,
+        text_dropout: Probability = 0.0,
         tie_matrices: bool = False,
         label_vectors: bool = False,
-        bigrams: int = 0,
+        bigrams: Count = 0,
         dropout: float = 0.0,
         log_attention: bool = False,
         **shared: Any,
@@ -204,8 +204,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         super().__init__(**shared)
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
-        check_not_negative(score_power=score_power, bigrams=bigrams)
-        check_probability(text_dropout=text_dropout)
         self.uses_memory = hops > 0
         self.hops, self.score_power = hops, score_power
         self.tie_matrices, self.label_vectors = tie_matrices, label_vectors
@@ -268,8 +266,8 @@ class ExpaNet(MemNet):
     def __init__(
         self,
         read: ReadKind = "soft",
-        tau: float = DRAW_TEMPERATURE,
-        final_tau: float | None = None,
+        tau: Positive = DRAW_TEMPERATURE,
+        final_tau: Positive | None = None,
         straight_through: bool = False,
         **shared: Any,
     ) -> None:
@@ -283,10 +281,6 @@ class ExpaNet(MemNet):
             **shared: options of `MemNet`, `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
-        check_choice("read", read, ("soft", "hard"))
-        check_positive(tau=tau)
-        if final_tau is not None:
-            check_positive(final_tau=final_tau)
         of_hard_read = {
             "tau": tau != DRAW_TEMPERATURE,
             "final_tau": final_tau is not None,

@@ -25,8 +25,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
+from datamodules.core.types import NotNegative, Size
 from zoo.layers.recurrent import AllStatesGRU
-from zoo.tasks.base import check_choice, check_not_negative, check_sizes
 from zoo.tasks.dialogue.task import DialogueTask, Readout
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import DialogueOutput, Pointer
@@ -274,10 +274,10 @@ class MemNN(DialogueTask):
 
     def __init__(
         self,
-        word_size: int = 100,
-        hops: int = 3,
+        word_size: Size = 100,
+        hops: Size = 3,
         temporal_encoding: bool = True,
-        word_dropout: float = 3.0,
+        word_dropout: NotNegative = 3.0,
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -290,8 +290,6 @@ class MemNN(DialogueTask):
             **shared: options of `DialogueTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(word_size=word_size, hops=hops)
-        check_not_negative(word_dropout=word_dropout)
         self.word_size, self.hops = word_size, hops
         self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
 
@@ -310,7 +308,7 @@ class HMN(MemNN):
     readouts = ("sentence", "word", "joint")
 
     def __init__(
-        self, readout: Readout = "joint", word_memory: WordMemoryKind = "bigru", k: int = 4, **shared: Any
+        self, readout: Readout = "joint", word_memory: WordMemoryKind = "bigru", k: Size = 4, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -321,9 +319,6 @@ class HMN(MemNN):
             **shared: options of `MemNN`, `DialogueTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(k=k)
-        check_choice("readout", readout, self.readouts)
-        check_choice("word_memory", word_memory, ("bigru", "gru", "embedding"))
         self.readout, self.word_memory, self.k = readout, word_memory, k
 
     @override

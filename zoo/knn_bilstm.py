@@ -23,13 +23,12 @@ from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
-from datamodules.core.types import PlainDict
+from datamodules.core.types import Count, PlainDict, Probability
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text_rows import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
-from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
@@ -206,11 +205,11 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
     def __init__(
         self,
         features: Features = "M7",
-        num_perspectives: int = 5,
+        num_perspectives: Count = 5,
         hidden_size: int = 100,
         dropout: float = 0.0,
         attention: Attention = "cosine",
-        text_dropout: float = 0.0,
+        text_dropout: Probability = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         **shared: Any,
     ) -> None:
@@ -231,10 +230,6 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
                 pre-trained vectors fixed.
         """
         super().__init__(optimizer=optimizer, **shared)
-        check_choice("features", features, tuple(FEATURES))
-        check_choice("attention", attention, ("cosine", "softmax"))
-        check_probability(text_dropout=text_dropout)
-        check_not_negative(num_perspectives=num_perspectives)
         self.uses_memory = features != "M1"
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
         self.hidden_size, self.dropout = hidden_size, dropout

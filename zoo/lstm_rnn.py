@@ -29,9 +29,9 @@ from typing_extensions import override
 
 from datamodules.batch import ClickSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import Size
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.recurrent import last_states
-from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.retrieval.task import TrigramRetrieval
 
 Cell: TypeAlias = Literal["lstm", "rnn"]
@@ -147,7 +147,7 @@ class LSTMRNN(TrigramRetrieval):
     def __init__(
         self,
         cell: Cell = "lstm",
-        hidden_size: int = 96,
+        hidden_size: Size = 96,
         bidirectional: bool = False,
         peepholes: bool = False,
         forget_gate: bool = False,
@@ -164,8 +164,6 @@ class LSTMRNN(TrigramRetrieval):
             **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(hidden_size=hidden_size)
-        check_choice("cell", cell, ("lstm", "rnn"))
         if cell == "rnn" and (peepholes or forget_gate):
             raise InputError("model.cell=rnn: has no gates; omit model.peepholes and model.forget_gate")
         self.cell, self.hidden_size, self.bidirectional = cell, hidden_size, bidirectional

@@ -18,14 +18,14 @@ from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, RankingDa
 from datamodules.clickthrough.negatives import Negatives, NegativesFrom, Relevant, hard_pool
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, prepared_folder
-from datamodules.core.types import Message, PlainDict
+from datamodules.core.types import Count, Message, PlainDict, Positive, Size
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import id_column_of, read_identified
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import DataOptions, MemoryOptions, VectorOptions, check_least
+from datamodules.options import DataOptions, MemoryOptions, VectorOptions
 from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokenization import WordTokenizer
@@ -80,18 +80,18 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
     query_column: Column | None = None
     document_column: Column | list[Column] | None = None
     negatives: NegativesFrom | list[NegativesFrom] = "in_batch"
-    num_negatives: int = 4
-    positives_per_query: int = 4
-    num_hits: int = 0
-    skip_hits: int = 0
-    highest_hit_score: float | None = None
+    num_negatives: Size = 4
+    positives_per_query: Size = 4
+    num_hits: Count = 0
+    skip_hits: Count = 0
+    highest_hit_score: Positive | None = None
     evaluate: Literal["collection", "judged"] = "collection"
-    query_length: int = 16
-    document_length: int = 32
+    query_length: Size = 16
+    document_length: Size = 32
     tokenizer: WordTokenizer = "whitespace"
     characters: bool = True
     batch_size: int = 128
-    eval_batch_size: int | None = 256
+    eval_batch_size: Size | None = 256
 
     files: ClassVar[tuple[str, ...]] = (
         "corpus_file",
@@ -110,15 +110,11 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, 0, "num_hits", "skip_hits")
-        check_least(self, 1, "num_negatives", "positives_per_query", "query_length", "document_length")
         if not self.sources or any(source not in get_args(NegativesFrom) for source in self.sources):
             named = ", ".join(get_args(NegativesFrom))
             raise InputError(f"data.negatives={self.negatives}: use one or several of {named}")
         if "retrieved" in self.sources and self.num_hits == 0:
             raise InputError("data.negatives=retrieved: set data.num_hits to the number of hits to draw from")
-        if self.highest_hit_score is not None and not self.highest_hit_score > 0:
-            raise InputError(f"data.highest_hit_score={self.highest_hit_score}: must be above 0")
 
     @override
     def idle_options(self) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,7 @@ from torch import nn
 from datamodules.core.types import PlainDict
 
 #: Of options and stages of a training, which a prediction does not read.
-LRSchedulerCallable: object = None
-OptimizerCallable: object = None
-TrainerFn: object = None
+LRSchedulerCallable = OptimizerCallable = TrainerFn = object
 
 
 class LightningModule(nn.Module):

@@ -19,13 +19,13 @@ from datamodules.batch import BatchContents, DialogueSpec
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged, consecutive
 from datamodules.core.storage import Part, fingerprint_of, is_whole, lock, prepared_folder
-from datamodules.core.types import Message, PlainDict
+from datamodules.core.types import Message, PlainDict, Size
 from datamodules.corpora.dialogues import Dialogues, read_dialogues, read_hmn4qa
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import FileOptions, check_least
+from datamodules.options import FileOptions
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
 from datamodules.retrieval.base import Collection, TermRetriever
 from datamodules.text.tokenization import WordTokenizer
@@ -61,19 +61,15 @@ class DialogueOptions(FileOptions):
     question_column: Column = "question"
     answer_column: Column = "answer"
     vocabulary_files: str | list[str] | None = None
-    max_turns: int = 256
+    max_turns: Size = 256
     turns_kept: Literal["latest", "retrieved"] = "latest"
-    max_length: int = 64
+    max_length: Size = 64
     tokenizer: WordTokenizer = "whitespace"
     lowercase: bool | None = False
-    min_count: int = 2
+    min_count: Size = 2
 
     files: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "test_file", "vocabulary_files")
     test_files: ClassVar[tuple[str, ...]] = ("test_file",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 1, "max_turns", "max_length")
 
 
 class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):

@@ -13,11 +13,12 @@ from typing_extensions import Self, override
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged, offsets_of
+from datamodules.core.types import Size
 from datamodules.corpora.pairs import Goal, Pairs
 from datamodules.corpora.records import Column
 from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
 from datamodules.matching.negatives import Draw, foreign_negatives, own_negatives
-from datamodules.options import TableOptions, check_least
+from datamodules.options import TableOptions
 from datamodules.text.gather import WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
@@ -65,20 +66,19 @@ class MatchingOptions(TableOptions):
     document_column: Column | list[Column] | None = None
     batches: Batches | None = None
     negatives: Literal["own", "random", "retrieved"] = "own"
-    num_negatives: int = 4
+    num_negatives: Size = 4
     candidates: Literal["own", "retrieved"] = "own"
-    num_candidates: int = 50
-    first_length: int = 40
-    second_length: int = 80
+    num_candidates: Size = 50
+    first_length: Size = 40
+    second_length: Size = 80
     memory_text_column: Column | list[Column] | None = "text"
     normalize_vectors: bool = True
-    batch_size: int = 32
+    batch_size: Size = 32
 
     files: ClassVar[tuple[str, ...]] = (*TableOptions.files, "queries_file", "documents_file")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, 1, "num_negatives", "num_candidates", "first_length", "second_length")
         self._check_lists()
         for name in ("validation_split", "test_split"):
             share = getattr(self, name)

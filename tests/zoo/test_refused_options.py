@@ -52,7 +52,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("KNNBiLSTM", {"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
     ("KNNBiLSTM", {"text_dropout": 1.5}, "model.text_dropout=1.5"),
     ("KNNBiLSTM", {"lora_rank": 2}, "name one with --model.transformer"),
-    ("KNNBiLSTM", {"lora_rank": 0, "transformer": "a"}, "model.lora_rank=0: must be 1 or more"),
+    ("KNNBiLSTM", {"lora_rank": 0, "transformer": "a"}, "model.lora_rank=0: must be at least 1"),
     ("KNNBiLSTM", {"lora_rank": 2, "transformer": "a", "freeze_encoder": True}, "omit one of the two"),
     ("LINE", {"epochs": 0}, "model.epochs=0"),
     ("LSTMRNN", {"cell": "gru"}, "model.cell"),

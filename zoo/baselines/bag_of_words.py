@@ -22,8 +22,8 @@ from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.core.types import Positive, Size
 from zoo.layers.tfidf import TextVectorizer, planes_of
-from zoo.tasks.base import check_positive, check_sizes
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.outputs import ClassificationOutput
@@ -44,7 +44,7 @@ class LinearBag(Fitted, ClassificationTask):
     reads_strings = True
     uses_memory = False
 
-    def __init__(self, max_ngram: int = 2, c: float = 1.0, **shared: Any) -> None:
+    def __init__(self, max_ngram: Size = 2, c: Positive = 1.0, **shared: Any) -> None:
         """Configure vectors and classifier.
 
         Args:
@@ -52,8 +52,6 @@ class LinearBag(Fitted, ClassificationTask):
             c: weight of training errors against small weights.
         """
         super().__init__(**shared)
-        check_sizes(max_ngram=max_ngram)
-        check_positive(c=c)
         self.c = c
         #: TF-IDF with 1 + log tf.
         self.vectorizer = TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))
@@ -105,7 +103,7 @@ class NGrams(LinearBag):
     """A bag of the most frequent n-grams and multinomial logistic regression."""
 
     def __init__(
-        self, max_ngram: int = 5, max_features: int = 500_000, tfidf: bool = False, **shared: Any
+        self, max_ngram: Size = 5, max_features: Size = 500_000, tfidf: bool = False, **shared: Any
     ) -> None:
         """Configure the vectors.
 
@@ -115,7 +113,6 @@ class NGrams(LinearBag):
             tfidf: weight counts by inverse document frequency, and give each text the length 1.
         """
         super().__init__(max_ngram=max_ngram, **shared)
-        check_sizes(max_features=max_features)
         self.max_features = max_features
         self.vectorizer = TextVectorizer(tfidf, ngram_range=(1, max_ngram))
 
@@ -149,7 +146,7 @@ class BOWRocchio(TfidfSVM):
 
     uses_memory = True
 
-    def __init__(self, weight: float | None = None, max_ngram: int = 1, **shared: Any) -> None:
+    def __init__(self, weight: float | None = None, max_ngram: Size = 1, **shared: Any) -> None:
         """Configure the vectors.
 
         Args:

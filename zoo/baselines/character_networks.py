@@ -21,13 +21,13 @@ from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
+from datamodules.core.types import Size
 from datamodules.state import DataState
 from datamodules.text.tokenization import CHARACTERS
 from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.convolution import convolve, pool_neighbors
 from zoo.baselines.word_networks import TextNetwork, TextOnly
 from zoo.layers.recurrent import RowLSTM
-from zoo.tasks.base import check_sizes
 from zoo.tasks.model import Given
 from zoo.training.warm_start import numbered
 
@@ -104,8 +104,8 @@ class CharCNN(CharactersOnly):
     def __init__(
         self,
         length: int = 1014,
-        filters: int = 256,
-        hidden_size: int = 1024,
+        filters: Size = 256,
+        hidden_size: Size = 1024,
         dropout: float = 0.5,
         **shared: Any,
     ) -> None:
@@ -118,7 +118,6 @@ class CharCNN(CharactersOnly):
             dropout: between linear layers.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, hidden_size=hidden_size)
         if remaining_length(length) < 1:
             least = next(number for number in range(1, 1015) if remaining_length(number) == 1)
             raise InputError(f"model.length={length}: the convolutions read at least {least} characters")
@@ -176,9 +175,9 @@ class CharCRNN(CharactersOnly):
 
     def __init__(
         self,
-        windows: tuple[int, ...] = (5, 3),
-        filters: int = 128,
-        hidden_size: int = 128,
+        windows: tuple[Size, ...] = (5, 3),
+        filters: Size = 128,
+        hidden_size: Size = 128,
         dropout: float = 0.5,
         **shared: Any,
     ) -> None:
@@ -191,7 +190,6 @@ class CharCRNN(CharactersOnly):
             dropout: on the last convolution's output and on a text's vector.
         """
         super().__init__(**shared)
-        check_sizes(windows=windows, filters=filters, hidden_size=hidden_size)
         self.windows, self.filters, self.hidden_size, self.dropout = windows, filters, hidden_size, dropout
 
     @override
@@ -290,7 +288,7 @@ def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
 class VDCNN(CharactersOnly):
     """The paper's network of 9, 17, 29 or 49 convolutions."""
 
-    def __init__(self, depth: int = 9, filters: int = 64, hidden_size: int = 2048, **shared: Any) -> None:
+    def __init__(self, depth: int = 9, filters: Size = 64, hidden_size: Size = 2048, **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
@@ -299,7 +297,6 @@ class VDCNN(CharactersOnly):
             hidden_size: units of each of the two hidden linear layers.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, hidden_size=hidden_size)
         if depth not in BLOCKS:
             raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")
         self.depth, self.filters, self.hidden_size = depth, filters, hidden_size

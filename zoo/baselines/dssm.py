@@ -22,13 +22,13 @@ from typing_extensions import override
 
 from datamodules.batch import ClickSpec, MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import Size
 from datamodules.matching.datamodule import MatchingDataModule
 from datamodules.state import DataState
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.interactions import PairCosine, unit
-from zoo.tasks.base import check_sizes
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
@@ -102,7 +102,7 @@ class DSSM(MatchingTask):
     window: int | None = None
 
     def __init__(
-        self, hidden_sizes: tuple[int, ...] = (300, 300, 128), num_trigrams: int = 10000, **shared: Any
+        self, hidden_sizes: tuple[Size, ...] = (300, 300, 128), num_trigrams: Size = 10000, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -112,7 +112,6 @@ class DSSM(MatchingTask):
                 words; in small data few are frequent, and each bucket costs time in every step.
         """
         super().__init__(**shared)
-        check_sizes(hidden_sizes=hidden_sizes, num_trigrams=num_trigrams)
         self.hidden_sizes, self.num_trigrams = hidden_sizes, num_trigrams
 
     @override
@@ -140,7 +139,7 @@ class DSSM(MatchingTask):
 class CDSSM(DSSM):
     """The paper's model; loss and data as those of `DSSM`."""
 
-    def __init__(self, window: int = 3, hidden_sizes: tuple[int, ...] = (300, 128), **shared: Any) -> None:
+    def __init__(self, window: Size = 3, hidden_sizes: tuple[Size, ...] = (300, 128), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
@@ -148,7 +147,6 @@ class CDSSM(DSSM):
             hidden_sizes: units of the convolution, and of the layers above; the last is the size of a text's vector.
         """
         super().__init__(hidden_sizes=hidden_sizes, **shared)
-        check_sizes(window=window)
         self.window = window
 
 
@@ -158,14 +156,13 @@ class RetrievalDSSM(TrigramRetrieval):
     #: words that the first layer reads together; None = it reads the whole text.
     window: int | None = None
 
-    def __init__(self, hidden_sizes: tuple[int, ...] = (288, 96), **shared: Any) -> None:
+    def __init__(self, hidden_sizes: tuple[Size, ...] = (288, 96), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
             hidden_sizes: units of the first layer and of those above it; the last is the size of an embedding.
         """
         super().__init__(**shared)
-        check_sizes(hidden_sizes=hidden_sizes)
         self.hidden_sizes = hidden_sizes
 
     @override
@@ -176,12 +173,11 @@ class RetrievalDSSM(TrigramRetrieval):
 class RetrievalCLSM(RetrievalDSSM):
     """CDSSM as an encoder of queries and documents."""
 
-    def __init__(self, window: int = 3, **shared: Any) -> None:
+    def __init__(self, window: Size = 3, **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
             window: words that a convolution reads.
         """
         super().__init__(**shared)
-        check_sizes(window=window)
         self.window = window

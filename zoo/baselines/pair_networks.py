@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.lightning import OptimizerCallable
+from datamodules.core.types import Size
 from zoo.baselines.convolution import (
     WordConvolution,
     convolve,
@@ -34,7 +35,6 @@ from zoo.baselines.convolution import (
 )
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
-from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
@@ -47,7 +47,7 @@ EXACT = 1 - 1e-5
 class PerceptronMatching(ReadsWordVectors, MatchingTask):
     """Base of the models that score a pair by a perceptron with one hidden layer over its features."""
 
-    def __init__(self, hidden_size: int = 64, dropout: float = 0.3, **shared: Any) -> None:
+    def __init__(self, hidden_size: Size = 64, dropout: float = 0.3, **shared: Any) -> None:
         """Choose the perceptron.
 
         Args:
@@ -56,7 +56,6 @@ class PerceptronMatching(ReadsWordVectors, MatchingTask):
             **shared: options of `ReadsWordVectors`, `MatchingTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(hidden_size=hidden_size)
         self.hidden_size, self.dropout = hidden_size, dropout
 
     def make_classifier(self, size: int, spec: MatchingSpec) -> nn.Sequential:
@@ -144,7 +143,7 @@ class ARCIINetwork(nn.Module):
 class ARCI(PerceptronMatching):
     """The paper's ARC-I; its loss is `hinge`."""
 
-    def __init__(self, filters: tuple[int, ...] = (64, 64), window: int = 3, **shared: Any) -> None:
+    def __init__(self, filters: tuple[Size, ...] = (64, 64), window: Size = 3, **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
@@ -152,7 +151,6 @@ class ARCI(PerceptronMatching):
             window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, window=window)
         self.filters, self.window = filters, window
 
     @override
@@ -165,9 +163,9 @@ class ARCII(PerceptronMatching):
 
     def __init__(
         self,
-        filters: tuple[int, ...] = (32, 32),
-        window: int = 3,
-        grid: tuple[int, int] = (3, 6),
+        filters: tuple[Size, ...] = (32, 32),
+        window: Size = 3,
+        grid: tuple[Size, Size] = (3, 6),
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -178,7 +176,6 @@ class ARCII(PerceptronMatching):
             grid: parts of the first and of the second text that the last layer is pooled into.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, window=window, grid=grid)
         self.filters, self.window, self.grid = filters, window, grid
 
     @override
@@ -221,9 +218,9 @@ class MatchPyramid(PerceptronMatching):
 
     def __init__(
         self,
-        filters: tuple[int, ...] = (16,),
-        kernel: int = 3,
-        grid: tuple[int, int] = (3, 10),
+        filters: tuple[Size, ...] = (16,),
+        kernel: Size = 3,
+        grid: tuple[Size, Size] = (3, 10),
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -234,7 +231,6 @@ class MatchPyramid(PerceptronMatching):
             grid: parts of the first and of the second text that the last convolution is pooled into.
         """
         super().__init__(**shared)
-        check_sizes(filters=filters, grid=grid, kernel=kernel)
         self.filters, self.kernel, self.grid = filters, kernel, grid
 
     @override
@@ -282,7 +278,7 @@ class ANMM(ReadsWordVectors, MatchingTask):
 
     def __init__(
         self,
-        num_bins: int = 20,
+        num_bins: Size = 20,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-2, fused=True),
         **shared: Any,
     ) -> None:
@@ -293,7 +289,6 @@ class ANMM(ReadsWordVectors, MatchingTask):
             optimizer: makes the optimizer; so few weights need a high rate.
         """
         super().__init__(optimizer=optimizer, **shared)
-        check_sizes(num_bins=num_bins)
         self.num_bins = num_bins
 
     @override

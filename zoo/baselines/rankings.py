@@ -21,7 +21,7 @@ from datamodules.base import DataModule
 from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import check_installed
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, Size
 from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
 from datamodules.retrieval.embedded.analysis import Analyzer
 from datamodules.retrieval.embedded.lucene import (
@@ -33,7 +33,6 @@ from datamodules.retrieval.embedded.lucene import (
     term_weights,
 )
 from zoo.layers.interactions import unit
-from zoo.tasks.base import check_sizes
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.retrieval.task import RetrievalTask
 
@@ -221,14 +220,13 @@ class RetrievalPLSA(FittedRanking[Tensor]):
 
     depends_on_seed = True
 
-    def __init__(self, num_topics: int = 500, **shared: Any) -> None:
+    def __init__(self, num_topics: Size = 500, **shared: Any) -> None:
         """Configure the model.
 
         Args:
             num_topics: Z (the LSTM-RNN paper has 100 to 500, with similar results).
         """
         super().__init__(**shared)
-        check_sizes(num_topics=num_topics)
         self.num_topics = num_topics
 
     @override
@@ -293,7 +291,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
     reads_strings = True
     depends_on_seed = True
 
-    def __init__(self, vector_size: int = 100, epochs: int = 30, **shared: Any) -> None:
+    def __init__(self, vector_size: Size = 100, epochs: Size = 30, **shared: Any) -> None:
         """Configure the model; the defaults are those of the LSTM-RNN paper.
 
         Args:
@@ -301,7 +299,6 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
             epochs: of training, and of a text's inference.
         """
         super().__init__(**shared)
-        check_sizes(vector_size=vector_size, epochs=epochs)
         self.size, self.epochs = vector_size, epochs
         self._opened: Doc2Vec | None = None
 

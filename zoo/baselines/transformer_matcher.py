@@ -19,7 +19,6 @@ from datamodules.core.lightning import OptimizerCallable
 from datamodules.text.tokenization import TransformersTokenizer
 from zoo.layers.encoders import TransformerEncoder
 from zoo.layers.interactions import PairCosine, unit
-from zoo.tasks.base import check_choice
 from zoo.tasks.encoders import ReadsTransformer
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
@@ -108,7 +107,6 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
             optimizer: makes the optimizer.
         """
         super().__init__(transformer=transformer, optimizer=optimizer, **shared)
-        check_choice("mode", mode, ("cross", "bi"))
         self.mode, self.dropout = mode, dropout
 
     @override

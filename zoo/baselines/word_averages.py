@@ -32,11 +32,11 @@ from datamodules.batch import ClassificationBatch
 from datamodules.classification import label_numbers
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError, check_installed
+from datamodules.core.types import Positive, Size
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.bag_of_words import BLOCK
-from zoo.tasks.base import check_choice, check_positive, check_sizes
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.outputs import ClassificationOutput
@@ -83,10 +83,10 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
 
     def __init__(
         self,
-        word_size: int = 100,
-        epochs: int = 20,
+        word_size: Size = 100,
+        epochs: Size = 20,
         expand: Expand = "none",
-        c: float = 1.0,
+        c: Positive = 1.0,
         **shared: Any,
     ) -> None:
         """Configure vectors and classifier.
@@ -99,9 +99,6 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
             c: weight of training errors against small weights.
         """
         super().__init__(**shared)
-        check_choice("expand", expand, ("none", "join", "separate"))
-        check_sizes(word_size=word_size, epochs=epochs)
-        check_positive(c=c)
         self.word_size, self.epochs, self.expand, self.c = word_size, epochs, expand, c
         self.uses_memory = expand != "none"
 

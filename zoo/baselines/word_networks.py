@@ -19,11 +19,11 @@ from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.lightning import OptimizerCallable
+from datamodules.core.types import Count, Size
 from zoo.baselines.convolution import WordConvolution
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.recurrent import AllStatesGRU
-from zoo.tasks.base import check_not_negative, check_sizes
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
@@ -93,7 +93,7 @@ class TextCNN(ReadsWordVectors, TextOnly):
     """The paper's network: CNN-static with `--data.word_vectors`, CNN-non-static with `train_word_vectors` as well."""
 
     def __init__(
-        self, windows: tuple[int, ...] = (3, 4, 5), filters: int = 100, dropout: float = 0.5, **shared: Any
+        self, windows: tuple[Size, ...] = (3, 4, 5), filters: Size = 100, dropout: float = 0.5, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -103,7 +103,6 @@ class TextCNN(ReadsWordVectors, TextOnly):
             dropout: on a text's vector.
         """
         super().__init__(**shared)
-        check_sizes(windows=windows, filters=filters)
         self.windows, self.filters, self.dropout = windows, filters, dropout
 
     @override
@@ -135,7 +134,7 @@ class GRUNetwork(TextNetwork):
 class BiGRU(ReadsWordVectors, TextOnly):
     """A linear classifier on the last states of a bidirectional GRU."""
 
-    def __init__(self, hidden_size: int = 100, dropout: float = 0.5, **shared: Any) -> None:
+    def __init__(self, hidden_size: Size = 100, dropout: float = 0.5, **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
@@ -143,7 +142,6 @@ class BiGRU(ReadsWordVectors, TextOnly):
             dropout: on word vectors and on a text's vector.
         """
         super().__init__(**shared)
-        check_sizes(hidden_size=hidden_size)
         self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
@@ -169,8 +167,8 @@ class FastText(ReadsWordVectors, TextOnly):
 
     def __init__(
         self,
-        num_buckets: int = 100_000,
-        word_size: int = 100,
+        num_buckets: Count = 100_000,
+        word_size: Size = 100,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=5e-3, fused=True),
         **shared: Any,
     ) -> None:
@@ -182,7 +180,6 @@ class FastText(ReadsWordVectors, TextOnly):
             optimizer: makes the optimizer. The paper's is SGD with a rate that falls to 0.
         """
         super().__init__(word_size=word_size, optimizer=optimizer, **shared)
-        check_not_negative(num_buckets=num_buckets)
         self.num_buckets = num_buckets
 
     @override

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
@@ -390,41 +390,6 @@ def _check_precision(precision: str) -> None:
             f"trainer.precision={precision}: the weights of these models are float32; use one of"
             f" {', '.join(PRECISIONS)}"
         )
-
-
-def check_sizes(**sizes: int | Sequence[int]) -> None:
-    """Raise an `InputError` for sizes of a model that are below 1, alone or in lists, and empty lists."""
-    for name, value in sizes.items():
-        numbers = [value] if isinstance(value, int) else value
-        if len(numbers) == 0 or min(numbers) < 1:
-            raise InputError(f"model.{name}={value}: must be at least 1")
-
-
-def check_probability(**values: float) -> None:
-    """Raise an `InputError` for probabilities below 0, and those of 1 and above."""
-    _check(values, lambda value: 0 <= value < 1, "0 or more and below 1")
-
-
-def check_positive(**values: float) -> None:
-    """Raise an `InputError` for values that are not above 0."""
-    _check(values, lambda value: value > 0, "above 0")
-
-
-def check_not_negative(**values: float) -> None:
-    """Raise an `InputError` for values below 0."""
-    _check(values, lambda value: value >= 0, "0 or more")
-
-
-def _check(values: Mapping[str, float], is_allowed: Callable[[float], bool], rule: str) -> None:
-    for name, value in values.items():
-        if not is_allowed(value):
-            raise InputError(f"model.{name}={value}: must be {rule}")
-
-
-def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise an `InputError` for a value that is not one of an option's choices."""
-    if value not in choices:
-        raise InputError(f"model.{name}={value!r}: choose one of {', '.join(choices)}")
 
 
 class _EpochLoss:

@@ -16,14 +16,14 @@ from datamodules.batch import BatchContents, ClassificationBatch, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import fingerprint_of
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, Size
 from datamodules.encodings import EncodedTexts
 from datamodules.options import VectorOptions
 from datamodules.text.sentence_modules import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
 from zoo.layers.row_adam import RowTable, can_update_by_rows, update_by_rows, update_densely
-from zoo.tasks.base import Task, check_sizes
+from zoo.tasks.base import Task
 from zoo.tasks.model import Given
 from zoo.training.trained_parts import matches
 
@@ -43,7 +43,7 @@ def digests_of(weights: Mapping[str, object]) -> dict[str, str]:
 class ReadsWordVectors(Task):
     """A model that reads word vectors."""
 
-    def __init__(self, word_size: int = 300, train_word_vectors: bool = False, **shared: Any) -> None:
+    def __init__(self, word_size: Size = 300, train_word_vectors: bool = False, **shared: Any) -> None:
         """Choose the vectors.
 
         Args:
@@ -52,7 +52,6 @@ class ReadsWordVectors(Task):
             **shared: options of the task.
         """
         super().__init__(**shared)
-        check_sizes(word_size=word_size)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
 
     def make_words(self, given: Given) -> WordEncoder:
@@ -153,7 +152,7 @@ class ReadsSpelling(ReadsWordVectors):
 class ReadsTransformer(Task):
     """A model that may read a pre-trained transformer."""
 
-    def __init__(self, transformer: str | None = None, lora_rank: int | None = None, **shared: Any) -> None:
+    def __init__(self, transformer: str | None = None, lora_rank: Size | None = None, **shared: Any) -> None:
         """Choose the transformer and its training.
 
         Args:
@@ -165,12 +164,8 @@ class ReadsTransformer(Task):
         """
         super().__init__(**shared)
         self.transformer, self.lora_rank = transformer, lora_rank
-        if lora_rank is None:
-            return
-        if transformer is None:
+        if lora_rank is not None and transformer is None:
             raise InputError("model.lora_rank trains a transformer: name one with --model.transformer")
-        if lora_rank < 1:
-            raise InputError(f"model.lora_rank={lora_rank}: must be 1 or more")
 
     @override
     def check_data(self, data: DataModule) -> None:

@@ -6,18 +6,18 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, get_type_hints
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import TypeVar, override
+from typing_extensions import Self, TypeVar, override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LightningModule
 from datamodules.core.sharing import SharedLock
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, check_value
 from datamodules.retrieval import Memory
 from datamodules.state import DataState
 from zoo.layers.encoders import transformer_config_of
@@ -56,6 +56,15 @@ class Model(LightningModule, Generic[DataT]):
     #: the NamedTuple that describes the task's data, see `datamodules.batch`.
     spec_type: ClassVar[type[Any]]
     network: Any
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Refuse values of options that their types do not allow, before any base reads them."""
+        for base in cls.__mro__:
+            if issubclass(base, Model) and "__init__" in vars(base):
+                kinds = get_type_hints(base.__init__, include_extras=True)
+                for name in kinds.keys() & options.keys():
+                    check_value(f"model.{name}", options[name], kinds[name])
+        return super().__new__(cls)
 
     def __init__(self) -> None:
         super().__init__()

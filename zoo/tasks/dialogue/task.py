@@ -14,10 +14,11 @@ from typing_extensions import override
 
 from callbacks.chart import Cell, Chart
 from datamodules.batch import DialogueBatch, DialogueSpec
+from datamodules.core.types import NotNegative
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import NO_ANSWER
-from zoo.tasks.base import Task, check_choice, check_not_negative
+from zoo.tasks.base import Task
 from zoo.tasks.dialogue.predictor import Answer, DialogueModel, DialoguePredictor
 from zoo.tasks.metrics import RowMeans
 from zoo.tasks.outputs import DialogueOutput
@@ -83,7 +84,7 @@ class DialogueTask(Task[DialogueDataModule], DialogueModel):
     #: the read-outs that the network has.
     readouts: ClassVar[tuple[Readout, ...]] = ("sentence",)
 
-    def __init__(self, loss: Loss = "each", sentence_loss: float = 1.0, **shared: Any) -> None:
+    def __init__(self, loss: Loss = "each", sentence_loss: NotNegative = 1.0, **shared: Any) -> None:
         """Choose the loss.
 
         Args:
@@ -93,8 +94,6 @@ class DialogueTask(Task[DialogueDataModule], DialogueModel):
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)
-        check_choice("loss", loss, ("joint", "each"))
-        check_not_negative(sentence_loss=sentence_loss)
         self.loss, self.sentence_loss = loss, sentence_loss
         self.readout = self.readouts[0]
 

@@ -11,8 +11,9 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import Positive
 from datamodules.matching.datamodule import MatchingDataModule
-from zoo.tasks.base import Task, check_choice, check_positive
+from zoo.tasks.base import Task
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
 from zoo.tasks.matching.predictor import MatchingModel, MatchingPredictor
 from zoo.tasks.outputs import MatchingOutput
@@ -88,7 +89,7 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
     #: default loss for ranking; pairs to classify have cross entropy.
     ranking_loss: ClassVar[Loss] = "hinge"
 
-    def __init__(self, loss: Loss | None = None, margin: float = 1.0, **shared: Any) -> None:
+    def __init__(self, loss: Loss | None = None, margin: Positive = 1.0, **shared: Any) -> None:
         """Choose the loss.
 
         Args:
@@ -99,9 +100,6 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)
-        if loss is not None:
-            check_choice("loss", loss, ("hinge", "softmax", "cross_entropy"))
-        check_positive(margin=margin)
         self.chosen_loss, self.margin = loss, margin
 
     def loss_for(self, goal: str) -> Loss:

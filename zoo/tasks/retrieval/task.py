@@ -18,10 +18,11 @@ from datamodules.batch import ClickBatch, ClickSpec, QueryBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
+from datamodules.core.types import Positive, Probability, Size
 from datamodules.retrieval.base import Hits
 from datamodules.state import DataState
 from zoo.layers.dual_encoder import DualEncoder, Tower
-from zoo.tasks.base import Task, check_positive, check_probability, check_sizes
+from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.model import Given
 from zoo.tasks.ranking_measures import Judged
@@ -50,7 +51,7 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     predictor_type = RetrievalPredictor
     shown = ("ndcg@10",)
 
-    def __init__(self, gamma: float = 10.0, mix_retriever: bool = False, **shared: Any) -> None:
+    def __init__(self, gamma: Positive = 10.0, mix_retriever: bool = False, **shared: Any) -> None:
         """Choose the loss and the score.
 
         Args:
@@ -61,7 +62,6 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)
-        check_positive(gamma=gamma)
         self.gamma, self.mix_retriever = gamma, mix_retriever
         self.register_buffer("mixture", torch.zeros(()))
         self._documents: Any = None
@@ -219,7 +219,11 @@ class TrigramRetrieval(RetrievalTask):
     """Base of the models with two towers over letter trigrams."""
 
     def __init__(
-        self, num_trigrams: int | None = None, tied: bool = True, word_dropout: float = 0.2, **shared: Any
+        self,
+        num_trigrams: Size | None = None,
+        tied: bool = True,
+        word_dropout: Probability = 0.2,
+        **shared: Any,
     ) -> None:
         """Choose the common parts of both towers.
 
@@ -231,9 +235,6 @@ class TrigramRetrieval(RetrievalTask):
             **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
-        if num_trigrams is not None:
-            check_sizes(num_trigrams=num_trigrams)
-        check_probability(word_dropout=word_dropout)
         self.num_trigrams, self.tied, self.word_dropout = num_trigrams, tied, word_dropout
 
     def trigrams(self, spec: ClickSpec) -> int | list[int]:
