@@ -217,12 +217,9 @@ def test_a_table_that_is_needed_must_be_named(
     [
         ("classification", {"num_memories": -1}, "data.num_memories=-1: must be 0 or more"),
         ("classification", {"max_length": 0}, "data.max_length=0: must be at least 1"),
-        ("classification", {"batch_size": 0}, "data.batch_size=0"),
-        ("classification", {"num_workers": -1}, "data.num_workers=-1"),
         ("classification", {"train_file": ["a.csv", "b.csv"]}, "data.train_file: name one table, not 2"),
         ("matching", {"num_negatives": 0}, "data.num_negatives=0: must be at least 1"),
         ("matching", {"goal": "sorting"}, "data.goal='sorting': choose one of ranking, classification"),
-        ("matching", {"batches": "setwise"}, "data.batches='setwise'"),
         ("matching", {"validation_split": 1.5}, "data.validation_split=1.5"),
         ("matching", {"test_split": 0.1}, "data.test_split and data.test_file"),
         (
@@ -245,10 +242,7 @@ def test_a_table_that_is_needed_must_be_named(
             "data.tokenizer='bert-base-uncased': choose one of",
         ),
         ("clickthrough", {"evaluate": "all"}, "choose one of collection, judged"),
-        ("dialogue", {"layout": "xml"}, "data.layout='xml'"),
-        ("dialogue", {"tokenizer": "bert"}, "data.tokenizer='bert'"),
         ("dialogue", {"max_turns": 0}, "data.max_turns=0"),
-        ("dialogue", {"turns_kept": "best"}, "data.turns_kept='best'"),
         ("dialogue", {"retriever": ElasticsearchRetriever(index="news")}, "data.retriever.index"),
     ],
 )
