@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import ClassVar, get_type_hints
+from typing import ClassVar
 
 from datamodules.core.errors import InputError
-from datamodules.core.types import Count, PlainDict, Size, check_value
+from datamodules.core.types import Count, PlainDict, Size, check_fields
 from datamodules.corpora.records import Column
 
 #: Unicode words and punctuation.
@@ -58,8 +58,7 @@ class DataOptions:
     splitting: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "test_split")
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self), include_extras=True).items():
-            check_value(f"data.{name}", getattr(self, name), kind)
+        check_fields(self, "data.")
 
     def is_set(self, name: str) -> bool:
         """Return whether an option has another value than its default."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from datamodules.core.errors import InputError
 
@@ -28,6 +28,7 @@ Count: TypeAlias = Annotated[int, _NOT_NEGATIVE]
 NotNegative: TypeAlias = Annotated[float, _NOT_NEGATIVE]
 Positive: TypeAlias = Annotated[float, _Rule(lambda number: number > 0, "above 0")]
 Probability: TypeAlias = Annotated[float, _Rule(lambda number: 0 <= number < 1, "0 or more and below 1")]
+Share: TypeAlias = Annotated[float, _Rule(lambda number: 0 <= number <= 1, "in 0..1")]
 
 
 def check_value(option: str, value: object, kind: Any) -> None:
@@ -42,3 +43,9 @@ def check_value(option: str, value: object, kind: Any) -> None:
         for rule in getattr(number_type, "__metadata__", ()):
             if value is not None and not (numbers and all(map(rule.is_allowed, numbers))):
                 raise InputError(f"{option}={value}: must be {rule.text}")
+
+
+def check_fields(options: object, prefix: str = "") -> None:
+    """Check the fields of a dataclass of options; the prefix precedes their names in messages."""
+    for name, kind in get_type_hints(type(options), include_extras=True).items():
+        check_value(f"{prefix}{name}", getattr(options, name), kind)

@@ -18,7 +18,7 @@ from typing_extensions import Self, override
 from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
-from datamodules.core.types import PlainDict
+from datamodules.core.types import NotNegative, PlainDict, Positive, Share, check_fields
 
 #: The arrays of an index.
 Index = TypeVar("Index")
@@ -41,19 +41,12 @@ class Ranking:
 
     similarity: Similarity = "BM25"
     analyzer: AnalyzerName = "standard"
-    k1: float = 1.2
-    b: float = 0.75
-    mu: float = 2000.0
+    k1: NotNegative = 1.2
+    b: Share = 0.75
+    mu: Positive = 2000.0
 
     def __post_init__(self) -> None:
-        if self.similarity not in ("BM25", "LMDirichlet"):
-            raise InputError(f"similarity {self.similarity!r}: use BM25 or LMDirichlet")
-        if self.analyzer not in ("standard", "english", "cjk"):
-            raise InputError(f"analyzer {self.analyzer!r}: use standard, english or cjk")
-        if self.k1 < 0 or not 0 <= self.b <= 1:
-            raise InputError(f"k1={self.k1}, b={self.b}: k1 must be >= 0 and b in 0..1")
-        if self.mu <= 0:
-            raise InputError(f"mu={self.mu}: must be positive")
+        check_fields(self)
 
     @property
     def _unused(self) -> tuple[str, ...]:

@@ -241,8 +241,6 @@ def test_a_table_that_is_needed_must_be_named(
             {"tokenizer": "bert-base-uncased"},
             "data.tokenizer='bert-base-uncased': choose one of",
         ),
-        ("clickthrough", {"evaluate": "all"}, "choose one of collection, judged"),
-        ("dialogue", {"max_turns": 0}, "data.max_turns=0"),
         ("dialogue", {"retriever": ElasticsearchRetriever(index="news")}, "data.retriever.index"),
     ],
 )

@@ -21,8 +21,7 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification import label_numbers
-from datamodules.core.errors import InputError
-from datamodules.core.types import Positive, Size
+from datamodules.core.types import Positive, Share, Size
 from zoo.layers.tfidf import TextVectorizer, planes_of
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
@@ -146,7 +145,7 @@ class BOWRocchio(TfidfSVM):
 
     uses_memory = True
 
-    def __init__(self, weight: float | None = None, max_ngram: Size = 1, **shared: Any) -> None:
+    def __init__(self, weight: Share | None = None, max_ngram: Size = 1, **shared: Any) -> None:
         """Configure the vectors.
 
         Args:
@@ -154,8 +153,6 @@ class BOWRocchio(TfidfSVM):
             max_ngram: words of the longest n-gram; 1 = a bag of words.
         """
         super().__init__(max_ngram=max_ngram, **shared)
-        if weight is not None and not 0 <= weight <= 1:
-            raise InputError(f"model.weight={weight}: must be in 0..1")
         self.weight = weight
 
     @override

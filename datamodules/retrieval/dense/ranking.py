@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 from datamodules.core.errors import InputError, reason
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import fingerprint_of
-from datamodules.core.types import PlainDict
-from datamodules.text.sentence_modules import MODULES, POOLINGS, Pooling, SentenceModules
+from datamodules.core.types import PlainDict, check_fields
+from datamodules.text.sentence_modules import MODULES, Pooling, SentenceModules
 
 #: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
 LEAST_SCORE = 1e-6
@@ -43,12 +43,9 @@ class DenseRanking:
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
             raise InputError(f"encoder {self.encoder!r}: give the name of an encoder")
-        if self.pooling is not None and self.pooling not in POOLINGS:
-            raise InputError(f"pooling {self.pooling!r}: use {', '.join(POOLINGS)}, or null")
         if self.max_length < 3:
             raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
-        if self.quantization not in (None, *OVERSAMPLE):
-            raise InputError(f"quantization {self.quantization!r}: use {', '.join(OVERSAMPLE)}, or null")
+        check_fields(self)
 
     def describe(self) -> PlainDict:
         """Return plain values that depend on the encoder's weights, not on its location."""

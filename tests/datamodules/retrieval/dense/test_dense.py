@@ -281,7 +281,7 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
         with refused(match=pattern):
             build(tmp_path, ["lion"], **{"encoder": tiny_encoder, **options})
 
-    fails("pooling 'sum': use mean, cls, max, ", pooling="sum")
+    fails("pooling='sum': choose one of mean, cls, max, ", pooling="sum")
     fails("batch_size=0", batch_size=0)
     fails("max_length=2", max_length=2)
     (tmp_path / "empty").mkdir()

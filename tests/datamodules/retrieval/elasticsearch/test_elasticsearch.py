@@ -681,7 +681,7 @@ def test_the_other_product(elasticsearch_url: str, opensearch_url: str, tiny_enc
         ({"timeout": 0}, "timeout=0"),
         ({"index_prefix": "Upper"}, "index_prefix='Upper'"),
         ({"url": []}, "url: give at least one"),
-        ({"similarity": "TFIDF"}, "similarity 'TFIDF'"),
+        ({"similarity": "TFIDF"}, "similarity='TFIDF'"),
         ({"index": ""}, r"retriever\.index='': that would be every index"),
     ],
 )

@@ -232,7 +232,7 @@ def test_mistakes_are_named(index_prefix: str, tiny_encoder: str) -> None:
     for options, pattern in (
         ({"num_candidates": 0}, "num_candidates=0: use 1 to 10000, or null"),
         ({"num_candidates": 10_001}, "num_candidates=10001"),
-        ({"quantization": "int4"}, "quantization 'int4': use int8, bbq, or null"),
+        ({"quantization": "int4"}, "quantization='int4': choose one of int8, bbq"),
     ):
         with refused(match=pattern):
             ElasticsearchDenseRetriever(tiny_encoder, **options)  # type: ignore[arg-type]
