@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import Positive
 from zoo.cli import main
 from zoo.layers.bags import TextBag
 from zoo.tasks.classification.task import ClassificationTask
@@ -58,7 +59,7 @@ class SoftVote(ReadsWordVectors, ClassificationTask):
         >>> model = SoftVote(sharpness=10.0)
     """
 
-    def __init__(self, sharpness: float = 10.0, dropout: float = 0.0, **shared: Any) -> None:
+    def __init__(self, sharpness: Positive = 10.0, dropout: float = 0.0, **shared: Any) -> None:
         """Set how the memories vote.
 
         Args:
@@ -67,8 +68,6 @@ class SoftVote(ReadsWordVectors, ClassificationTask):
             **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
-        if not sharpness > 0:
-            raise InputError(f"model.sharpness={sharpness}: must be more than 0")
         self.sharpness, self.dropout = sharpness, dropout
 
     def build_network(self, given: Given[ClassificationSpec]) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, get_type_hints
@@ -61,9 +62,10 @@ class Model(LightningModule, Generic[DataT]):
         """Refuse values of options that their types do not allow, before any base reads them."""
         for base in cls.__mro__:
             if issubclass(base, Model) and "__init__" in vars(base):
-                kinds = get_type_hints(base.__init__, include_extras=True)
-                for name in kinds.keys() & options.keys():
-                    check_value(f"model.{name}", options[name], kinds[name])
+                with suppress(NameError):  # of a type that is imported for type checkers alone
+                    kinds = get_type_hints(base.__init__, include_extras=True)
+                    for name in kinds.keys() & options.keys():
+                        check_value(f"model.{name}", options[name], kinds[name])
         return super().__new__(cls)
 
     def __init__(self) -> None:
