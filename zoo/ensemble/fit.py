@@ -34,7 +34,7 @@ from zoo.ensemble.members import BestOfSix
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
-from zoo.tasks.classification.guides import UNLABELLED, read_guides
+from zoo.tasks.classification.guides import read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
 
@@ -136,11 +136,9 @@ class EnsembleFit:
 
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""
-        network, guides = self.network, self.network.guides
-        if guides is not None and (guides.target != UNLABELLED).all():
-            guides = None  # the words of classes alone are too few
-        learned = len(self.target) + (0 if guides is None else len(guides.texts))
-        plans = self.model.metric_plans(learned)
+        network = self.network
+        guides = network.guides if network.guides is not None and network.guides.texts else None
+        plans = self.model.metric_plans(len(self.target) + (0 if guides is None else len(guides.texts)))
         if not plans or "vectors" not in network.reads:
             return
         self.model.show_stage("stage 1 of 4: the encoder's metric is learned")

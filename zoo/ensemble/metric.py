@@ -72,7 +72,7 @@ class EncoderMetric:
     ) -> None:
         """Take n rows, their classes and groups [n], the plans of the tuning, and the weights before any tuning.
 
-        `before` = None: the encoder's present weights. With `guides`, texts without labels are learned from as well.
+        `before` = None: the encoder's present weights. With `guides`, these are learned from as well.
         """
         self._model = model
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
