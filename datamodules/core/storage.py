@@ -10,14 +10,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import xxhash
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.types import PlainDict
@@ -146,8 +146,11 @@ def delete_leftovers(parent: Path) -> None:
     for hidden in [*parent.glob(".*.replaced"), *parent.glob(".*.deleted")]:
         shutil.rmtree(hidden)
     for hidden in [*parent.glob(".*.partial")]:
-        with lock(hidden.with_name(hidden.stem[1:])):  # another process may be writing it
+        file = parent / f"{hidden.stem}.lock"
+        with suppress(Timeout), lock_file(file).acquire(timeout=0):  # else another process is writing it
             shutil.rmtree(hidden, ignore_errors=not hidden.exists())
+            if hidden.stem.startswith(".preview-"):  # of a name that is not used again
+                file.unlink(missing_ok=True)
 
 
 def link(source: str | Path, target: str | Path) -> None:
@@ -219,6 +222,8 @@ def check_inside(folder: Path) -> None:
     pending = [str(own)]
     while pending:
         for entry in os.scandir(pending.pop()):
+            if entry.name.startswith(".") and entry.name.endswith(".partial"):
+                continue  # of another process: it is read by nobody, and may vanish
             # Only links are resolved, which takes longer than all else: a memory may have a thousand versions.
             if entry.is_symlink():
                 target = Path(os.path.realpath(entry.path))

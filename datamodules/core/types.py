@@ -35,7 +35,8 @@ def check_value(option: str, value: object, kind: Any) -> None:
     """Raise an `InputError` if an option has a value that its type does not allow, alone or in a tuple."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
-    if choices and value is not None and not isinstance(value, list) and value not in choices:
+    is_structured = type(value) in {get_origin(part) or part for part in parts} & {list, dict}
+    if choices and value is not None and not is_structured and value not in choices:
         raise InputError(f"{option}={value!r}: choose one of {', '.join(choices)}")
     for part in parts:
         number_type = get_args(part)[0] if get_origin(part) is tuple else part

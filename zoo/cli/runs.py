@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("zoo")
 
 #: Options that can be given where a run is resumed; all others are the run's.
-_WHEN_RESUMED = ("--ckpt_path", "--trainer.max_epochs", "--help")
+_WHEN_RESUMED = ("--ckpt_path", "--trainer.max_epochs", "--time_limit", "--help")
 
 
 def run(command: str, options: Sequence[str], /) -> None:

@@ -23,6 +23,7 @@ from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, label_numbers
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
+from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
@@ -121,13 +122,20 @@ class EnsembleFit:
         return Answer(split, lines, notes, self.validation.left_out)
 
     def _limit_inputs(self) -> None:
-        """Remove the members that read vectors, if there is no time to encode the texts."""
+        """Skip the members that read vectors, if there is no time to encode texts and memories."""
         network, texts, members = self.network, self.training.rows.texts, self.network.members.by_name
         if network.encoder is None or self.model.deadline == math.inf:
             return
-        begun, some = time.monotonic(), np.random.default_rng(0).permutation(len(texts))[:_TIMED_ROWS]
-        self.model.encode(self.data, texts.take(some))
-        seconds = (time.monotonic() - begun) * len(texts) / len(some)
+        keys = [fold_hashes(texts), fold_hashes(self.validation.split.rows.texts)]
+        if isinstance(memory := self.data.open_memory(), FolderMemory) and "memory" in network.reads:
+            keys.append(memory.opened.lookup.keys_by_row())
+        number = len(np.unique(np.concatenate(keys)))
+        some = np.random.default_rng(0).permutation(len(texts))[: 2 * _TIMED_ROWS]
+        first, second = np.array_split(some, 2)
+        self.model.encode(self.data, texts.take(first))  # the first call takes longer
+        begun = time.monotonic()
+        self.model.encode(self.data, texts.take(second))
+        seconds = (time.monotonic() - begun) * number / max(len(second), 1)
         readers = [name for name in members if "vectors" in members[name].reads]
         if set(network.names) - set(readers) and not self.model.has_time(
             f"vectors of the transformer, for {', '.join(readers)}", seconds
@@ -331,7 +339,7 @@ def _fit_in_time(model: EnsembleModel, readings: Readings, target: NDArray[np.in
         begun = time.monotonic()
         if is_first or model.has_time(member.title, crossing):
             member.fit(readings, target)
-            own = FOLDS * (time.monotonic() - begun)
+            own = FOLDS * member.further * (time.monotonic() - begun)
             if is_first or model.has_time(f"cross-fitting of {member.title}", crossing + own):
                 crossing, is_first = crossing + own, False
                 continue

@@ -136,6 +136,8 @@ class Member(nn.Module, ABC):
     learns_from: ClassVar[frozenset[Input]] = frozenset()
     #: False if `fit` does nothing.
     has_fit: bool = True
+    #: the part of the time of a fit that each further fit takes.
+    further: ClassVar[float] = 1.0
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

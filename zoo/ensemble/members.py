@@ -201,6 +201,7 @@ class BestOfSix(Lexical):
 
     name = "six"
     title = "best of six lines of scikit-learn"
+    further = 0.2
     #: the pipeline of the last fit, which further fits use if it is among the `sizes`.
     pipeline: Pipeline | None = None
 

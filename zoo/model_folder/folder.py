@@ -29,7 +29,7 @@ REPORT = "report"
 LEARNED = (MODEL, WEIGHTS, VOCABULARY)
 MEMORY, TOKENIZER, FITTED = "memory", "tokenizer", "fitted"
 #: Fingerprint of the manifest, which has the files that never change.
-KIND = "memory-zoo model 2"
+KIND = "memory-zoo model 3"
 
 _ADVICE = "copy or download the folder again"
 

@@ -98,7 +98,7 @@ def fit(
         given |= {
             **_named("data", {**table, **data_options}),
             "seed_everything": int(seed),
-            "time_limit": time_limit,
+            **({} if time_limit is None else {"time_limit": time_limit}),
             "run_dir": str(folder),
         }
         for layer in [*layers, given]:

@@ -58,6 +58,8 @@ class RunOptions:
         """
         _import_classes({*classes})
         self.parser = _parser(command)
+        if command != "fit" and any(argument.startswith("--time_limit") for argument in arguments):
+            raise InputError(f"--time_limit: limits `zoo fit`, not `zoo {command}`; omit it")
         configs = [part for layer in layers if layer for part in ("--config", json.dumps(layer))]
         self.values: Any = self.parser.parse_args([*configs, *arguments])
         for name in ("model", "data"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import signal
 import threading
 import time
@@ -122,7 +121,7 @@ def train(
 def _limit_time(model: Task, trainer: TrainerOptions) -> None:
     if (seconds := trainer.time_limit) is None:
         return
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= timedelta.max.total_seconds() / 2:
         raise InputError(f"--time_limit {seconds:g}: use a positive number of seconds")
     if not model.has_epochs and not model.fits_weights:
         raise InputError(
@@ -206,7 +205,7 @@ def _make_trainer(
         callbacks.append(PredictionTable())
     callbacks += [RunFolder(run_dir, config), Throughput()]
     if trainer.time_limit is not None:
-        callbacks.append(Timer(timedelta(seconds=trainer.time_limit), interval="epoch"))
+        callbacks.append(_TimeLimit(timedelta(seconds=trainer.time_limit), interval="epoch"))
     if arguments.get("enable_checkpointing") is not False:
         folder = run_dir / "checkpoints"
         callbacks += [
@@ -290,6 +289,14 @@ def _finish(
         Answer.read(answer) if answer.exists() else None,
         best is not None,
     )
+
+
+class _TimeLimit(Timer):
+    """Counts the time of this process alone: a resumed run has all of its limit."""
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
 
 
 class _WholeCheckpoints(TorchCheckpointIO):

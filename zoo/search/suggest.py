@@ -104,8 +104,11 @@ def pick(
     found, vectors = ([None] * len(rows), None) if model is None else model.predict_and_encode(compared)
     if vectors is None or encoder is not None:
         vectors = _vectors(compared, encoder)
-    chosen = choose(vectors, n - at_random, np.array(list(map(_doubt, found))))
-    drawn = random.choice(np.setdiff1d(np.arange(len(rows)), chosen), at_random, replace=False)
+    # First, so that they stand for all rows, and not for those that the model is sure of.
+    drawn, others = np.split(random.permutation(len(rows)), [at_random])
+    others.sort()
+    doubts = np.array(list(map(_doubt, found)))
+    chosen = others[choose(vectors[others], n - at_random, doubts[others])]
     numbers = rows[np.concatenate([chosen, drawn])].tolist()
     ways = ["by model"] * len(chosen) + ["at random"] * at_random
     return [(numbers[place], ways[place]) for place in random.permutation(n)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Annotated
 
@@ -19,9 +20,12 @@ from datamodules.retrieval.folding import distinct_rows, fold_hashes
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.search.suggest import pick
+from zoo.serve.bodies import LONGEST_TEXT
 from zoo.serve.live_model import LiveModel, Served
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.records import as_record
+
+log = logging.getLogger("zoo")
 
 #: Texts that are compared for a question, while the person who labels waits.
 _COMPARED = 64
@@ -56,9 +60,15 @@ def read_pool(file: str, model: ModelFolder) -> Rows:
     labels, ids = column(options.get("label_column")), column(options.get("id_column") or "id")
     given = None if labels is None else [label or None for label in labels]
     rows = Rows.from_lists(rows.texts, given, rows.ids if ids is None else ids, file)
-    rows = rows.select(distinct_rows(rows.texts, fold_hashes(rows.texts)))
+    chosen = distinct_rows(rows.texts, fold_hashes(rows.texts))
+    is_short = [len(text) <= LONGEST_TEXT for text in rows.texts.take(chosen)]
+    if (left_out := is_short.count(False)) > 0:
+        log.warning(
+            "--pool %s: %d texts have more than %d characters; they are skipped", file, left_out, LONGEST_TEXT
+        )
+    rows = rows.select(chosen[is_short])
     if len(rows) == 0:
-        raise InputError(f"--pool {file}: all texts are empty; give a table with texts")
+        raise InputError(f"--pool {file}: all texts are empty or too long; give a table with texts")
     return rows
 
 

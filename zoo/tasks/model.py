@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Generic, get_type_hints
 
@@ -60,6 +61,8 @@ class Model(LightningModule, Generic[DataT]):
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
         """Refuse values of options that their types do not allow, before any base reads them."""
+        names = list(signature(cls.__init__).parameters)[1:]
+        options |= dict(zip(names, arguments, strict=False))
         for base in cls.__mro__:
             if issubclass(base, Model) and "__init__" in vars(base):
                 with suppress(NameError):  # of a type that is imported for type checkers alone

@@ -162,7 +162,7 @@ function select(name) {
   if (!page.isBusy) say("");
   if (name === "history") attempt(showHistory);
   const isOld = page.question?.memory_version !== page.info.memory_version;
-  if (name === "label" && page.given === null && isOld) attempt(() => showNext(false));
+  if (name === "label" && page.given === null && isOld) run(() => showNext(false));
   if (name === "ask" && page.isStale && page.text !== null) run(() => ask(page.text));
 }
 
