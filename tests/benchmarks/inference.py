@@ -26,9 +26,8 @@ import numpy as np
 import torch
 
 import zoo
-from tests.benchmarks.timing import cpu_seconds
-from tests.benchmarks.training_steps import draw_dialogues
-from tests.dialogues import write_published
+from tests.benchmarks.timing import cpu_seconds, zipf
+from tests.dialogues import MadeUp, write_published
 from zoo.cli import main as zoo_command
 from zoo.registry import MODELS
 
@@ -46,6 +45,20 @@ OPTIONS = {
     "CDSSM": ["--data.characters=true"],
     "DSSM": ["--data.characters=true"],
 }
+
+
+def draw_dialogues(number: int) -> list[MadeUp]:
+    """Dialogues of the size of the published ones: 16 turns of 4 to 12 words, 6 questions."""
+    random = np.random.default_rng(0)
+    dialogues = []
+    for dialogue in range(number):
+        turns = [[f"w{word}" for word in zipf(random, random.integers(3, 12), 300)] for _ in range(16)]
+        answers = [f"own{dialogue}-{i}" for i in range(6)]
+        for i, answer in enumerate(answers):
+            turns[2 * i + 2].append(answer)
+        questions = [" ".join(f"w{word}" for word in random.integers(1, 31, size=6)) for _ in answers]
+        dialogues.append(MadeUp([" ".join(turn) for turn in turns], questions, answers))
+    return dialogues
 
 
 class Tables:

@@ -1,11 +1,9 @@
-"""Training steps of the papers' models, compared with the plainest correct PyTorch version of each.
+"""Training steps of two of the papers' models, compared with the plainest correct PyTorch version of each.
 
 | model | plain version |
 |---|---|
 | KNNBiLSTM | encodes each text and each neighbour as a row of its own, and each word where it stands |
 | ExpaNet | encodes each text and each memory as a row of its own, and Adam updates both tables whole |
-| HMN | reads a copy of the dialogue for each question |
-| LSTMRNN | sums the trigrams of each token where it stands, and loops over the time steps of padded texts |
 
 All contenders of a model start from the same weights, see the same batches in turns, and must have the same losses. A
 step is forward, backward and Adam. Texts are seeded draws with Zipf's distribution; a memory is shared by some texts
@@ -18,10 +16,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,13 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from datamodules import ClickthroughDataModule, DialogueDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.corpora.dialogues import Dialogue, Dialogues
-from datamodules.text.trigrams import letter_trigrams
 from tests.benchmarks.timing import alternate, parser, zipf
-from tests.dialogues import MadeUp, write_published
-from zoo import HMN, LSTMRNN, ExpaNet, KNNBiLSTM
+from zoo import ExpaNet, KNNBiLSTM
 from zoo.layers.row_adam import RowTable, update_by_rows
 from zoo.tasks.model import Given
 
@@ -54,15 +45,15 @@ def contender(network: nn.Module, loss: Callable[[Any], Tensor], fused: bool = T
     return Contender(network, loss, torch.optim.Adam(network.parameters(), lr=1e-3, fused=fused or None))
 
 
-def race(contenders: dict[str, Contender], batches: dict[str, Iterator[Any]], steps: int) -> None:
-    """Print CPU times of steps, relative to those of the zoo; a contender without batches has those of "zoo"."""
+def race(contenders: dict[str, Contender], batches: Iterator[ClassificationBatch], steps: int) -> None:
+    """Print CPU times of steps, relative to those of the zoo."""
     losses: dict[str, list[float]] = {name: [] for name in contenders}
-    shared = dict(zip(contenders, itertools.tee(batches["zoo"], len(contenders)), strict=True))
+    shared = dict(zip(contenders, itertools.tee(batches, len(contenders)), strict=True))
 
     def step(name: str) -> None:
         _, loss_of, optimizer = contenders[name]
         optimizer.zero_grad()
-        loss = loss_of(next(batches.get(name) if name != "zoo" and name in batches else shared[name]))
+        loss = loss_of(next(shared[name]))
         loss.backward()
         optimizer.step()
         losses[name].append(float(loss.detach()))
@@ -115,7 +106,7 @@ def spec_of(words: int, chars: int, k: int) -> ClassificationSpec:
 # --- KNNBiLSTM ---
 
 
-def knn_bilstm(folder: Path, steps: int) -> None:
+def knn_bilstm(steps: int) -> None:
     """M7 with 5 neighbours of 20 to 60 words."""
     network: Any = KNNBiLSTM(features="M7").build_network(
         Given(spec_of(30_000, 60, 5), torch.randn(30_000, 300))
@@ -126,7 +117,7 @@ def knn_bilstm(folder: Path, steps: int) -> None:
             "zoo": contender(network, lambda b: functional.cross_entropy(network(b).logits, b.target)),
             "plain": contender(plain, lambda b: functional.cross_entropy(plain_knn(plain, b), b.target)),
         },
-        {"zoo": classification_batches(64, 5, (20, 60), 30_000, 240, chars=60)},
+        classification_batches(64, 5, (20, 60), 30_000, 240, chars=60),
         steps,
     )
 
@@ -163,7 +154,7 @@ def plain_knn(network: Any, batch: ClassificationBatch) -> Tensor:
 # --- ExpaNet ---
 
 
-def expanet(folder: Path, steps: int) -> None:
+def expanet(steps: int) -> None:
     """H = 3, 20 titles of 15 words, 30,000 words."""
     network: Any = ExpaNet(hops=3, word_size=100).build_network(Given(spec_of(30_000, 0, 20)))
     contenders = {}
@@ -175,7 +166,7 @@ def expanet(folder: Path, steps: int) -> None:
     tables = [module for module in network.modules() if isinstance(module, RowTable)]
     own = contender(network, lambda b: functional.cross_entropy(network(b).logits, b.target))
     contenders["zoo"] = own._replace(optimizer=update_by_rows(own.optimizer, tables))
-    race(contenders, {"zoo": classification_batches(32, 20, (15, 15), 30_000, 500)}, steps)
+    race(contenders, classification_batches(32, 20, (15, 15), 30_000, 500), steps)
 
 
 class PlainExpaNet(nn.Module):
@@ -212,128 +203,7 @@ class PlainExpaNet(nn.Module):
         return logits
 
 
-# --- HMN ---
-
-DIALOGUES = 10
-
-
-def draw_dialogues(number: int) -> list[MadeUp]:
-    """Dialogues of the size of the published ones: 16 turns of 4 to 12 words, 6 questions."""
-    random = np.random.default_rng(0)
-    dialogues = []
-    for dialogue in range(number):
-        turns = [[f"w{word}" for word in zipf(random, random.integers(3, 12), 300)] for _ in range(16)]
-        answers = [f"own{dialogue}-{i}" for i in range(6)]
-        for i, answer in enumerate(answers):
-            turns[2 * i + 2].append(answer)
-        questions = [" ".join(f"w{word}" for word in random.integers(1, 31, size=6)) for _ in answers]
-        dialogues.append(MadeUp([" ".join(turn) for turn in turns], questions, answers))
-    return dialogues
-
-
-def hmn(folder: Path, steps: int) -> None:
-    """10 dialogues of 16 turns, with 6 questions each."""
-    file = write_published(folder / "train.txt", draw_dialogues(300))
-    data = DialogueDataModule(
-        layout="hmn4qa",
-        train_file=str(file),
-        validation_split=0.1,
-        cache_dir=str(folder),
-        batch_size=DIALOGUES,
-    )
-    data.prepare_data()
-    data.setup("fit")
-    table = data.split("train").dialogues
-    repeated = []
-    for number in range(len(table)):
-        turns = table.turns.texts[slice(*table.turn_offsets[number : number + 2])]
-        for row in range(*table.question_offsets[number : number + 2]):
-            question, answer = table.questions.texts[row], table.questions.label(row)
-            repeated.append(Dialogue(str(row), turns, [question], [answer], [str(row)]))
-    once, copies = (data.dataset(data.split_of(each)) for each in (table, Dialogues.from_list(repeated)))
-    starts = [step % 20 * DIALOGUES for step in range(steps + 2)]
-
-    def of_questions() -> Iterator[Any]:
-        for start in starts:
-            yield copies.__getitems__(range(*table.question_offsets[[start, start + DIALOGUES]]))
-
-    def model() -> Contender:
-        torch.manual_seed(0)
-        made: Any = HMN(word_dropout=0)
-        made._build(Given(data.spec))
-        return contender(made, lambda batch: made.loss_terms(made(batch), batch).mean())
-
-    race(
-        {"zoo": model(), "a copy for each question": model()},
-        {
-            "zoo": (once.__getitems__(range(start, start + DIALOGUES)) for start in starts),
-            "a copy for each question": of_questions(),
-        },
-        steps,
-    )
-
-
-# --- LSTM-RNN ---
-
-
-def lstm_rnn(folder: Path, steps: int) -> None:
-    """96 cells; 128 queries of 1 to 8 words, with a relevant document of 4 to 16 words and 4 random negatives."""
-    random = np.random.default_rng(0)
-    spelled = ["".join(map(chr, random.integers(97, 123, size=3 + word % 9))) for word in range(8001)]
-    for name, number, shortest, longest in (("corpus", 3000, 4, 16), ("queries", 2000, 1, 8)):
-        lengths = random.integers(shortest, longest + 1, size=number)
-        texts = [" ".join(spelled[word] for word in zipf(random, length, 8000)) for length in lengths]
-        records = [{"id": f"{name[0]}{row}", "text": text} for row, text in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
-    judged = random.integers(0, 3000, size=(2000, 10))
-    lines = [f"q{query} c{document} 1\n" for query, row in enumerate(judged) for document in row]
-    (folder / "qrels.tsv").write_text("".join(lines))
-    data = ClickthroughDataModule(
-        corpus_file=f"{folder}/corpus.jsonl", train_queries=f"{folder}/queries.jsonl",
-        train_judgements=f"{folder}/qrels.tsv", validation_split=0.05, negatives="random", num_negatives=4,
-    )  # fmt: skip
-    data.prepare_data()
-    data.setup("fit")
-    contenders = {}
-    for name in ("zoo", "plain"):
-        torch.manual_seed(0)
-        model: Any = LSTMRNN(hidden_size=96, tied=False, word_dropout=0.0)
-        model._build(Given(data.spec))
-        score = plain_scores(model) if name == "plain" else model.network
-        contenders[name] = contender(
-            model.train(), lambda b, model=model, score=score: model.loss_terms(score(b), b).mean()
-        )
-    loader = data.train_dataloader()
-    race(contenders, {"zoo": itertools.chain.from_iterable(iter(loader) for _ in itertools.count())}, steps)
-
-
-def plain_scores(model: Any) -> Callable[[Any], Tensor]:
-    """The same towers without any tricks."""
-
-    def encode(tower: Any, char: Tensor, text: Tensor) -> Tensor:
-        layer = tower.hashing
-        # Every token's trigrams, as they stand in the text.
-        number, start = letter_trigrams(char[text.flatten()], layer.mark)
-        row = torch.searchsorted(layer.known, number).clamp(max=len(layer.known) - 1)
-        product = functional.embedding_bag(row, layer.table, start, mode="sum").view(*text.shape, -1)
-        product = product + tower.bias[0]
-        h = tower.hidden_size
-        y = c = product.new_zeros(len(text), h)
-        for t in range(text.shape[1]):
-            gates = product[:, t] + y @ tower.recurrent[0].T
-            i, o = gates[:, :h].sigmoid(), gates[:, h : 2 * h].sigmoid()
-            new_c = c + i * gates[:, 2 * h :].tanh()
-            real = (text[:, t] != 0).unsqueeze(1)
-            y, c = torch.where(real, o * new_c.tanh(), y), torch.where(real, new_c, c)
-        return functional.normalize(y, dim=1)
-
-    query, document = model.network.query, model.network.document
-    return lambda b: encode(query, b.char, b.query_text) @ encode(document, b.char, b.document_text).T
-
-
-RACES: dict[str, Callable[[Path, int], None]] = {
-    "KNNBiLSTM": knn_bilstm, "ExpaNet": expanet, "HMN": hmn, "LSTMRNN": lstm_rnn
-}  # fmt: skip
+RACES: dict[str, Callable[[int], None]] = {"KNNBiLSTM": knn_bilstm, "ExpaNet": expanet}
 
 
 def main() -> None:
@@ -348,8 +218,7 @@ def main() -> None:
     for name in given.models:
         print(f"{name}: {RACES[name].__doc__}", flush=True)
         torch.manual_seed(0)
-        with tempfile.TemporaryDirectory() as folder:
-            RACES[name](Path(folder), given.steps)
+        RACES[name](given.steps)
 
 
 if __name__ == "__main__":
