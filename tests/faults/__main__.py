@@ -2,7 +2,6 @@
 
     python -m tests.faults                          minutes
     python -m tests.faults --cases 20000 --kills 60 hours
-    python -m tests.faults --server URL             also faults between client and Elasticsearch
 
 | campaign | fault |
 |---|---|
@@ -12,7 +11,6 @@
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
 | kills | a command is killed at a random moment and run again |
 | serve | `zoo serve` is killed five times a case while clients add rows, and started again |
-| servers | answers of Elasticsearch are lost, refused, cut short or strange |
 
 A case must be refused in one line, or reach the result of an undamaged run: another result without a message, a
 traceback, a crash or an endless loop is a defect. Wrong numbers may be valid ones, so `contents` compares no results.
@@ -43,8 +41,8 @@ from datamodules.core.errors import InputError
 from tests.faults import campaigns, contents, disks, honesty, kills, served
 from tests.faults.campaigns import Campaign
 
-#: Name of a campaign -> the function that makes it of a folder and a server's URL.
-ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
+#: Name of a campaign -> the function that makes it of a folder.
+ALL: dict[str, Callable[[Path], Campaign | None]] = {
     "answers": honesty.answers,
     "caches": campaigns.caches,
     "checkpoints": campaigns.checkpoints,
@@ -54,7 +52,6 @@ ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
     "readers": campaigns.readers,
     "real_disks": disks.real_disks,
     "serve": served.serve,
-    "servers": campaigns.servers,
 }
 #: Limit of a case in seconds; the second number is for cases that run commands.
 SECONDS = 120, 900
@@ -114,12 +111,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=6, help="of each command")
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
     parser.add_argument("--only", nargs="+", choices=sorted(ALL), default=sorted(ALL))
-    parser.add_argument("--server", help="URL of an Elasticsearch")
     given = parser.parse_args()
     defects = 0
     for name in given.only:
         with tempfile.TemporaryDirectory() as folder:
-            campaign = ALL[name](Path(folder), given.server)
+            campaign = ALL[name](Path(folder))
             if campaign is None:
                 continue
             cases = given.kills if campaign.is_slow else given.cases

@@ -1,4 +1,4 @@
-"""Campaigns: damaged files and failing servers, each followed by a user's next step."""
+"""Campaigns: damaged files, each followed by a user's next step."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.pairs import read_pairs
 from datamodules.corpora.table import read_table
-from datamodules.retrieval.base import Collection
-from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.text.vectors import read_vectors
-from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
 from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 
@@ -83,7 +80,7 @@ def damage_one(folder: Path, pattern: str, random: Random) -> None:
 # --- tables ---
 
 
-def readers(folder: Path, server: str | None) -> Campaign:
+def readers(folder: Path) -> Campaign:
     """Every reader, on damaged files."""
     pairs = sentences(40, seed=1)
     write_table(folder / "table.csv", pairs)
@@ -183,7 +180,7 @@ def predicted(run: Path) -> list[tuple[str, list[float]]]:
     return [(row.label, [round(value, 6) for value in row.probabilities.values()]) for row in predictions]
 
 
-def checkpoints(folder: Path, server: str | None) -> Campaign:
+def checkpoints(folder: Path) -> Campaign:
     """A run resumed from damaged checkpoints writes the model that whole ones give, or is refused."""
     whole = made_run(folder / "whole")
 
@@ -203,7 +200,7 @@ def checkpoints(folder: Path, server: str | None) -> Campaign:
     return Campaign(case, expected, is_slow=True)
 
 
-def models(folder: Path, server: str | None) -> Campaign:
+def models(folder: Path) -> Campaign:
     """A model folder with a damaged file, in its memory or outside, has the same predictions, or is refused."""
     run = made_run(folder / "whole") / "run"
 
@@ -220,7 +217,7 @@ def models(folder: Path, server: str | None) -> Campaign:
     return Campaign(case, predicted(run))
 
 
-def caches(folder: Path, server: str | None) -> Campaign:
+def caches(folder: Path) -> Campaign:
     """A damaged cache returns the batches of a whole one, or is refused."""
     from datamodules import ClassificationDataModule
 
@@ -250,61 +247,3 @@ def caches(folder: Path, server: str | None) -> Campaign:
         return lambda: batches(whole)
 
     return Campaign(case, expected)
-
-
-# --- a server that fails ---
-
-
-def servers(folder: Path, server: str | None) -> Campaign | None:
-    """Requests are lost, refused, cut short or answered with strange JSON."""
-    if server is None:
-        return None
-    texts = [text for text, _ in sentences(60, seed=7)]
-    product = {"X-Elastic-Product": "Elasticsearch", "Content-Type": "application/json"}
-    strange: list[Any] = [
-        {},
-        [],
-        None,
-        1,
-        "x",
-        {"responses": [{}]},
-        {"items": 1},
-        {"error": {}},
-        {"count": "x"},
-    ]
-
-    def search(url: str, number: int) -> Any:
-        retriever = ElasticsearchRetriever(url=url, index_prefix="zoo-faults", timeout=10)
-        retriever.index(Collection(texts, f"{number:016d}"), Path())
-        return retriever.search(TEXTS, 3).scores.round(4).tolist()
-
-    expected = search(server, 0)
-
-    def case(random: Random, work: Path) -> Callable[[], Any]:
-        number = int(random.integers(1, 10**9))
-        faults: list[Fault] = [
-            None,
-            cut_short,
-            Answer(int(random.choice([401, 404, 413, 429, 500, 503])), b"{}", product),
-            Answer(200, json.dumps(strange[int(random.integers(len(strange)))]).encode(), product),
-            Answer(200, random.bytes(50), product),
-        ]
-        chosen = [faults[int(random.integers(len(faults)))] for _ in range(int(random.integers(1, 4)))]
-
-        def run() -> Any:
-            with proxy(server) as between:
-                between.target = str(
-                    random.choice(["", "_bulk", "_msearch", "_count", "_mapping", "_settings"])
-                )
-                between.faults.extend(chosen)
-                try:
-                    return search(between.url, number)
-                except InputError as error:
-                    if "\n" in str(error):
-                        raise RuntimeError(str(error)) from error
-                between.faults.clear()
-                return search(between.url, number)
-
-        return run
-
-    return Campaign(case, expected, is_slow=True)

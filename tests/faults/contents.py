@@ -88,7 +88,7 @@ def renew_manifest(folder: Path) -> None:
 WRONG: dict[str, Callable[[Path, Random], None]] = {".npy": wrong_array, ".arrow": wrong_strings}
 
 
-def contents(folder: Path, server: str | None) -> Campaign:
+def contents(folder: Path) -> Campaign:
     """An exported model with a wrong number, whose checksums are right, predicts, grows, or is refused."""
     run = made_run(folder / "whole") / "run"
     exported = export(run, folder / "exported")

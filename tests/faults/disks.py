@@ -51,7 +51,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def real_disks(folder: Path, server: str | None) -> campaigns.Campaign | None:
+def real_disks(folder: Path) -> campaigns.Campaign | None:
     """A command on a small file system is refused in one line, leaves whole files, and ends well with more space."""
     if not can_mount():
         print("real_disks: this machine allows no mount")

@@ -49,7 +49,7 @@ def claims_that_memory_helps(random: Random, kind: str, work: Path) -> bool:
     return "memory helps" in json.loads((work / "run" / "answer.json").read_text())["sentence"]
 
 
-def answers(folder: Path, server: str | None) -> Campaign:
+def answers(folder: Path) -> Campaign:
     """Random labels, with and without duplicates: at most one table of twenty shows that the memory helps."""
 
     def case(random: Random, work: Path) -> Callable[[], Any]:

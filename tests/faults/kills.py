@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def kills(folder: Path, server: str | None) -> campaigns.Campaign:
+def kills(folder: Path) -> campaigns.Campaign:
     """A command is killed at a random moment and run again: it makes what it would have made."""
     start = folder / "start"
     start.mkdir()

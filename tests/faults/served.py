@@ -30,7 +30,7 @@ CLIENTS = 2
 SLOW_CLIENTS, FILES = 400, 300
 
 
-def serve(folder: Path, server: str | None) -> Campaign:
+def serve(folder: Path) -> Campaign:
     """Clients add rows while the server is killed: after the next start, each acknowledged row is there, and once."""
     start = folder / "start"
     start.mkdir()
