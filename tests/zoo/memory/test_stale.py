@@ -93,26 +93,6 @@ def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, t
     assert scores["validate"] == pytest.approx(scores["test"], abs=1e-6)
 
 
-@pytest.fixture
-def grown(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> Path:
-    """A run whose memory has grown."""
-    run = fit("run", "--model.features=M5")
-    more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
-    done(zoo_command("memory", "add", run, more))
-    return run
-
-
-def test_a_grown_memory_belongs_to_the_run(grown: Path, tmp_path: Path) -> None:
-    texts = [text for text, _ in sentences(9, seed=12)]
-    expected, trained = zoo.load(grown).predict(texts), zoo.load(grown, memory_version=1).predict(texts)
-    assert expected != trained
-    # It moves with the run.
-    copy = shutil.copytree(grown, tmp_path / "whole")
-    shutil.rmtree(grown)
-    assert zoo.load(copy).predict(texts) == expected
-    assert zoo.load(copy).memory.folder == copy / "model" / "memory"
-
-
 def test_a_named_memory_grows_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     table = write_table(tmp_path / "memory.csv", sentences(80, seed=11))
     done(zoo_command("index", "--file", table, "--memory", "named"))
@@ -140,15 +120,16 @@ def test_a_run_is_not_resumed_on_other_data(fit: Fit, zoo_command: Zoo, train_cs
 # --- damage ---
 
 
-def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> None:
+def test_damaged_rows_of_an_addition_leave_the_version_before(copied_run: Path, zoo_command: Zoo) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
-    before = zoo.load(grown, memory_version=1).predict(texts)
-    rows = grown / "model" / "memory" / "version-2" / "rows-2-0.arrow"
+    before = zoo.load(copied_run).predict(texts)
+    done(zoo_command("memory", "add", copied_run, write_table(Path("more.csv"), sentences(30, seed=12))))
+    rows = copied_run / "model" / "memory" / "version-2" / "rows-2-0.arrow"
     contents = bytearray(rows.read_bytes())
     contents[len(contents) // 2] ^= 1
     rows.write_bytes(contents)
     with pytest.raises(
         InputError, match=r"version-2/rows-2-0.arrow: damaged .*an earlier version \(--memory_version 1\)"
     ):
-        zoo.load(grown)
-    assert zoo.load(grown, memory_version=1).predict(texts) == before  # as the message says
+        zoo.load(copied_run)
+    assert zoo.load(copied_run, memory_version=1).predict(texts) == before  # as the message says
