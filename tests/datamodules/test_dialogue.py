@@ -13,7 +13,6 @@ import torch
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spellings_of
-from datamodules.retrieval import ElasticsearchRetriever
 from tests.datamodules.kinds import Kind
 from tests.dialogues import made_up, write_lines, write_published
 
@@ -202,17 +201,6 @@ def test_the_number_of_hits_grows_until_enough_belong_to_the_dialogue(tmp_path: 
     )
     data = prepared(tmp_path, file, turns_kept="retrieved", max_turns=1)
     assert data.split("train").reading.values.tolist()[-1] == 60
-
-
-@pytest.mark.server
-def test_a_server_retrieves_the_same_turns(tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
-    file = write_published(tmp_path / "a.txt", made_up(12, seed=3))
-    server = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
-    embedded, from_server = (
-        prepared(tmp_path / back_end, file, turns_kept="retrieved", max_turns=2, **options)
-        for back_end, options in (("embedded", {}), ("server", {"retriever": server}))
-    )
-    assert np.array_equal(embedded.split("train").reading.values, from_server.split("train").reading.values)
 
 
 # --- wrong input ---

@@ -213,17 +213,6 @@ def test_other_classifiers_are_audited_by_their_texts(trained_run: Path, zoo_com
     assert len(read_csv("audit.csv")) == len(memory)
 
 
-@pytest.mark.server
-def test_elasticsearch_ranks_alike(tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
-    from datamodules.retrieval import ElasticsearchRetriever
-
-    texts, labels = zip(*ROWS, strict=True)
-    rows = Rows.from_lists(texts, labels, source="rows")
-    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
-    found = audit(FolderMemory.build(rows, retriever, tmp_path / "elasticsearch"))
-    assert {int(row.id) for row in found.rows[:3]} == set(PLANTED)
-
-
 def test_what_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     memory_of(memory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever
+from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import text_vectors
 from tests.zoo.conftest import Fit, Zoo, done, sentences
@@ -104,20 +103,6 @@ def test_training_predicting_and_growing(fit: Fit, tmp_path: Path, zoo_command: 
     again = ModelFolder.open(fit("again", *options)).weights()
     for name, weight in ModelFolder.open(first).weights().items():
         assert torch.equal(weight, again[name]), name
-
-
-@pytest.mark.server
-def test_on_a_server_and_fused(fit: Fit, tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
-    checkpoint = encoder_of(fit)
-    local = DenseRetriever(checkpoint, device="cpu")
-    place: dict[str, Any] = {"url": elasticsearch_url, "index_prefix": index_prefix}
-    remote = ElasticsearchDenseRetriever(checkpoint, device="cpu", **place)
-    fused = FusedRetriever([local, remote], "score")
-    fused.index(Collection(TEXTS, "0123456789abcdef"), tmp_path / "index")
-    queries = [text for text, _ in sentences(9, seed=6)]
-    np.testing.assert_allclose(remote.search(queries, 40).scores, local.search(queries, 40).scores, atol=1e-6)
-    # Two equal rankings fused by score are the ranking: the best has the sum of two ones.
-    np.testing.assert_allclose(fused.search(queries, 1).scores, 2, atol=1e-4)
 
 
 def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The tuned encoder of a `MemoryEnsemble` finds the neighbors of another model, in a folder and on a server."""
+"""The tuned encoder of a `MemoryEnsemble` finds the neighbors of another model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, FolderMemory
 from datamodules.retrieval.base import Collection
-from tests.zoo.conftest import Fit, Zoo, done, read_jsonl, refusal, sentences
+from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences
 from tests.zoo.ensemble.conftest import run as run
 from zoo.layers import encoders
 from zoo.loading import SavedEncoder
@@ -55,65 +55,10 @@ def embedded(encoder: Path) -> list[str]:
     return ["--data.retriever=DenseRetriever", f"--data.retriever.encoder={encoder}"]
 
 
-def on_server(encoder: Path, url: str, prefix: str) -> list[str]:
-    return [
-        "--data.retriever=ElasticsearchDenseRetriever",
-        f"--data.retriever.encoder={encoder}",
-        f"--data.retriever.url={url}",
-        f"--data.retriever.index_prefix={prefix}",
-    ]
-
-
 def memories_of(run: Path) -> FolderMemory:
     memory = zoo.load(run).memory
     assert isinstance(memory, FolderMemory)
     return memory
-
-
-def check_same_neighbors(run: Path, other: Path) -> None:
-    """Check that the memories of two runs have neighbors of equal scores, up to rounding, which may order them."""
-    first, second = memories_of(run), memories_of(other)
-    assert first.rows.texts[:] == second.rows.texts[:]
-    everything = len(first)
-    for queries in (QUERIES, first.rows.texts[:]):
-        hits, others = (memory.retriever.search(queries, everything) for memory in (first, second))
-        np.testing.assert_allclose(hits.scores, others.scores, atol=1e-6)
-        by_row, other_by_row = (
-            np.take_along_axis(each.scores, each.rows.argsort(axis=1), axis=1) for each in (hits, others)
-        )
-        np.testing.assert_allclose(by_row, other_by_row, atol=1e-6)
-
-
-@pytest.mark.server
-def test_a_server_has_the_neighbors_of_the_embedded_index(
-    encoder: Path,
-    run: Fit,
-    zoo_command: Zoo,
-    elasticsearch_url: str,
-    index_prefix: str,
-    test_csv: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ELASTICSEARCH_URL", elasticsearch_url)
-    local = run("local", MEMBERS, *embedded(encoder))
-    remote = run("remote", MEMBERS, *on_server(encoder, elasticsearch_url, index_prefix))
-    check_same_neighbors(local, remote)
-    for step in ("trained", "grown"):
-        probabilities = []
-        for run in (local, remote):
-            output = run / f"{step}.jsonl"
-            done = zoo_command("predict", "--ckpt_path", run, "--input", test_csv, "--output", output)
-            assert done.code == 0, done.err
-            records = read_jsonl(output)
-            probabilities.append([list(record["probabilities"].values()) for record in records])
-        assert len(probabilities[0]) == 31
-        np.testing.assert_allclose(*probabilities, atol=1e-4)
-        if step == "trained":
-            for run in (local, remote):
-                done = zoo_command("memory", "add", run, test_csv)
-                assert "version 2" in done.out, done.err
-    check_same_neighbors(local, remote)
-    assert memories_of(remote).version == 2
 
 
 def test_an_encoder_that_is_tuned_again_changes_no_earlier_model(tune: Tune, encoder: Path, run: Fit) -> None:
