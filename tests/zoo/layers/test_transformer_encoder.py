@@ -15,7 +15,6 @@ from transformers import AutoModel
 
 import zoo
 from datamodules.core import storage
-from datamodules.core.errors import InputError
 from datamodules.text.tokenization import TransformersTokenizer
 from tests import sentence_folders as folders
 from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done
@@ -117,12 +116,6 @@ def test_a_run_with_a_published_encoder(
     after = zoo.load(run).encode(["the old apple", "rain"])
     torch.testing.assert_close(torch.from_numpy(after), torch.from_numpy(before))
     assert zoo.load(run).encode(["The OLD Apple", "RAIN"]).tolist() == after.tolist()
-
-
-def test_unknown_modules_are_refused(folder: Path) -> None:
-    folders.write_modules(folder, [("Transformer", ""), ("LSTM", "1_LSTM")])
-    with pytest.raises(InputError, match=r"modules.json: the module .*LSTM"):
-        TransformerEncoder(str(folder))
 
 
 # --- plain transformers ---

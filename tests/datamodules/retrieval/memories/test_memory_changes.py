@@ -200,10 +200,6 @@ def _compact(folder: Path) -> None:
     FolderMemory(folder, EmbeddedRetriever()).compact(1)
 
 
-def _remove(folder: Path, ids: list[str]) -> None:
-    FolderMemory(folder, EmbeddedRetriever()).remove(ids)
-
-
 def _half_deleted(folder: Path, ignore_errors: bool = False) -> None:
     files = [path for path in [folder / storage.MANIFEST, *folder.rglob("*")] if path.is_file()]
     if not files:  # nothing to delete
