@@ -5,7 +5,6 @@
 
 | campaign | fault |
 |---|---|
-| answers | labels are random, with and without duplicates: one table of 20 may show that the memory helps |
 | caches, checkpoints, models, readers | bytes of one file are changed, lost or doubled |
 | contents | numbers of an exported model are wrong, its checksums right |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
@@ -38,12 +37,11 @@ from typing import Any
 import numpy as np
 
 from datamodules.core.errors import InputError
-from tests.faults import campaigns, contents, disks, honesty, kills, served
+from tests.faults import campaigns, contents, disks, kills, served
 from tests.faults.campaigns import Campaign
 
 #: Name of a campaign -> the function that makes it of a folder.
 ALL: dict[str, Callable[[Path], Campaign | None]] = {
-    "answers": honesty.answers,
     "caches": campaigns.caches,
     "checkpoints": campaigns.checkpoints,
     "contents": contents.contents,
@@ -126,8 +124,6 @@ def main() -> int:
                 case = campaign.case(np.random.default_rng(seed), work)
                 outcome, line = outcome_of(case, campaign.expected, SECONDS[campaign.is_slow])
                 outcomes[outcome] += 1
-                if outcome == "wrong" and outcomes[outcome] <= campaign.tolerated:
-                    continue
                 if outcome not in ("same", "refused"):
                     defects += 1
                     print(f"{name} seed {seed}: {outcome}\n{line}", file=sys.stderr, flush=True)

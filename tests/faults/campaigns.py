@@ -34,8 +34,6 @@ class Campaign(NamedTuple):
     expected: Any = None
     #: a case takes seconds.
     is_slow: bool = False
-    #: number of cases that may have another result by chance.
-    tolerated: int = 0
 
 
 def damage(contents: bytes, random: Random) -> bytes:
