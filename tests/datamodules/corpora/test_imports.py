@@ -5,10 +5,12 @@ import sys
 from pkgutil import iter_modules
 
 import datamodules.corpora
+import datamodules.retrieval
 import datamodules.text
 
 HEAVY = [
     "datasets",
+    "elasticsearch",
     "fsspec",
     "huggingface_hub",
     "nltk",
@@ -37,7 +39,7 @@ def imported(*modules: str) -> list[list[str]]:
 
 
 def test_modules_import_little() -> None:
-    core = ("corpora", "core.storage", "core.files", "text", "text.tokenization", "text.vectors")
+    core = ("corpora", "retrieval", "core.storage", "core.files", "text", "text.tokenization", "text.vectors")
     modules = [f"datamodules.{name}" for name in (*core, "corpora.table")]
     assert imported(*modules) == [*[[]] * len(core), ["pyarrow"]]
 
@@ -51,3 +53,8 @@ def test_all_readers_and_tokenizers_together_import_little() -> None:
     ]
     assert len(modules) > 10
     assert imported(*modules)[-1] == ["numba", "pyarrow"]
+
+
+def test_every_name_of_the_retrieval_package_can_be_imported() -> None:
+    for name in datamodules.retrieval.LAZY:
+        assert getattr(datamodules.retrieval, name) is not None
