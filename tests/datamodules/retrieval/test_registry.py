@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,24 +131,3 @@ def test_errors_of_descriptions_are_input_errors_and_those_of_constructors_are_n
     described["init_args"]["a.b"] = 1
     with pytest.raises(InputError, match=r"^the retriever OverlapRetriever has no option 'a\.b'$"):
         make_retriever(described)
-
-
-def test_the_command_line_imports_an_own_retriever(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "from datamodules.retrieval import EmbeddedRetriever\nclass Own(EmbeddedRetriever): pass\n"
-    )
-    (tmp_path / "memory.csv").write_text("text\nthe lion\nthe sail\n")
-
-    def zoo(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "zoo", *arguments, "--memory", str(tmp_path / "memory")]
-        path = {"PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "PATH": ""}
-        return subprocess.run(command, capture_output=True, text=True, env=path, check=False)
-
-    table = ("index", "--file", str(tmp_path / "memory.csv"), "--label_column", "null")
-    built = zoo("--import", "own", *table, "--retriever", "Own")
-    assert built.returncode == 0, built.stderr
-    assert zoo("--import", "own", "search", "lion").stdout.endswith("the lion\n")
-    failed = zoo("search", "lion")
-    assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr.startswith("zoo: error: no retriever 'own.Own'; use DenseRetriever, ")
-    assert failed.stderr.count("\n") == 1

@@ -178,6 +178,9 @@ def test_a_retriever_of_the_users_own(
     shown = zoo_command(*own, "memory", "show", "run").out
     assert "OwnRetriever" in shown
     assert "letters=True" in shown
+    index = ["index", "--file", train_csv, "--memory=memory", "--retriever=OwnRetriever"]
+    done(zoo_command(*own, *index))
+    assert first["text"][0] in done(zoo_command(*own, "search", first["text"], "--memory=memory")).out
 
 
 #: Modules that libraries try to import, and do without.
