@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
@@ -22,7 +21,7 @@ from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.checks import grown_from, refused
-from tests.datamodules.corpus import labelled_texts, rows, write_csv
+from tests.datamodules.corpus import labelled_texts, rows
 
 TEXTS, LABELS = labelled_texts(90)
 QUERIES = [*labelled_texts(12, seed=1)[0], "", "words of no text"]
@@ -225,42 +224,6 @@ def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, 
             client.indices.delete(index=name)
     again = FolderMemory.build(rows(90), mixed, tmp_path / "there")
     np.testing.assert_array_equal(again.search(QUERIES, 5).rows, here.search(QUERIES, 5).rows)
-
-
-def test_the_command_line_takes_members_from_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import zoo
-    from zoo.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("ZOO_RUN_DIR", raising=False)
-    example = Path(__file__).parents[3] / "zoo" / "configs" / "retrievers" / "fused.yaml"
-    fragment = yaml.safe_load(example.read_text())
-    options = fragment["data"]["init_args"]
-    members = options["retriever"]["init_args"]["retrievers"]
-    assert [member["class_path"] for member in members] == ["EmbeddedRetriever", "DenseRetriever"]
-    members[1]["init_args"] |= {"encoder": tiny_encoder, "device": "cpu"}
-    options["num_memories"] = 4
-    (tmp_path / "fused.yaml").write_text(yaml.safe_dump(fragment))
-    train = write_csv(tmp_path / "train.csv", TEXTS, LABELS)
-    arguments = [
-        "fit", "--config", "fused.yaml", "--model=KNNBiLSTM", "--model.hidden_size=6",
-        "--model.word_size=8", "--model.characters=false", "--data.characters=false",
-        "--data.train_file", train, "--data.validation_split=0.2", "--data.retriever.weights=[1, 2]",
-        "--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.enable_progress_bar=false",
-        "--trainer.enable_model_summary=false", "--run_dir=run",
-    ]  # fmt: skip
-    assert main(arguments) == 0, capfd.readouterr().err
-    # The checkpoint has the same members.
-    predictor = zoo.load(tmp_path / "run")
-    retriever = predictor.memory.retriever
-    assert isinstance(retriever, FusedRetriever)
-    assert retriever.weights == [1.0, 2.0]
-    assert [type(member) for member in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
-    prediction = predictor.predict(["the old lion near the tiger"])[0]
-    assert len(prediction.memories) == 4
 
 
 def test_an_encoder_next_to_words_is_one_option(tiny_encoder: str) -> None:

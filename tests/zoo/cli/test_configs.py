@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import zoo
 from datamodules.core.types import PlainDict
-from tests.zoo.conftest import Zoo, done, sentences, write_table
+from datamodules.retrieval import DenseRetriever, EmbeddedRetriever
+from tests.zoo.conftest import Fit, Zoo, done, sentences, write_table
 from tests.zoo.examples.test_readme import commands_of
 from zoo.runs.configs import RECIPES, find, names
 
@@ -85,6 +87,17 @@ def test_a_model_brings_its_kind_of_data(zoo_command: Zoo, model: str, data: str
     configuration = printed(zoo_command, f"--model={model}")
     assert str(configuration["model"]["class_path"]).endswith(f".{model}")
     assert str(configuration["data"]["class_path"]).endswith(f".{data}")
+
+
+def test_members_of_a_fused_retriever_come_from_a_file(fit: Fit, tiny_bert: Path) -> None:
+    fragment = yaml.safe_load(find("retrievers/fused").read_text())
+    members = fragment["data"]["init_args"]["retriever"]["init_args"]["retrievers"]
+    members[1]["init_args"] |= {"encoder": str(tiny_bert), "device": "cpu"}
+    Path("fused.yaml").write_text(yaml.safe_dump(fragment))
+    run = fit("run", "--config=fused.yaml", "--data.retriever.weights=[1, 2]")
+    retriever = zoo.load(run).memory.retriever
+    assert retriever.weights == [1.0, 2.0]
+    assert [type(member) for member in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
 
 
 @pytest.mark.slow
