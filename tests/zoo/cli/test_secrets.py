@@ -12,7 +12,7 @@ from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.secrets import refuse_secrets
 from datamodules.retrieval import ElasticsearchRetriever, FusedRetriever
-from tests.zoo.conftest import LABELS, SMALL, Fit, write_table
+from tests.zoo.conftest import SMALL, Fit, best
 from zoo.cli import main
 from zoo.reproduce.table import load_table
 from zoo.runs import configs
@@ -142,11 +142,9 @@ def test_files_of_a_run_hold_no_credential_of_the_environment(
     assert list(run.glob("wandb/offline-run-*/*.wandb"))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [str(path) for path in files if SECRET.encode() in path.read_bytes()] == []
-    assert url.encode() not in (run / "checkpoints" / "best.ckpt").read_bytes()
+    assert url.encode() not in best(run).read_bytes()
 
 
-def test_the_search_for_a_secret_would_find_one(fit: Fit, tmp_path: Path) -> None:
+def test_the_search_for_a_secret_would_find_one(trained_run: Path) -> None:
     """Checkpoints are not compressed: it is enough to search their bytes."""
-    table = write_table(tmp_path / "train.csv", [(f"{SECRET} {i}", LABELS[i % 2]) for i in range(40)])
-    run = fit("run", "--data.train_file", table)
-    assert SECRET.encode() in (run / "checkpoints" / "best.ckpt").read_bytes()
+    assert b"apple" in best(trained_run).read_bytes()
