@@ -151,7 +151,8 @@ def test_a_model_without_memory_and_one_of_another_kind(
 ) -> None:
     table = kept_table(*ROWS)
     plain = trained(*map(str, fit_options(kept_table(*sentences(90, seed=1)), "--model.features=M1")))
-    refusal(zoo_command("memory", "add", plain, table, "--preview", table), "this model reads no memory")
+    for more in ((), ("--preview", table)):
+        refusal(zoo_command("memory", "add", plain, table, *more), "this model reads no memory")
     refusal(zoo_command("memory", "blame", plain, "zebra"), "this model reads no memory")
     pairs = write_pairs(Path("pairs.tsv").absolute(), pair_rows(20, seed=1))
     options = ["--data=MatchingDataModule", f"--data.train_file={pairs}", "--data.validation_split=0.2"]

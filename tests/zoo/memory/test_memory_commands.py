@@ -159,11 +159,6 @@ def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_c
     )
 
 
-def test_a_model_without_memory(fit: Fit, zoo_command: Zoo, more_csv: Path) -> None:
-    checkpoint = fit("run", "--model.features=M1")
-    assert "reads no memory" in refusal(zoo_command("memory", "add", checkpoint, more_csv))
-
-
 def test_what_is_no_command(zoo_command: Zoo) -> None:
     assert "add" in refusal(zoo_command("memory", "shrink"))
     assert "{add,tune,show," in refusal(zoo_command("memory"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, done, fit_options, read_csv, refusal, resume, sentences
+from tests.zoo.conftest import Fit, Zoo, done, read_csv, resume, sentences
 from zoo.training.checkpoints import Start
 
 
@@ -56,11 +56,6 @@ def test_cached_encodings_give_the_scores_of_the_whole_network(
     losses = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row["val/loss"]]
     epoch = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["epoch"]
     assert json.loads(Path("scores.json").read_text())["loss"] == pytest.approx(losses[epoch], rel=1e-5)
-
-
-def test_starting_from_a_file_that_is_no_checkpoint_is_one_line(zoo_command: Zoo, train_csv: Path) -> None:
-    result = zoo_command(*fit_options(train_csv, "--model.init_from=nowhere.ckpt"))
-    refusal(result, "nowhere.ckpt: no such")
 
 
 def test_a_resumed_run_and_its_model_do_not_need_their_start(fit: Fit, start: Path, zoo_command: Zoo) -> None:
