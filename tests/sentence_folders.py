@@ -56,26 +56,39 @@ def write_static(folder: Path, tokenizer: Path, size: int = 6) -> Tensor:
     return table
 
 
+def write_tokenizer(folder: Path, words: Sequence[str], pad: str = "[PAD]", has_ends: bool = True) -> int:
+    """Write a tokenizer of these words after four special tokens; return the number of its tokens.
+
+    `has_ends` puts `[CLS]` and `[SEP]` around a text.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate([pad, "[UNK]", "[CLS]", "[SEP]", *words])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"unk_token": "[UNK]"}
+    if has_ends:
+        special |= {"pad_token": pad, "cls_token": "[CLS]", "sep_token": "[SEP]"}
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    return len(vocabulary)
+
+
 def write_bert(folder: Path, words: Sequence[str], **sizes: float) -> Path:
     """Write a BERT with random weights and a tokenizer of these words; return the folder.
 
     `sizes` are arguments of `BertConfig`.
     """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertModel
 
-    vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    number = write_tokenizer(folder, words)
     torch.manual_seed(0)
     small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=len(vocabulary), **{**small, **sizes})).save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=number, **{**small, **sizes})).save_pretrained(folder)
     return folder
 
 

@@ -2,26 +2,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+
+from tests.sentence_folders import write_tokenizer
 
 
 @pytest.fixture
 def save_tokenizer() -> Callable[..., str]:
     """Saves a WordPiece tokenizer of ten words in a folder."""
-    return _save_tokenizer
 
+    def save(folder: Path, *, special: bool = True, extra: str = "zoo") -> str:
+        write_tokenizer(folder, ["the", "cat", "s", "##s", "sat", extra], "<p>", special)
+        return str(folder)
 
-def _save_tokenizer(folder: Path, *, special: bool = True, extra: str = "zoo") -> str:
-    words = ["<p>", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "s", "##s", "sat", extra]
-    backend = Backend(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    if special:
-        backend.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-        )
-    names = {"pad_token": "<p>", "unk_token": "[UNK]"} if special else {"unk_token": "[UNK]"}
-    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(folder)
-    return str(folder)
+    return save
