@@ -19,7 +19,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.sharing import SharedLock, cached_property
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
-from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Fit, Zoo, done, sentences
+from tests.zoo.conftest import Fit, sentences
+from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 THREADS = 8
@@ -69,10 +70,8 @@ def test_threads_predict_texts_with_unseen_words(predictor: ClassificationPredic
     in_threads(lambda texts: probabilities(predictor, texts))
 
 
-def test_threads_predict_with_the_default_model(zoo_command: Zoo, train_csv: Path) -> None:
-    options = ["--model=MemoryEnsemble", *SMALL_DATA, *QUIET_TRAINER, f"--data.train_file={train_csv}"]
-    done(zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir=ensemble"))
-    fresh = zoo.load("ensemble")
+def test_threads_predict_with_the_default_model(trained_ensemble: Path) -> None:
+    fresh = zoo.load(trained_ensemble)
     in_threads(lambda texts: probabilities(fresh, texts))
 
 
@@ -98,17 +97,12 @@ def test_a_model_in_training_mode_has_it_again_after_all_threads(fit: Fit) -> No
     assert all(module.training for module in fresh.model.network.modules())
 
 
-def test_a_pickled_predictor_opens_the_model_again(predictor: ClassificationPredictor) -> None:
-    again = pickle.loads(pickle.dumps(predictor))
-    assert probabilities(again, unseen(0)) == probabilities(predictor, unseen(0))
-
-
 def test_a_predictor_of_no_saved_model_is_not_pickled(predictor: ClassificationPredictor) -> None:
     with pytest.raises(InputError, match=r"^a predictor of a KNNBiLSTM .* zoo\.load$"):
         pickle.dumps(ClassificationPredictor(predictor.model, predictor.data, predictor.memory))
 
 
-def test_a_spawned_process_predicts(predictor: ClassificationPredictor) -> None:
+def test_a_spawned_process_opens_the_model_again_and_predicts(predictor: ClassificationPredictor) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(probabilities, (predictor, unseen(0))) == probabilities(predictor, unseen(0))
 
