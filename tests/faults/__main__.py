@@ -9,7 +9,6 @@
 | contents | numbers of an exported model are wrong, its checksums right |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
 | kills | a command is killed at a random moment and run again |
-| serve | `zoo serve` is killed five times a case while clients add rows, and started again |
 
 A case must be refused in one line, or reach the result of an undamaged run: another result without a message, a
 traceback, a crash or an endless loop is a defect. Wrong numbers may be valid ones, so `contents` compares no results.
@@ -37,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.core.errors import InputError
-from tests.faults import campaigns, contents, disks, kills, served
+from tests.faults import campaigns, contents, disks, kills
 from tests.faults.campaigns import Campaign
 
 #: Name of a campaign -> the function that makes it of a folder.
@@ -49,7 +48,6 @@ ALL: dict[str, Callable[[Path], Campaign | None]] = {
     "models": campaigns.models,
     "readers": campaigns.readers,
     "real_disks": disks.real_disks,
-    "serve": served.serve,
 }
 #: Limit of a case in seconds; the second number is for cases that run commands.
 SECONDS = 120, 900

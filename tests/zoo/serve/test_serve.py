@@ -15,6 +15,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import FolderMemory, Retriever
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import folder as folder
 from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
@@ -454,15 +456,45 @@ def wait_for(is_over: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists processes")
-def test_processes_share_a_memory_and_are_replaced(server: tuple[subprocess.Popen[str], str]) -> None:
+def test_processes_share_a_memory_and_are_replaced(
+    server: tuple[subprocess.Popen[str], str], folder: Path
+) -> None:
+    """They are killed while clients add rows: each acknowledged row is there, and once."""
     process, url = server
+    acknowledged, is_over = list[str](), threading.Event()
+
+    def add_rows(name: str) -> None:
+        for number in count():
+            if is_over.is_set():
+                return
+            with suppress(OSError, HTTPException):  # of a killed process: the row may be there or not
+                text = f"added {name} {number}"
+                call(f"{url}/memory/add", {"rows": [{**NEW, "text": text}]})
+                acknowledged.append(text)
+
+    def wait_for_rows(more: int = 3) -> None:
+        before = len(acknowledged)
+        wait_for(lambda: len(acknowledged) >= before + more)
+
     for version in range(2, 5):
         row = {**NEW, "text": f"zebra number {version}"}
         assert call(f"{url}/memory/add", {"rows": [row]})["version"] == version
         assert {call(f"{url}/health")["memory_version"] for _ in range(10)} == {version}
     assert len(workers_of(process.pid)) == 2
-    for worker in workers_of(process.pid):
-        os.kill(worker, 9)
+    with ThreadPoolExecutor(2) as pool:
+        adding = pool.map(add_rows, "ab")
+        try:
+            for worker in workers_of(process.pid):
+                wait_for_rows()
+                os.kill(worker, 9)
+            wait_for_rows()
+        finally:
+            is_over.set()
+    assert [*adding] == [None, None]
+    rows = FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).rows
+    added = [text for text in rows.texts if text.startswith("added ")]
+    assert {*acknowledged} <= {*added}
+    assert len({*added}) == len(added)
 
     def is_replaced() -> bool:
         try:
