@@ -4,11 +4,7 @@ The server's minimal distribution is downloaded by Maven, once for each machine.
 `cjk`, so a plugin that provides Lucene's own is compiled into it. A server needs a JDK 17 (Elasticsearch 9, OpenSearch
 3: 21) or newer, Maven and 1 GB of memory, and starts in about ten seconds.
 
-By hand, for instance to try the examples:
-
-    python -m tests.elasticsearch.server start --port 9250
-    python -m tests.elasticsearch.server url
-    python -m tests.elasticsearch.server stop
+`start` and `stop` may also be called by hand, for instance to try the examples.
 
 `ZOO_TEST_CACHE` is the folder of the unpacked distributions, and `ZOO_TEST_ES_VERSION` chooses another version of the
 server (`make elasticsearch9`), `ZOO_TEST_OPENSEARCH_VERSION` one of OpenSearch.
@@ -16,7 +12,6 @@ server (`make elasticsearch9`), `ZOO_TEST_OPENSEARCH_VERSION` one of OpenSearch.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -27,7 +22,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -427,32 +421,3 @@ def _must_be_reachable(path: Path) -> None:
                 f"the server runs as {UNPRIVILEGED}, who may not read {folder}; "
                 "choose other folders with TMPDIR and ZOO_TEST_CACHE"
             )
-
-
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.elasticsearch.server", description=__doc__)
-    parser.add_argument("command", choices=("start", "stop", "url"))
-    parser.add_argument("--port", type=int, default=9250)
-    parser.add_argument("--opensearch", action="store_true")
-    parser.add_argument("--folder", type=Path, help="for its data; default: one for each port")
-    arguments = parser.parse_args()
-    folder = arguments.folder or Path(tempfile.gettempdir()) / f"memory-zoo-server-{arguments.port}"
-    product = OPENSEARCH if arguments.opensearch else ELASTICSEARCH
-    if arguments.command == "stop":
-        stop(folder)
-        return 0
-    try:
-        is_start = arguments.command == "start"
-        server = start(folder, arguments.port, product=product) if is_start else running(folder)
-    except NoServerError as error:
-        server = None
-        print(error, file=sys.stderr)
-    if server is None:
-        return 1
-    print(server.url)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

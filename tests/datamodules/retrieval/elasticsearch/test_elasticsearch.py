@@ -512,13 +512,9 @@ def _search_in_child(retriever: ElasticsearchRetriever, results: Any) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes(method: str, index_prefix: str) -> None:
+def test_forked_processes(index_prefix: str) -> None:
     retriever = built(index_prefix)
     expected = retriever.search(TEXTS[:10], 5).rows.tolist()
-    if method == "spawn":
-        assert pickle.loads(pickle.dumps(retriever)).search(TEXTS[:10], 5).rows.tolist() == expected
-        return
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     with warnings.catch_warnings():
