@@ -9,8 +9,8 @@ compared with every state of the second, and the k strongest interactions make t
 a text by attention before the BiLSTM reads them; without attention it is MV-LSTM.
 
 Shapes: a batch has P pairs of N distinct first texts (questions) of T words and M distinct second texts (answers) of S
-words; D is the size of a word's vector, H of a state of one direction; R interactions of two words are computed
-(forward and backward states, slices of a tensor).
+words; D is the size of a word's vector, H of a state of one direction; R interactions of two words are computed (of
+forward and of backward states, or of both together).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.core.types import Size
 from zoo.layers.encoders import TransformerTokens, WordEncoder
-from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
+from zoo.layers.interactions import cosine_interaction, pair_mask, word_overlap
 from zoo.layers.recurrent import RowLSTM
 from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask
@@ -36,7 +36,6 @@ from zoo.tasks.outputs import MatchingOutput
 Attention: TypeAlias = Literal["none", "question", "answer", "both"]
 AttentionScale: TypeAlias = Literal["paper", "length"]
 Interaction: TypeAlias = Literal["directions", "concatenated"]
-Similarity: TypeAlias = Literal["cosine", "bilinear", "tensor"]
 
 
 class Texts(NamedTuple):
@@ -85,53 +84,6 @@ class WordAttention(nn.Module):
             return Texts.of(alpha.unsqueeze(2) * vectors, texts.mask)
 
 
-class Interactions(nn.Module):
-    """R interactions of the states of two texts, each for all pairs of positions.
-
-    - `cosine`: of each part of the states, u.v / (|u| |v|);
-    - `bilinear`: of each part, u' M v + b;
-    - `tensor`: for each part, `slices` times ReLU(u' M v + w.[u, v] + b).
-
-    The parts of a state are its forward and its backward half (`directions`), or the whole (`concatenated`).
-    """
-
-    def __init__(
-        self, similarity: Similarity, interaction: Interaction, hidden_size: int, slices: int
-    ) -> None:
-        super().__init__()
-        self.similarity = similarity
-        self.parts = 2 if interaction == "directions" else 1
-        width = 2 * hidden_size // self.parts
-        self.slices = slices if similarity == "tensor" else 1
-        self.size = self.parts * self.slices  # R
-        if similarity != "cosine":
-            bound = width**-0.5
-            self.matrix = nn.Parameter(torch.empty(self.size, width, width).uniform_(-bound, bound))
-            self.bias = nn.Parameter(torch.zeros(self.size))
-        if similarity == "tensor":
-            self.first_weight = nn.Parameter(torch.empty(self.size, width).uniform_(-bound, bound))
-            self.second_weight = nn.Parameter(torch.empty(self.size, width).uniform_(-bound, bound))
-
-    def forward(self, first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
-        """Compare states [N, T, 2H] and [M, S, 2H]: float32 [P, R, T, S], anything where there is no word."""
-        firsts, seconds = first.chunk(self.parts, dim=2), second.chunk(self.parts, dim=2)
-        if self.similarity == "cosine":
-            matrices = [cosine_interaction(u, v, batch) for u, v in zip(firsts, seconds, strict=True)]
-            return torch.stack(matrices, dim=1)
-        with torch.autocast(first.device.type, enabled=False):
-            matrices = []
-            for r in range(self.size):
-                u, v = firsts[r // self.slices].float(), seconds[r // self.slices].float()
-                matrix = dot_interaction(u @ self.matrix[r], v, batch) + self.bias[r]  # [P, T, S]
-                if self.similarity == "tensor":
-                    # w.[u, v] is the sum of a term of u and a term of v.
-                    first_term = (u @ self.first_weight[r]).index_select(0, batch.first)  # [P, T]
-                    second_term = (v @ self.second_weight[r]).index_select(0, batch.second)  # [P, S]
-                    matrix = (matrix + first_term.unsqueeze(2) + second_term.unsqueeze(1)).relu()
-                matrices.append(matrix)
-            return torch.stack(matrices, dim=1)
-
-
 def k_max(interaction: Tensor, mask: Tensor, k: int, none: Tensor) -> Tensor:
     """The k largest of the interactions [P, R, T, S] of each kind, largest first: float32 [P, R * k].
 
@@ -150,7 +102,6 @@ class AMVLSTMNetwork(nn.Module):
         """Make the parts; `words` are vectors of words, or of a transformer's tokens."""
         super().__init__()
         size, hidden_size = words.size, options.hidden_size
-        interactions = Interactions(options.similarity, options.interaction, hidden_size, options.slices)
         self.words, self.spec, self.k, self.overlap = words, spec, options.k, options.overlap
         self.first_attention = self.second_attention = None
         if options.attention in ("question", "both"):
@@ -158,14 +109,11 @@ class AMVLSTMNetwork(nn.Module):
         if options.attention in ("answer", "both"):
             self.second_attention = WordAttention(size, options.attention_scale)
         self.lstm = RowLSTM(size, hidden_size, bidirectional=True)
-        self.second_lstm = None
-        if not options.shared_encoder:
-            self.second_lstm = RowLSTM(size, hidden_size, bidirectional=True)
-        self.interactions = interactions
-        self.none = nn.Parameter(torch.zeros(interactions.size))
+        self.parts = 2 if options.interaction == "directions" else 1  # R
+        self.none = nn.Parameter(torch.zeros(self.parts))
         self.dropout = nn.Dropout(options.dropout)
         self.mlp = nn.Sequential(
-            nn.Linear(interactions.size * self.k + (4 if self.overlap else 0), MLP_SIZE),
+            nn.Linear(self.parts * self.k + (4 if self.overlap else 0), MLP_SIZE),
             nn.ReLU(),
             nn.Dropout(options.dropout),
             nn.Linear(MLP_SIZE, spec.num_outputs),
@@ -180,7 +128,10 @@ class AMVLSTMNetwork(nn.Module):
             second = self.second_attention(second)
         first_states, second_states = self._positions(first, second)  # [N, T, 2H], [M, S, 2H]
         mask = pair_mask(batch)  # [P, T, S]
-        interaction = self.interactions(first_states, second_states, batch)  # [P, R, T, S]
+        parts = zip(
+            first_states.chunk(self.parts, dim=2), second_states.chunk(self.parts, dim=2), strict=True
+        )
+        interaction = torch.stack([cosine_interaction(u, v, batch) for u, v in parts], dim=1)  # [P, R, T, S]
         features = [k_max(interaction, mask, self.k, self.none)]  # [P, R*k]
         if self.overlap:
             features.append(word_overlap(batch, self.spec.unknown, self.spec.special))
@@ -204,11 +155,6 @@ class AMVLSTMNetwork(nn.Module):
     def _positions(self, first: Texts, second: Texts) -> tuple[Tensor, Tensor]:
         """The BiLSTM's states [N, T, 2H] and [M, S, 2H] (Equations 1 and 2)."""
         first_lengths, second_lengths = first.mask.sum(dim=1), second.mask.sum(dim=1)
-        if self.second_lstm is not None:
-            return (
-                self.lstm(first.table, first.rows, first_lengths),
-                self.second_lstm(second.table, second.rows, second_lengths),
-            )
         # One call for all texts: its cost grows with the number of steps, hardly with that of texts.
         table, second_rows = first.table, second.rows
         if second.table is not first.table:
@@ -231,11 +177,8 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         attention: Attention = "question",
         attention_scale: AttentionScale = "length",
         interaction: Interaction = "directions",
-        similarity: Similarity = "cosine",
-        slices: Size = 4,
         k: Size = 100,
         hidden_size: Size = 50,
-        shared_encoder: bool = True,
         overlap: bool = False,
         dropout: float = 0.0,
         **shared: Any,
@@ -247,11 +190,8 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
                 (`question`), the second (`answer`), or both, each with a vector v of its own.
             attention_scale: sum of a text's weights: 1 (`paper`), or its number of words (`length`).
             interaction: compare states of one direction (`directions`), or `concatenated` states; both are published.
-            similarity: of two states, see `Interactions`; the paper's is cosine.
-            slices: interactions of two states for `similarity="tensor"`.
             k: number of strongest interactions, of each kind, that make the score.
             hidden_size: H, state size of one direction of the BiLSTM.
-            shared_encoder: read both texts with one BiLSTM; two need more data than WikiQA has.
             overlap: add the shares of common words, see `word_overlap`, to the interactions. The paper has none.
             dropout: on word vectors (one mask for a word in a batch) and before the last layer; 0 in the paper.
             **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
@@ -263,8 +203,7 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
                 " --model.train_word_vectors false"
             )
         self.attention, self.attention_scale = attention, attention_scale
-        self.interaction, self.similarity, self.slices, self.k = interaction, similarity, slices, k
-        self.hidden_size, self.shared_encoder = hidden_size, shared_encoder
+        self.interaction, self.k, self.hidden_size = interaction, k, hidden_size
         self.overlap, self.dropout = overlap, dropout
 
     @override

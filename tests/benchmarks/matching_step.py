@@ -38,8 +38,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "MV-LSTM k=100": ("AMVLSTM", {"attention": "none"}),
     "aMV-LSTM (Q)": ("AMVLSTM", {"attention": "question"}),
     "aMV-LSTM (Q+A)": ("AMVLSTM", {"attention": "both"}),
-    "bilinear": ("AMVLSTM", {"attention": "none", "similarity": "bilinear"}),
-    "tensor": ("AMVLSTM", {"attention": "none", "similarity": "tensor"}),
     **{
         name: (name, {"loss": "hinge"}) for name in ("MatchPyramid", "ARCI", "ARCII", "ANMM", "DSSM", "CDSSM")
     },

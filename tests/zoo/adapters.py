@@ -197,9 +197,7 @@ class Ranking(Adapter):
             "both-paper": {**AMV, "attention": "both", "attention_scale": "paper"},
             "both-length": {**AMV, "attention": "both", "attention_scale": "length"},
             "concatenated": {**AMV, "interaction": "concatenated"},
-            "bilinear": {**AMV, "similarity": "bilinear"},
-            "tensor": {**AMV, "similarity": "tensor", "slices": 3},
-            "two-encoders": {**AMV, "shared_encoder": False, "overlap": True},
+            "overlap": {**AMV, "overlap": True},
         },
         "ANMM": {"": WORDS},
         "ARCI": {

@@ -202,7 +202,6 @@ CASES: Cases = {
     "MemNN": {"loss": Case("joint", effect=LOGGED)},
     "AMVLSTM": {
         "attention_scale": Case("length", {"attention": "question"}),
-        "slices": Case(2, {"similarity": "tensor"}),
         "freeze_encoder": Case(True, TRANSFORMER, TOKENS),
     },
     "MatchingTask": {"loss": Case("cross_entropy"), "margin": Case(30.0, {"loss": "hinge"})},

@@ -22,7 +22,7 @@ P, SIZE, HIDDEN = 9, 5, 4
 
 def make_model(goal: str = "ranking", **options: Any) -> AMVLSTM:
     loss = "hinge" if goal == "ranking" else "cross_entropy"
-    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "slices": 2}
+    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4}
     return AMVLSTM(**{**sizes, "loss": loss, **options})
 
 
@@ -43,20 +43,9 @@ def plain_states(lstm: dict[str, Vector], words: list[Vector]) -> tuple[list[Vec
     return lstm_states(lstm, "", words), lstm_states(lstm, "_reverse", words[::-1])[::-1]
 
 
-def plain_similarities(kind: str, part: int, weights: dict[str, Vector], u: Vector, v: Vector) -> list[float]:
-    """The interaction of two states: a number for each slice."""
-    if kind == "cosine":
-        return [float(np.dot(u, v)) / (math.sqrt(np.dot(u, u)) * math.sqrt(np.dot(v, v)))]
-    values = []
-    slices = 1 if kind == "bilinear" else 2
-    for r in range(part * slices, (part + 1) * slices):
-        value = sum(u[i] * weights["matrix"][r, i, j] * v[j] for i in range(len(u)) for j in range(len(v)))
-        value += weights["bias"][r]
-        if kind == "tensor":
-            value += np.dot(weights["first_weight"][r], u) + np.dot(weights["second_weight"][r], v)
-            value = max(0.0, value)
-        values.append(float(value))
-    return values
+def plain_cosine(u: Vector, v: Vector) -> float:
+    """The interaction of two states."""
+    return float(np.dot(u, v)) / (math.sqrt(np.dot(u, u)) * math.sqrt(np.dot(v, v)))
 
 
 def plain_overlap(batch: MatchingBatch, first: list[int], second: list[int]) -> list[float]:
@@ -87,8 +76,7 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
         attended = {"first": ("question", "both"), "second": ("answer", "both")}[side]
         if options["attention"] in attended:
             words = plain_attention(words, weights[f"{side}_attention.v"], options["attention_scale"])
-        is_second_lstm = side == "second" and not options["shared_encoder"]
-        sides.append(plain_states(part_of("second_lstm." if is_second_lstm else "lstm."), words))
+        sides.append(plain_states(part_of("lstm."), words))
     (first_forward, first_backward), (second_forward, second_backward) = sides
     if options["interaction"] == "directions":
         parts = [(first_forward, second_forward), (first_backward, second_backward)]
@@ -98,17 +86,9 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
         parts = [(first_joined, second_joined)]
 
     pooled = []
-    slices = 2 if options["similarity"] == "tensor" else 1
     for part, (us, vs) in enumerate(parts):
-        all_values = [
-            plain_similarities(options["similarity"], part, part_of("interactions."), u, v)
-            for u in us
-            for v in vs
-        ]
-        for slice_number in range(slices):
-            strongest = sorted((values[slice_number] for values in all_values), reverse=True)[: options["k"]]
-            none = float(weights["none"][part * slices + slice_number])
-            pooled += strongest + [none] * (options["k"] - len(strongest))
+        strongest = sorted((plain_cosine(u, v) for u in us for v in vs), reverse=True)[: options["k"]]
+        pooled += strongest + [float(weights["none"][part])] * (options["k"] - len(strongest))
     if options["overlap"]:
         pooled += plain_overlap(batch, words_of[0], words_of[1])
     hidden = np.maximum(weights["mlp.0.weight"] @ np.array(pooled) + weights["mlp.0.bias"], 0)
@@ -127,21 +107,12 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
             for a in ("none", "question", "answer", "both")
             for s in ("paper", "length")
         ),
-        *(
-            {"interaction": i, "similarity": s}
-            for i in ("directions", "concatenated")
-            for s in ("cosine", "bilinear", "tensor")
-        ),
-        {
-            "attention": "both",
-            "attention_scale": "paper",
-            "shared_encoder": False,
-            "interaction": "concatenated",
-        },
+        {"interaction": "concatenated"},
+        {"attention": "both", "attention_scale": "paper", "interaction": "concatenated"},
         {"overlap": True},
         {"k": 1},
         {"k": 100},
-        {"k": 100, "similarity": "tensor", "overlap": True, "shared_encoder": False},
+        {"k": 100, "interaction": "concatenated", "overlap": True},
         {"goal": "classification"},
     ],
     ids=str,
@@ -180,7 +151,7 @@ def test_the_interaction_is_the_mean_over_directions_of_real_words() -> None:
     firsts, seconds = (plain_states(lstm, side) for side in words)
     for t in range(len(words[0])):
         for s in range(len(words[1])):
-            cosines = [plain_similarities("cosine", 0, {}, firsts[d][t], seconds[d][s])[0] for d in range(2)]
+            cosines = [plain_cosine(firsts[d][t], seconds[d][s]) for d in range(2)]
             assert float(shown[0, t, s]) == pytest.approx(sum(cosines) / 2, abs=1e-5)
 
 
