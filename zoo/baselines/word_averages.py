@@ -32,7 +32,7 @@ from datamodules.batch import ClassificationBatch
 from datamodules.classification import label_numbers
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError, check_installed
-from datamodules.core.types import Positive, Size
+from datamodules.core.types import Size
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
@@ -80,26 +80,26 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
 
     depends_on_seed = True
     without_memory = "--model.expand none"
+    default_epochs: ClassVar[int] = 20
 
     def __init__(
         self,
         word_size: Size = 100,
-        epochs: Size = 20,
+        epochs: Size | None = None,
         expand: Expand = "none",
-        c: Positive = 1.0,
         **shared: Any,
     ) -> None:
         """Configure vectors and classifier.
 
         Args:
             word_size: d, size of word vectors.
-            epochs: passes over the texts.
+            epochs: passes over the texts; of LINE and PTE, edges drawn from each network, as a multiple of the words of
+                all texts. None: 20, of LINE and PTE 30.
             expand: use of memories: `none`; `join`, the mean over all words of text and memories (the paper's);
                 `separate`, the means of the text and of its memories, each with classifier weights of its own.
-            c: weight of training errors against small weights.
         """
         super().__init__(**shared)
-        self.word_size, self.epochs, self.expand, self.c = word_size, epochs, expand, c
+        self.word_size, self.epochs, self.expand = word_size, epochs or self.default_epochs, expand
         self.uses_memory = expand != "none"
 
     @abstractmethod
@@ -122,7 +122,7 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
             "known": torch.from_numpy(known),
         }
         blocks = [self.vectors(batch)[0] for batch in data.dataset(split).batches(BLOCK)]
-        machine = LinearSVC(random_state=0, C=self.c, dual=False).fit(torch.cat(blocks).numpy(), labels)
+        machine = LinearSVC(random_state=0, dual=False).fit(torch.cat(blocks).numpy(), labels)
         self.fitted |= {
             # Rows one after the other, as in a file: a product rounds in the order of the memory.
             "weight": torch.from_numpy(np.ascontiguousarray(machine.coef_, np.float32)),
@@ -198,14 +198,7 @@ class LINE(WordAverages):
     """Vectors from the networks of words and of texts; `expand="join"` is the paper's LINE_RF."""
 
     reads_labels: ClassVar[bool] = False
-
-    def __init__(self, epochs: int = 30, **shared: Any) -> None:
-        """Configure vectors and classifier.
-
-        Args:
-            epochs: edges drawn from each network, as a multiple of the words of all texts.
-        """
-        super().__init__(epochs=epochs, **shared)
+    default_epochs = 30
 
     @override
     def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:

@@ -138,7 +138,7 @@ def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any) -> 
     )
     predictor = fitted_to_texts(
         tmp_path,
-        model(word_size=12, epochs=200, c=10, expand="join"),
+        model(word_size=12, epochs=200, expand="join"),
         TRAIN,
         num_memories=1,
         memory=str(memory),
