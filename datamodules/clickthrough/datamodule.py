@@ -18,7 +18,7 @@ from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, RankingDa
 from datamodules.clickthrough.negatives import Negatives, NegativesFrom, Relevant, hard_pool
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, prepared_folder
-from datamodules.core.types import Count, Message, PlainDict, Positive, Size
+from datamodules.core.types import Count, Message, PlainDict, Size
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows, prepare_rows
@@ -61,8 +61,6 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         num_hits: number of documents that the retriever returns, for `retrieved` negatives and for models that mix its
             scores with theirs; 0 = nothing is retrieved.
         skip_hits: exclude this number of first hits without a relevance judgement from the negatives.
-        highest_hit_score: exclude hits from the negatives whose score is above this share of the score of the query's
-            best relevant hit; None = no limit.
         evaluate: rank the whole `collection` for each query, or its `judged` documents.
         query_length: number of words kept of a query.
         document_length: number of words kept of a document.
@@ -84,7 +82,6 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
     positives_per_query: Size = 4
     num_hits: Count = 0
     skip_hits: Count = 0
-    highest_hit_score: Positive | None = None
     evaluate: Literal["collection", "judged"] = "collection"
     query_length: Size = 16
     document_length: Size = 32
@@ -121,9 +118,8 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         yield from super().idle_options()
         if set(self.sources) == {"in_batch"} and self.is_set("num_negatives"):
             yield "num_negatives", "none is drawn with data.negatives=in_batch"
-        for name in ("skip_hits", "highest_hit_score"):
-            if "retrieved" not in self.sources and self.is_set(name):
-                yield name, "no hit is a negative without data.negatives=retrieved"
+        if "retrieved" not in self.sources and self.is_set("skip_hits"):
+            yield "skip_hits", "no hit is a negative without data.negatives=retrieved"
 
     @property
     def sources(self) -> list[NegativesFrom]:
@@ -292,8 +288,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         empty = int((negatives.pool.counts == 0).sum())
         if empty == number:
             raise InputError(
-                f"{source}: no query has a retrieved negative; raise data.num_hits or data.highest_hit_score, or lower"
-                " data.skip_hits"
+                f"{source}: no query has a retrieved negative; raise data.num_hits, or lower data.skip_hits"
             )
         if empty:
             message = f"{empty} of {number} queries have no retrieved negatives; they get random ones"
@@ -303,7 +298,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         options, relevant = self.options, Relevant.of(split.judgements)
         pool = None
         if "retrieved" in options.sources and split.hits is not None:
-            pool = hard_pool(split.hits, relevant, options.skip_hits, options.highest_hit_score)
+            pool = hard_pool(split.hits, relevant, options.skip_hits)
         return Negatives(relevant, options.sources, options.num_negatives, self.seed, pool)
 
     @override

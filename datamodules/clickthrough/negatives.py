@@ -52,21 +52,16 @@ class Relevant(NamedTuple):
         return self.own.counts >= len(np.unique(self.codes))
 
 
-def hard_pool(hits: Hits, relevant: Relevant, skip: int, highest: float | None) -> Ragged:
+def hard_pool(hits: Hits, relevant: Relevant, skip: int) -> Ragged:
     """Hits that do not answer their query, for each query as rows of documents, best first.
 
     A document without a judgement may be relevant, and the first hits are the most likely ones. So the first `skip` are
-    excluded, and hits whose score is above `highest` times the score of the query's best relevant hit, if any.
+    excluded.
     """
-    rows, scores = hits
+    rows = hits.rows
     queries = np.arange(len(rows))[:, None]
-    is_hit = rows >= 0
-    answers = is_hit & relevant.holds(queries, rows.clip(min=0).astype(np.int64))
-    kept = is_hit & ~answers
+    kept = (rows >= 0) & ~relevant.holds(queries, rows.clip(min=0).astype(np.int64))
     kept &= kept.cumsum(axis=1) > skip
-    if highest is not None:
-        best = np.where(answers, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
-        kept &= np.isneginf(best) | (scores <= highest * best)
     return Ragged(rows[kept].astype(np.int64), offsets_of(kept.sum(axis=1)))
 
 

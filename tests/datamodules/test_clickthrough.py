@@ -123,7 +123,7 @@ def test_relevant_documents_are_drawn_by_grade_without_replacement(
     assert all(low * 1.3 < high for low, high in itertools.pairwise(means))
 
 
-def test_retrieved_hits_are_skipped_and_capped() -> None:
+def test_first_retrieved_hits_are_skipped() -> None:
     judgements = Judgements(
         Rows.from_lists(["query 0", "query 1"]),
         Rows.from_lists([f"document {i}" for i in range(8)]),
@@ -134,18 +134,14 @@ def test_retrieved_hits_are_skipped_and_capped() -> None:
     )
     relevant = Relevant.of(judgements)
     rows = np.array([[1, 2, 3, 4, 5], [6, 7, -1, -1, -1]], np.int32)
-    scores = np.array([[9, 8, 7, 6, 5], [4, 3, 0, 0, 0]], np.float32)
 
-    def pool(skip: int, highest: float | None) -> list[list[int]]:
-        lists = hard_pool(Hits(rows, scores), relevant, skip, highest)
+    def pool(skip: int) -> list[list[int]]:
+        lists = hard_pool(Hits(rows, np.ones(rows.shape, np.float32)), relevant, skip)
         return [lists[query].tolist() for query in range(len(lists))]
 
     # A document that is judged to be irrelevant is a negative.
-    assert pool(0, None) == [[1, 3, 4, 5], [6, 7]]
-    assert pool(1, None) == [[3, 4, 5], [7]]
-    # The relevant hit of query 0 has score 8: the limits are 8, and 6.4. Query 1 has no relevant hit.
-    assert pool(0, 1.0) == [[3, 4, 5], [6, 7]]
-    assert pool(0, 0.8) == [[4, 5], [6, 7]]
+    assert pool(0) == [[1, 3, 4, 5], [6, 7]]
+    assert pool(1) == [[3, 4, 5], [7]]
 
 
 def test_random_documents_replace_missing_hits(

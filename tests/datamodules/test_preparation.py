@@ -235,7 +235,6 @@ def test_a_table_that_is_needed_must_be_named(
         ("clickthrough", {"negatives": ["in_batch", "near"]}, "use one or several of random, in_batch"),
         ("clickthrough", {"negatives": []}, "use one or several of"),
         ("clickthrough", {"negatives": "retrieved", "skip_hits": 5}, "no query has a retrieved negative"),
-        ("clickthrough", {"highest_hit_score": 0.0}, "must be above 0"),
         (
             "clickthrough",
             {"tokenizer": "bert-base-uncased"},

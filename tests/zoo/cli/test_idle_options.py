@@ -25,7 +25,7 @@ OTHER = EmbeddedRetriever(similarity="LMDirichlet")
         (ClassificationDataModule(retriever=OTHER, num_memories=0), {"retriever"}),
         (ClickthroughDataModule(num_negatives=8), {"num_negatives"}),
         (ClickthroughDataModule(num_negatives=8, negatives="random"), set()),
-        (ClickthroughDataModule(skip_hits=3, highest_hit_score=0.9), {"skip_hits", "highest_hit_score"}),
+        (ClickthroughDataModule(skip_hits=3), {"skip_hits"}),
         (ClickthroughDataModule(skip_hits=3, negatives="retrieved", num_hits=9), set()),
         (ClickthroughDataModule(retriever=OTHER), {"retriever"}),
         (ClickthroughDataModule(retriever=OTHER, num_hits=9), set()),
