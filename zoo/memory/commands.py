@@ -167,7 +167,7 @@ def relabel(
     opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
     changes, known = dict(zip(wanted, labels, strict=True)), opened.addable_labels()
     arguments = changes, known, allow_empty_class, note
-    _correct(opened, lambda each: each.folder.relabel(*arguments), "relabelled", refit, preview)
+    _correct(opened, lambda each: each.folder.replace(*arguments), "relabelled", refit, preview)
 
 
 def replace(

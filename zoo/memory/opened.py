@@ -85,7 +85,7 @@ class OpenedMemory(NamedTuple):
         """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
         memory, allowed, relabelled = self.folder, self.addable_labels(new_labels), 0
         if relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
-            relabelled = memory.relabel(changes, allowed, note=note).changed
+            relabelled = memory.replace(changes, allowed, note=note).changed
         return memory.add(rows, allowed, unknown_labels, keep_ids, note)._replace(relabelled=relabelled)
 
     def addable_labels(self, new_labels: bool = False) -> list[str] | None:

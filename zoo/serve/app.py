@@ -166,7 +166,7 @@ def make_app(
 
         def change(opened: OpenedMemory) -> PlainDict:
             allowed = opened.addable_labels(body.new_labels)
-            return opened.folder.relabel(body.labels, allowed, body.allow_empty_class, body.note)._asdict()
+            return opened.folder.replace(body.labels, allowed, body.allow_empty_class, body.note)._asdict()
 
         return live.write(change)
 

@@ -197,16 +197,6 @@ class FolderMemory(Memory):
             self._write_version(new, order, f"{len(changed)} {done}", note)
         return Change(self.version, len(self), len(changed))
 
-    def relabel(
-        self,
-        labels: Mapping[str, str],
-        allowed: Sequence[str] | None = None,
-        allow_empty_class: bool = False,
-        note: str | None = None,
-    ) -> Change:
-        """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
-        return self.replace(labels, allowed, allow_empty_class, note)
-
     def revert(self, number: int, note: str | None = None, also: PointerChange = dict) -> Change:
         """Make a new version of the files of an earlier one; `also` changes other keys of the pointer with it."""
         with self._changing():

@@ -288,7 +288,7 @@ def test_the_audit_and_the_looks(live: LiveModel, page: Page, axe: str | None, s
     before = live.current().memory.search([TEXT], 9).memories
     rows = before.table.to_pylist()[:2]
     wrong = {row["id"]: "fruit" if row["label"] == "metal" else "metal" for row in rows}
-    live.write(lambda memory: memory.folder.relabel(wrong, note="a " + "long" * 100))
+    live.write(lambda memory: memory.folder.replace(wrong, note="a " + "long" * 100))
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     pool = Rows.from_lists([TEXT + " pneumono" + "ultramicroscopic" * 20, "some iron"], source="texts.csv")

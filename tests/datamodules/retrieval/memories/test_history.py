@@ -40,7 +40,7 @@ def edit(memory: FolderMemory, state: list[Any], states: dict[int, list[Any]]) -
     if kind == "replace":
         memory.replace(Rows.from_lists(texts, labels, ids), None, True, note)
     else:
-        memory.relabel(dict(zip(ids, labels, strict=True)), None, True, note)
+        memory.replace(dict(zip(ids, labels, strict=True)), None, True, note)
     return f"{len(ids)} {'replaced' if text else 'relabelled'}", [changed.get(row[0], row) for row in state]
 
 

@@ -56,7 +56,7 @@ def test_a_changed_memory_ranks_like_one_that_was_built_of_its_rows(
     ids = memory.rows.ids
     changes: list[Callable[[], Any]] = [
         lambda: memory.remove([ids[7]]),
-        lambda: memory.relabel({ids[9]: "boats", ids[10]: "bread"}),
+        lambda: memory.replace({ids[9]: "boats", ids[10]: "bread"}),
         lambda: memory.add(Rows.from_lists(["a zebra and an otter", "otter"], ["beasts", "boats"])),
         lambda: memory.remove([*ids[20:31], ids[0], "4:1"]),
         lambda: memory.replace(Rows.from_lists(["an otter", "lion"], ["beasts", "beasts"], [ids[35], "4:0"])),
@@ -98,15 +98,15 @@ def _apart(make: MakeRetriever) -> MakeRetriever:
 def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
     memory = build(tmp_path / "m")
     ids, texts = memory.rows.ids, list(memory.rows.texts)
-    assert memory.relabel({ids[5]: "boats"}).changed == (memory.rows.label(5) == "boats")
-    assert memory.relabel({ids[5]: "boats"}).changed == 0, "nothing changes, so there is no new version"
+    assert memory.replace({ids[5]: "boats"}).changed == (memory.rows.label(5) == "boats")
+    assert memory.replace({ids[5]: "boats"}).changed == 0, "nothing changes, so there is no new version"
     assert memory.replace(Rows.from_lists(["new text"], ["boats"], [ids[3]])) == (memory.version, 60, 1)
     assert (memory.rows.ids, memory.rows.texts[3]) == (ids, "new text")
     assert list(memory.rows.texts)[4:] == texts[4:]
     assert memory.opened.rows_since(1).tolist() == [3, 5]
     other = FolderMemory(tmp_path / "m", EmbeddedRetriever())
     memory.replace(Rows.from_lists(["newer text"], ["boats"], [ids[3]]))
-    other.relabel({ids[3]: "bread"})
+    other.replace({ids[3]: "bread"})
     assert (other.rows.texts[3], other.rows.label(3)) == ("newer text", "bread")
 
 
@@ -120,8 +120,8 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
             lambda m: m.remove(["2", "3"]),
             "no row would be left with the label 'boats'; to have none, --allow_empty",
         ),
-        (lambda m: m.relabel({"2": "bread", "3": "beasts"}), "no row would be left with the label 'boats'"),
-        (lambda m: m.relabel({"4": "cars"}, ["bread"]), "row 1 ('dough') has the label 'cars', which the"),
+        (lambda m: m.replace({"2": "bread", "3": "beasts"}), "no row would be left with the label 'boats'"),
+        (lambda m: m.replace({"4": "cars"}, ["bread"]), "row 1 ('dough') has the label 'cars', which the"),
         (lambda m: m.replace(Rows.from_lists(["x"], None, ["0"], "new")), "new: row 1 ('x') has no label"),
         (lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])), "; removed rows, and those drawn"),
         (lambda m: m.compact(0), "keep=0: keep at least 1 version"),
@@ -160,7 +160,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     memory = build(tmp_path / "m", table, make())
     memory.add(Rows.from_lists(["an otter", "a zebra"], ["beasts", "boats"]))
     memory.remove(["40", "3", "2:0"])
-    memory.relabel({"5": "boats" if memory.rows.label(4) != "boats" else "bread"})
+    memory.replace({"5": "boats" if memory.rows.label(4) != "boats" else "bread"})
     written = memory.opened.rows_since(1)
     before = {v: hits_of(FolderMemory(tmp_path / "m", make(), v).search(QUERIES, 6)) for v in (3, 4)}
     assert any(SECRET.encode() in content for content in contents(tmp_path / "m").values())
@@ -272,7 +272,7 @@ def test_versions_share_the_files_of_unchanged_rows(tmp_path: Path, monkeypatch:
     memory.remove(ids[32:45])
     assert files() == {"rows-1-0.arrow": 3, "rows-2-1.arrow": 2, "rows-3-2.arrow": 1, "rows-3-3.arrow": 1}
     memory.add(Rows.from_lists(["a zebra"], ["beasts"]))
-    memory.relabel({ids[0]: "boats" if memory.rows.label(0) != "boats" else "bread"})
+    memory.replace({ids[0]: "boats" if memory.rows.label(0) != "boats" else "bread"})
     fresh = build(tmp_path / "n", Rows(memory.rows.table, "fresh"))
     assert memory.fingerprint == fresh.fingerprint
     assert hits_of(memory.search(QUERIES, 9)) == hits_of(fresh.search(QUERIES, 9))
