@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from datamodules.core.errors import InputError, check_count
 from datamodules.core.shards import Shard
-from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_output
-from datamodules.retrieval.dense.ranking import DenseRanking
+from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from datamodules.text.sentence_modules import Pooling
 from zoo.model_folder.folder import ModelFolder
 
 #: Number of texts that are sorted by length, encoded and written together; only their vectors are in memory.
@@ -31,12 +30,9 @@ def encode(
     quotes: bool | None = None,
     batch_size: int = 256,
     device: str = "cpu",
-    pooling: Pooling | None = None,
-    max_length: int = 256,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
     threads: int | None = None,
     shard: str | None = None,
+    **of_encoder: Any,
 ) -> None:
     """Write the embeddings of a table's texts, with its ids: a folder that `zoo index --embeddings` takes.
 
@@ -55,34 +51,25 @@ def encode(
         quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
         batch_size: texts that go through the network together.
         device: cpu, cuda, cuda:1, ...
-        pooling: from its tokens to the vector of a text, of a sentence encoder; null: as published.
-        max_length: the maximum number of tokens of a text, of a sentence encoder.
-        query_prompt: precedes each query, of a sentence encoder; null: as published.
-        document_prompt: precedes each document, of a sentence encoder; null: as published.
         threads: of the encoder on a CPU; null keeps the setting of torch.
         shard: encode one of several parts of the table, such as 3/16, into a folder such as OUTPUT.03-of-16;
             `zoo index --embeddings OUTPUT` joins them to the rows and vectors of one process, bit by bit.
+        **of_encoder: options of a sentence encoder, see `DenseRetriever`.
     """
     check_count("batch_size", batch_size)
     part = None if shard is None else Shard.parse(shard)
     # Checked before hours of encoding.
     folder = Path(output) if part is None else part.part_of(Path(output))
     check_output(folder)
-    options: PlainDict = {
-        "pooling": pooling,
-        "max_length": max_length,
-        "query_prompt": query_prompt,
-        "document_prompt": document_prompt,
-    }
     if (ckpt_path is None) == (encoder is None):
         raise InputError("zoo encode: name a model with --ckpt_path, or a sentence encoder with --encoder")
     if ckpt_path is not None:
-        encoder, options = str(ModelFolder.open(ckpt_path).path), {}
+        encoder, of_encoder = str(ModelFolder.open(ckpt_path).path), {}
     assert encoder is not None
     encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
-    ranking = DenseRanking(encoder, **options)
-    made_by = MadeBy(encoder, ranking.vectors_fingerprint, side, options)
-    vectors = TextVectors(ranking, batch_size, device, threads)
+    retriever = DenseRetriever(encoder, batch_size=batch_size, device=device, **of_encoder)
+    made_by = MadeBy(encoder, retriever.ranking.vectors_fingerprint, side, of_encoder)
+    vectors = TextVectors(retriever.ranking, batch_size, device, threads)
     queries = side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; omit the option")
