@@ -99,7 +99,7 @@ class State(NamedTuple):
         return set().union(*(fitted.names for fitted in self.fitted.values()))
 
 
-def write_values(folder: Path, kind: str, values: Any) -> str:
+def write_values(folder: Path, kind: str, values: object) -> str:
     """Write plain values and tensors into the folder of fitted values, and return the name of their file."""
     import torch
     from safetensors.torch import save
@@ -133,7 +133,7 @@ def read_values(folder: Path, name: str) -> Any:
     return with_tensors(plain, tensors)
 
 
-def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def without_tensors(value: object, name: str, tensors: dict[str, Tensor]) -> Any:
     """Replace each tensor by its name, and add it to `tensors`."""
     from torch import Tensor
 
@@ -151,7 +151,7 @@ def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+def with_tensors(value: object, tensors: dict[str, Tensor]) -> Any:
     """Replace the names that `without_tensors` has put in the place of tensors by these."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:

@@ -163,7 +163,7 @@ def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
     return {"class_path": description["class_path"], "init_args": without_places(arguments)}
 
 
-def _copied(value: Any, folder: Path) -> Any:
+def _copied(value: object, folder: Path) -> object:
     if isinstance(value, list):
         return [_copied(item, folder) for item in value]
     return copy_encoders(value, folder) if isinstance(value, dict) and "class_path" in value else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -59,7 +58,7 @@ def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> P
     return values
 
 
-def classes_of(layers: Sequence[Mapping[str, Any]]) -> tuple[str | None, str | None, list[str]]:
+def classes_of(layers: Sequence[Mapping[str, object]]) -> tuple[str | None, str | None, list[str]]:
     """Return the model and the kind of data that configurations name last, and the classes that they name at all."""
     found: list[list[str]] = []
     for group in ("model", "data"):
