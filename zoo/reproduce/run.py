@@ -276,23 +276,18 @@ class Reproduction:
 
     def write(self) -> Figures:
         """Write `table.json` and `table.md`: the wanted rows, and others with finished runs in the folder."""
-        with lock_file(
-            self.out / "table.lock"
-        ):  # the last of several processes writes what all have finished
-            return self._write()
-
-    def _write(self) -> Figures:
-        results = {row.name: self._results(row) for row in self.table.rows.values()}
-        rows = self.table.with_starts(
-            {row.name for row in self.rows} | {row for row in results if results[row]}
-        )
-        figures = figures_of(rows, results)
-        lines = [*report_lines(self.table, rows, figures, results)]
-        lines += [f"\n{line}" for line in describe_skipped(self.skipped)]
-        lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
-        write_json(self.out / "table.json", figures)
-        text = "\n".join(lines).split("\n")
-        write_text(self.out / "table.md", "\n".join(map(visible, text)) + "\n")
+        # The last of several processes writes what all have finished.
+        with lock_file(self.out / "table.lock"):
+            results = {row.name: self._results(row) for row in self.table.rows.values()}
+            finished = {name for name in results if results[name]}
+            rows = self.table.with_starts({row.name for row in self.rows} | finished)
+            figures = figures_of(rows, results)
+            lines = [*report_lines(self.table, rows, figures, results)]
+            lines += [f"\n{line}" for line in describe_skipped(self.skipped)]
+            lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
+            write_json(self.out / "table.json", figures)
+            text = "\n".join(lines).split("\n")
+            write_text(self.out / "table.md", "\n".join(map(visible, text)) + "\n")
         return figures
 
     def _results(self, row: Row) -> list[dict[str, float]]:
