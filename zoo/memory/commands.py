@@ -63,7 +63,7 @@ def add(
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
     labels, before = opened.memory.labels(), opened.folder.version
-    rows = opened.read(file, text_column, label_column, id_column)
+    rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
 
     def edit(each: OpenedMemory) -> Addition:
         return each.add(rows, new_labels, unknown_labels, id_column is not None, relabel, note)
@@ -195,8 +195,8 @@ def replace(
         preview: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
-    rows, known = opened.read(file, text_column, label_column, id_column), opened.addable_labels()
-    arguments = rows, known, allow_empty_class, note
+    rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
+    arguments = rows, opened.addable_labels(), allow_empty_class, note
     _correct(opened, lambda each: each.folder.replace(*arguments), "replaced", refit, preview)
 
 

@@ -49,21 +49,13 @@ class OpenedMemory(NamedTuple):
             raise self.memory.is_only_read()
         return self.memory
 
-    def read(
-        self,
-        file: str,
-        text_column: TextColumn | None = None,
-        label_column: Column | None = None,
-        id_column: Column | None = None,
-    ) -> Rows:
+    def read(self, file: str, id_column: Column | None, **given: TextColumn | None) -> Rows:
         """Read a table of rows for the memory; columns that are None are those of its first rows."""
-        given = {"text_column": text_column, "label_column": label_column}
         columns = {} if self.model is None else dict(self.model.meta.data.memory_columns)
         columns |= {name: value for name, value in given.items() if value is not None}
         if not self.memory.labels():
-            columns["label_column"] = label_column
-        columns["id_column"] = id_column
-        return self.read_labels(file, **columns)
+            columns["label_column"] = given["label_column"]
+        return self.read_labels(file, **{**columns, "id_column": id_column})
 
     def read_labels(self, file: str, **columns: Any) -> Rows:
         """Read a table by arguments of `read_table`; its labels are names, or numbers as in the training table."""
