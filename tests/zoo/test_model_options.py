@@ -214,6 +214,7 @@ CASES: Cases = {
     "TrigramRetrieval": {"num_trigrams": Case(300)},
     "NGrams": {"max_features": Case(9)},
     "VDCNN": {"depth": Case(17)},
+    "WordAverages": {"epochs": Case(3)},
     "HMN": {"loss": Case("joint")},
 }
 
