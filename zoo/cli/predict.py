@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from datamodules.core.errors import InputError, check_count, excerpt, suggestion
+from datamodules.core.files import existing_file
 from datamodules.core.outputs import check_output, json_line, spreadsheet_cells
 from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
@@ -56,6 +57,8 @@ def run(command: str, options: Sequence[str], /) -> None:
         raise InputError("zoo predict: name a file with --input, or give a text with --text")
     if not given.get("--text", "text").strip():
         raise InputError("--text: is empty; give some words")
+    if source is not None:
+        _check_input(given.get("--input", "-"), given.get("--shard"))
     _check_output(given.get("--output"), [given.get("--input"), source])
     model = None if source is None else ModelFolder.open(source)
     if model is not None:
@@ -80,6 +83,19 @@ def _check_names(options: Sequence[str], names: Sequence[str], model: str) -> No
         if option.startswith("--") and name.partition(".")[0].rstrip("+") not in [*names, "help"]:
             hint = suggestion(name, sorted(names), "--")
             raise InputError(f"--{name}: no option for predictions of {model}; {hint}")
+
+
+def _check_input(input: str, shard: str | None) -> None:
+    """Refuse an input that does not exist, and a part of one that can't be cut."""
+    if shard is not None:
+        Shard.parse(shard)
+        if input == "-":
+            raise InputError("--shard: standard input and a text can't be cut into shards; give a file")
+    path = Path(input)
+    if input == "-" or input.startswith("hub:") or path.exists():
+        return
+    if not any(parent.is_file() for parent in path.parents):  # a file in a .zip
+        existing_file(path)
 
 
 def _check_output(output: str | None, others: Sequence[str | None]) -> None:
@@ -144,8 +160,6 @@ def predict(
         options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
     part = WHOLE if shard is None else Shard.parse(shard)
     if shard is not None:
-        if input == "-":
-            raise InputError("--shard: standard input and a text can't be cut into shards; give a file")
         if "shard" not in inspect.signature(kind.records).parameters:
             raise InputError(
                 f"--shard: predictions of a {model.meta.model} are not cut into shards; omit the option"
