@@ -6,16 +6,15 @@ Transactions on Audio, Speech, and Language Processing 24(4), 2016.
 
     l(t)   counts of the letter trigrams of word t
     y_g(t) = tanh(W4 l(t) + R4 y(t-1) + b4)
-    i(t)   = sigmoid(W3 l(t) + R3 y(t-1) + P3 c(t-1) + b3)
-    f(t)   = sigmoid(W2 l(t) + R2 y(t-1) + P2 c(t-1) + b2)
-    c(t)   = f(t) * c(t-1) + i(t) * y_g(t)
-    o(t)   = sigmoid(W1 l(t) + R1 y(t-1) + P1 c(t) + b1)
+    i(t)   = sigmoid(W3 l(t) + R3 y(t-1) + b3)
+    c(t)   = c(t-1) + i(t) * y_g(t)
+    o(t)   = sigmoid(W1 l(t) + R1 y(t-1) + b1)
     y(t)   = o(t) * tanh(c(t))                                              (Equation 2)
 
 A sentence's embedding is y at its last word; its relevance to a query is the cosine of the two embeddings (Equation 3).
-The paper's experiments omit the peepholes P and the forget gate (f = 1), and so does this model by default; without
-peepholes it runs on the fast kernels of `zoo.layers.recurrent`. The paper's other networks are y(t) = tanh(W l(t) +
-R y(t-1) + b) (Equation 1), and one that reads sentences in both directions and concatenates both embeddings.
+As in the paper's experiments, there are neither peepholes P nor a forget gate (f = 1); so the model runs on the fast
+kernels of `zoo.layers.recurrent`. The paper's other networks are y(t) = tanh(W l(t) + R y(t-1) + b) (Equation 1), and
+one that reads sentences in both directions and concatenates both embeddings.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from datamodules.batch import ClickSpec
-from datamodules.core.errors import InputError
 from datamodules.core.types import Size
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.recurrent import last_states
@@ -37,8 +35,8 @@ from zoo.tasks.retrieval.task import TrigramRetrieval
 Cell: TypeAlias = Literal["lstm", "rnn"]
 
 
-#: Names of the states and gates of a trace: y, c, i, o and f of the equations.
-TRACED = ("state", "cell", "input_gate", "output_gate", "forget_gate")
+#: Names of the states and gates of a trace: y, c, i and o of the equations.
+TRACED = ("state", "cell", "input_gate", "output_gate")
 
 
 class RecurrentTower(Tower):
@@ -53,9 +51,7 @@ class RecurrentTower(Tower):
         self.cell, self.hidden_size = options.cell, options.hidden_size
         self.directions = 2 if options.bidirectional else 1
         #: rows of R and columns of W, in this order.
-        self.gates = ("input", *(["forget"] if options.forget_gate else []), "output", "cell")
-        if self.cell == "rnn":
-            self.gates = ("state",)
+        self.gates = ("state",) if self.cell == "rnn" else ("input", "output", "cell")
         hidden_size, rows = self.hidden_size, len(self.gates) * self.hidden_size
         # W of all gates and directions: each word's product is computed once, however often the word occurs.
         columns = self.directions * rows
@@ -64,9 +60,6 @@ class RecurrentTower(Tower):
         self.bias = nn.Parameter(torch.zeros(self.directions, rows))
         bound = hidden_size**-0.5
         nn.init.uniform_(self.recurrent, -bound, bound)
-        self.peepholes: nn.Parameter | None = None
-        if options.peepholes:  # P of the input gate, the forget gate (if any) and the output gate
-            self.peepholes = nn.Parameter(torch.zeros(self.directions, len(self.gates) - 1, hidden_size))
         self.size = self.directions * hidden_size
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
@@ -75,7 +68,7 @@ class RecurrentTower(Tower):
         `words` [U, directions * gates * H] are the products W l of the batch's distinct words.
         """
         lengths = (text != 0).sum(dim=1)
-        if self.cell == "lstm" and self.peepholes is None:
+        if self.cell == "lstm":
             last_state: Tensor = last_states(self._products(words), self.recurrent, text, lengths)
             return last_state
         states = self.trace(words, text)["state"]
@@ -125,20 +118,11 @@ class RecurrentTower(Tower):
         return words.float().view(len(words), self.directions, rows).transpose(0, 1) + self.bias.unsqueeze(1)
 
     def _lstm_step(self, before: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-        """y, c, i, o and, with a forget gate, f of Equation 2; `before` [.., gates * H] are its sums in parentheses."""
-        gate = dict(zip(self.gates, torch.split(before, self.hidden_size, dim=2), strict=True))
-        peephole = {}
-        if self.peepholes is not None:
-            peephole = {name: self.peepholes[:, i : i + 1] for i, name in enumerate(self.gates[:-1])}
-
-        def opening(name: str, cell: Tensor) -> Tensor:
-            return torch.sigmoid(gate[name] + peephole[name] * cell if peephole else gate[name])
-
-        i, g = opening("input", cell), gate["cell"].tanh()
-        f = opening("forget", cell) if "forget" in gate else None
-        new_cell = (cell if f is None else f * cell) + i * g
-        o = opening("output", new_cell)
-        return (o * new_cell.tanh(), new_cell, i, o, *([] if f is None else [f]))
+        """y, c, i and o of Equation 2; `before` [.., gates * H] are its sums in parentheses."""
+        i, o, g = torch.split(before, self.hidden_size, dim=2)
+        i, o = i.sigmoid(), o.sigmoid()
+        new_cell = cell + i * g.tanh()
+        return o * new_cell.tanh(), new_cell, i, o
 
 
 class LSTMRNN(TrigramRetrieval):
@@ -149,8 +133,6 @@ class LSTMRNN(TrigramRetrieval):
         cell: Cell = "lstm",
         hidden_size: Size = 96,
         bidirectional: bool = False,
-        peepholes: bool = False,
-        forget_gate: bool = False,
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -159,15 +141,10 @@ class LSTMRNN(TrigramRetrieval):
             cell: `lstm`, or `rnn` for a recurrent network without gates.
             hidden_size: H, size of one direction's state (the paper's: 32, 64 and 96 for `lstm`, 288 for `rnn`).
             bidirectional: read texts in both directions, and concatenate both embeddings.
-            peepholes: connect the gates to the cells (P).
-            forget_gate: add the gate f.
             **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
-        if cell == "rnn" and (peepholes or forget_gate):
-            raise InputError("model.cell=rnn: has no gates; omit model.peepholes and model.forget_gate")
         self.cell, self.hidden_size, self.bidirectional = cell, hidden_size, bidirectional
-        self.peepholes, self.forget_gate = peepholes, forget_gate
 
     @override
     def make_tower(self, spec: ClickSpec) -> RecurrentTower:

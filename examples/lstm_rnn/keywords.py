@@ -37,7 +37,6 @@ DIRECTIONS = ("left to right", "right to left")
 #: Part of a trace -> its name in the paper.
 PARTS = {
     "input_gate": "i(t), input gate",
-    "forget_gate": "f(t), forget gate",
     "cell": "c(t), cell",
     "output_gate": "o(t), output gate",
     "state": "y(t), embedding",

@@ -33,7 +33,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("KNNBiLSTM", {"lora_rank": 2, "transformer": "a", "freeze_encoder": True}, "omit one of the two"),
     ("LINE", {"epochs": 0}, "model.epochs=0"),
     ("LSTMRNN", {"cell": "gru"}, "model.cell"),
-    ("LSTMRNN", {"cell": "rnn", "peepholes": True}, "model.peepholes"),
     ("MemoryEnsemble", {"members": []}, "choose some of lexical"),
     ("MemoryEnsemble", {"members": ["lexical", "lexical"]}, "choose some of lexical"),
     ("MemoryEnsemble", {"metric_layers": 0}, "model.metric_layers=0"),

@@ -44,37 +44,27 @@ def read(made: RecurrentTower, words: Tensor, text: list[int], direction: int) -
     h, rows = made.hidden_size, made.bias.shape[1]
     own = words.double().numpy()[:, direction * rows : (direction + 1) * rows]
     R, b = (weight.detach().double().numpy()[direction] for weight in (made.recurrent, made.bias))
-    P = None if made.peepholes is None else made.peepholes.detach().double().numpy()[direction]
     at = {name: slice(i * h, (i + 1) * h) for i, name in enumerate(made.gates)}
     y, c = np.zeros(h), np.zeros(h)
-    traced: dict[str, list[Any]] = {name: [] for name in ("y", "c", "i", "o", "f")}
+    traced: dict[str, list[Any]] = {name: [] for name in ("y", "c", "i", "o")}
     for word in text if direction == 0 else text[::-1]:
         before = own[word] + R @ y + b
         if made.cell == "rnn":
             y = np.tanh(before)
             traced["y"].append(y)
             continue
-
-        def peep(name: str, cell: Any) -> Any:
-            return 0 if P is None else P[made.gates.index(name)] * cell
-
-        i = sigmoid(before[at["input"]] + peep("input", c))
-        f = sigmoid(before[at["forget"]] + peep("forget", c)) if "forget" in at else 1.0
-        c = f * c + i * np.tanh(before[at["cell"]])
-        o = sigmoid(before[at["output"]] + peep("output", c))
+        i, o = sigmoid(before[at["input"]]), sigmoid(before[at["output"]])
+        c = c + i * np.tanh(before[at["cell"]])
         y = o * np.tanh(c)
-        for name, value in (("y", y), ("c", c), ("i", i), ("o", o), ("f", f)):
+        for name, value in (("y", y), ("c", c), ("i", i), ("o", o)):
             traced[name].append(value)
     return traced
 
 
-FORMS = [
-    pytest.param(dict(zip(("peepholes", "forget_gate", "bidirectional"), form, strict=True)), id=str(form))
-    for form in [(p, f, b) for p in (False, True) for f in (False, True) for b in (False, True)]
-] + [pytest.param({"cell": "rnn", "bidirectional": both}, id=f"rnn-{both}") for both in (False, True)]
+FORMS = [{"cell": cell, "bidirectional": both} for cell in ("lstm", "rnn") for both in (False, True)]
 
 
-@pytest.mark.parametrize("options", FORMS)
+@pytest.mark.parametrize("options", FORMS, ids=str)
 def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> None:
     made = tower(**options)
     words = products(made)
@@ -88,8 +78,8 @@ def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> 
             last = traced["y"][-1] if text else np.zeros(h)
             part = slice(direction * h, (direction + 1) * h)
             np.testing.assert_allclose(embedded[row, part], last, atol=1e-6)
-            equations = dict(zip(TRACED, ("y", "c", "i", "o", "f"), strict=True))
-            assert len(trace) == (1 if made.cell == "rnn" else 4 + ("forget" in made.gates))
+            equations = dict(zip(TRACED, ("y", "c", "i", "o"), strict=True))
+            assert len(trace) == (1 if made.cell == "rnn" else 4)
             for name, values in trace.items():
                 key = equations[name]
                 part_values = values[row, :, part].numpy()
@@ -99,24 +89,22 @@ def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> 
 
 
 def embedded_by(form: str, made: RecurrentTower, words: Tensor) -> Tensor:
-    if (
-        form == "kernel"
-    ):  # GPUs use it, and it runs on CPUs as well: a forget gate that is held open is exactly 1
+    # GPUs use the kernel, and it runs on CPUs as well: a forget gate that is held open is exactly 1.
+    if form == "kernel":
         lengths = (TEXT != 0).sum(dim=1)
         last = recurrent._last_states_on_gpu(made._products(words), made.recurrent, TEXT, lengths)
         return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
-    with pytest.MonkeyPatch.context() as patch:
-        if form == "slow":  # with peepholes that are 0
-            none = torch.zeros(made.directions, len(made.gates) - 1, made.hidden_size)
-            patch.setattr(made, "peepholes", torch.nn.Parameter(none))
-        return made(words, TEXT)
+    if form == "slow":
+        states, ends = made.trace(words, TEXT)["state"], ((TEXT != 0).sum(dim=1) - 1).clamp(min=0)
+        h, rows = made.hidden_size, torch.arange(len(TEXT))
+        return torch.cat([states[rows, ends, :h], states[:, 0, h:]], dim=1)
+    return made(words, TEXT)
 
 
-@pytest.mark.parametrize("forget_gate", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("form", ["slow", "kernel"])
-def test_the_fast_form_equals_the_others(form: str, forget_gate: bool, bidirectional: bool) -> None:
-    made = tower(forget_gate=forget_gate, bidirectional=bidirectional)
+def test_the_fast_form_equals_the_others(form: str, bidirectional: bool) -> None:
+    made = tower(bidirectional=bidirectional)
     results = []
     for each in ("fast", form):
         words = products(made).requires_grad_()
