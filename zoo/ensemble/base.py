@@ -31,7 +31,7 @@ from zoo.ensemble.new_labels import rarity_of
 from zoo.layers.encoders import TransformerEncoder, WordEncoder, layers_of
 from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, rivals_of, steps_for
+from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, steps_for
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, ReadsTransformer
 from zoo.tasks.fitted import Fitted
@@ -236,7 +236,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
         With `guides`, on these as well; all of them have a class.
         """
-        rivals = None if split.neighbors is None else rivals_of(split.neighbors, target, self.labels)
         if guides is not None:
             texts = [*split.rows.texts.take(rows), *guides.texts]
             split = data.split_of(Rows.from_lists(texts, source="texts to tune the encoder"), None)
@@ -249,7 +248,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
         # The stage is none of Lightning's steps, which would have this precision by themselves.
         precision = None if self._trainer is None else str(self.trainer.precision)
-        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, rivals, precision=precision)
+        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, precision)
 
     def learned_by_gradients(self) -> str | None:
         """The part that only a training can fit again; None if there is none."""

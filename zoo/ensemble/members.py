@@ -37,11 +37,7 @@ _CLASSIFIERS = {
     "linear SVM": partial(support_vectors, c=0.5),
     "logistic regression": partial(logistic_regression, c=10.0),
 }
-#: Weights of errors that the reference on vectors chooses from by three folds, and the number of rows to choose on.
-_COSTS = (0.3, 1.0, 3.0, 10.0, 30.0)
-_COST_ROWS = 3000
-
-#: Weight of errors of the member.
+#: Weight of errors of a regression on vectors, as it is often set.
 _COST = 10.0
 #: Labelled rows that the member learns from: with more of them, it brings nothing.
 _ROWS = 3000
@@ -253,8 +249,7 @@ class Regression(Member):
         assert readings.vectors is not None
         vectors, present = readings.vectors.numpy(), np.unique(target)
         if len(present) > 1:
-            cost = _best_cost(vectors, target)
-            self.use_planes(LogisticRegression(C=cost, max_iter=500).fit(vectors, target))
+            self.use_planes(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target))
         else:
             self.linear.weight.zero_()
             self.linear.bias.fill_(-10.0)[present] = 10.0
@@ -375,19 +370,3 @@ def _guess(
         probabilities /= probabilities.sum(axis=1, keepdims=True)
     guessed: NDArray[np.int64] = model.classes_[probabilities.argmax(axis=1)]
     return guessed
-
-
-def _best_cost(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> float:
-    """The weight of errors with the highest likelihood on held-out folds; 1 where rows are too few for folds."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
-
-    present, counts = np.unique(target, return_counts=True)
-    few = np.random.default_rng(0).permutation(len(target))[:_COST_ROWS]
-    rows = few[np.isin(target[few], present[counts >= 6])]
-    sizes = np.unique(target[rows], return_counts=True)[1]
-    if len(sizes) < 2 or sizes.min() < 3:
-        return 1.0
-    model, folds = LogisticRegression(max_iter=200), StratifiedKFold(3)
-    search = GridSearchCV(model, {"C": _COSTS}, scoring="neg_log_loss", cv=folds, refit=False)
-    return float(search.fit(vectors[rows], target[rows]).best_params_["C"])

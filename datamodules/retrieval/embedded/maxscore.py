@@ -92,15 +92,15 @@ class _Terms(NamedTuple):
 
 
 @njit()
-def search(index: InvertedIndex, queries: Queries, first: int, keys: Longs, zero_hits: bool) -> None:
-    """Replace the zeros `keys` [m, k] by the keys of the hits of m queries from `first` on, see `Hits.of_keys`.
+def search(index: InvertedIndex, queries: Queries, keys: Longs, zero_hits: bool) -> None:
+    """Replace the zeros `keys` [m, k] by the keys of the hits of m queries, see `Hits.of_keys`.
 
     With `zero_hits`, a text with a term of the query is a hit even if its score is 0.
     """
     window = np.zeros(_LARGEST_WINDOW)
     touched = np.empty(_LARGEST_WINDOW, np.int32)
-    for i in range(len(keys)):
-        query, heap = first + i, keys[i]
+    for query in range(len(keys)):
+        heap = keys[query]
         part = slice(queries.starts[query], queries.starts[query + 1])
         terms = _sort_terms(index, queries.terms[part], queries.counts[part])
         excluded = queries.excluded[queries.excluded_starts[query] : queries.excluded_starts[query + 1]]

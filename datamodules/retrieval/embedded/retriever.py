@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import base
 from datamodules.retrieval.embedded import inverted_index, maxscore
@@ -45,18 +40,7 @@ class _KnownTerms:
 
 
 class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex]):
-    """Ranks like Elasticsearch, without a server: the index is a folder on the local disk.
-
-    Args:
-        threads: threads of a search.
-        ranking: options of `TermRetriever`.
-    """
-
-    def __init__(self, threads: int = 1, **ranking: Any) -> None:
-        if not isinstance(threads, int) or threads < 1:
-            raise InputError(f"threads={threads}: use 1 or more")
-        self.threads = threads
-        super().__init__(**ranking)
+    """Ranks like Elasticsearch, without a server: the index is a folder on the local disk."""
 
     def _forget(self) -> None:
         super()._forget()
@@ -65,7 +49,7 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
         self._terms: deque[_KnownTerms] = deque(maxlen=_MOST_CACHES)
 
     def _init_args(self) -> PlainDict:
-        return {**asdict(self.ranking), "threads": self.threads}
+        return asdict(self.ranking)
 
     def _build(
         self, texts: Sequence[str], folder: Path, old: tuple[InvertedIndex, NDArray[np.int64]] | None
@@ -87,23 +71,11 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
             return base.Hits.of_keys(keys)
         # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
         zero_hits = self.ranking.similarity == "LMDirichlet"
-        jobs = []
-        # To start a thread takes longer than to search a few texts.
-        with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
-            for first in range(0, len(texts), _QUERIES):
-                last = min(first + _QUERIES, len(texts))
-                excluded = None if exclude is None else exclude[first:last]
-                queries = self._queries(index, texts[first:last], excluded)
-                share = -(-(last - first) // self.threads)
-                for begin in range(first, last, share):
-                    part = keys[begin : min(begin + share, last)]
-                    job = partial(maxscore.search, index, queries, begin - first, part, zero_hits)
-                    if pool is None:
-                        job()
-                    else:
-                        jobs.append(pool.submit(job))
-            for submitted in jobs:
-                submitted.result()
+        for first in range(0, len(texts), _QUERIES):
+            last = min(first + _QUERIES, len(texts))
+            excluded = None if exclude is None else exclude[first:last]
+            queries = self._queries(index, texts[first:last], excluded)
+            maxscore.search(index, queries, keys[first:last], zero_hits)
         return base.Hits.of_keys(keys)
 
     def _queries(

@@ -18,9 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
-from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
-from datamodules.retrieval import Neighbors
 from zoo.layers.encoders import TransformerEncoder, fast_precision, layers_of
 from zoo.layers.lora import is_adapter
 
@@ -77,7 +75,7 @@ def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: fl
 
 
 def balanced_batches(
-    target: NDArray[np.int64], batch_size: int, steps: int, seed: int, rivals: NDArray[np.int64] | None = None
+    target: NDArray[np.int64], batch_size: int, steps: int, seed: int
 ) -> Iterator[NDArray[np.int64]]:
     """Batches with equally many texts of each class, at least two where a class has them.
 
@@ -86,8 +84,6 @@ def balanced_batches(
         batch_size: texts per batch, at most.
         steps: number of batches.
         seed: of the draws.
-        rivals: [C, C], how often texts of a class retrieve memories of another; where classes do not all fit into a
-            batch, classes that are confused are drawn together. None = classes are drawn at random.
 
     Yields:
         Row numbers.
@@ -97,24 +93,13 @@ def balanced_batches(
     labels = np.array(list(rows_of))
     texts = max(2, batch_size // len(labels))
     for _ in range(steps):
-        drawn = _draw_classes(labels, max(2, batch_size // texts), rivals, random)
+        drawn = random.permutation(labels)[: max(2, batch_size // texts)]
         yield np.concatenate(
-            [random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False) for label in drawn]
+            [
+                random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False)
+                for label in drawn.tolist()
+            ]
         )
-
-
-def _draw_classes(
-    labels: NDArray[np.int64], count: int, rivals: NDArray[np.int64] | None, random: np.random.Generator
-) -> list[int]:
-    """All classes, or `count` of them: one at random, and others that are likely to be confused with it."""
-    if len(labels) <= count:
-        return [int(label) for label in labels]
-    first = random.choice(labels)
-    others = labels[labels != first]
-    # One is added so that every class may be drawn.
-    weights = np.ones(len(others)) if rivals is None else 1.0 + rivals[first, others]
-    drawn = random.choice(others, count - 1, replace=False, p=weights / weights.sum())
-    return [int(first), *drawn.tolist()]
 
 
 def learn_metric(
@@ -123,7 +108,6 @@ def learn_metric(
     target: NDArray[np.int64],
     plan: MetricPlan,
     seed: int,
-    rivals: NDArray[np.int64] | None = None,
     precision: str | None = None,
 ) -> None:
     """Tune an encoder, in place; the same rows and seed give the same weights in every process.
@@ -134,7 +118,6 @@ def learn_metric(
         target: int64 [n], the classes of the rows.
         plan: of the training.
         seed: of batches and dropout.
-        rivals: see `balanced_batches`.
         precision: of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16. None = float32.
 
     Raises:
@@ -155,7 +138,7 @@ def learn_metric(
     device = trained[0].device
     is_finite = torch.ones((), dtype=torch.bool, device=device)
     devices = [device] if device.type == "cuda" else []
-    batches = balanced_batches(target, plan.batch_size, plan.steps, seed, rivals)
+    batches = balanced_batches(target, plan.batch_size, plan.steps, seed)
     encoder.train()
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=devices):
@@ -202,21 +185,3 @@ def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator
     named = [(name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned]
     adapters = [(name, weight) for name, weight in named if is_adapter(name)]
     return iter(adapters or named)
-
-
-def rivals_of(neighbors: Neighbors, target: NDArray[np.int64], labels: list[str]) -> NDArray[np.int64] | None:
-    """Counts of memories of each class that texts of another class retrieved [C, C]; None for memories without labels.
-
-    Args:
-        neighbors: of n texts.
-        target: int64 [n], their classes.
-        labels: of the C classes.
-    """
-    if neighbors.memories.labels is None:
-        return None
-    # Row -1 (no memory) reads the appended -1.
-    classes = np.append(label_numbers(neighbors.memories, labels), -1)[neighbors.rows]  # [n, k]
-    texts, places = np.nonzero(classes >= 0)
-    counts = np.zeros((len(labels), len(labels)), np.int64)
-    np.add.at(counts, (target[texts], classes[texts, places]), 1)
-    return counts

@@ -157,16 +157,6 @@ def test_building_in_blocks(similarity: str, tmp_path: Path, monkeypatch: pytest
     assert (whole.scores == parts.scores).all()
 
 
-def test_threads(similarity: str, tmp_path: Path) -> None:
-    texts = random_texts(4, 300, 80, 20)
-    exclude = [[row] for row in range(len(texts))]
-    single = build(texts, tmp_path / "i", similarity).search(texts, 5, exclude)
-    double = build(texts, tmp_path / "j", similarity, threads=2).search(texts, 5, exclude)
-    assert (single.rows == double.rows).all()
-    assert (single.scores == double.scores).all()
-    assert not (single.rows == np.arange(len(texts))[:, None]).any()
-
-
 def test_dirichlet_score_zero_is_a_hit(tmp_path: Path) -> None:
     # "a" is so common that it adds nothing to a long text.
     texts = ["b", "a " * 5 + "b b b", "a a", "a " + "b " * 39, "c"]
@@ -189,8 +179,6 @@ def test_empty_things(similarity: str, tmp_path: Path) -> None:
 
 
 def test_without_an_index(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="threads=0"):
-        EmbeddedRetriever(threads=0)
     retriever = build(["x"], tmp_path / "i")
     retriever.close()
     with pytest.raises(InputError, match="no index"):
