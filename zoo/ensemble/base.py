@@ -165,7 +165,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         """Reason -> members of the option that the network does without."""
         by_reason: dict[str, list[str]] = {}
         for name in self.member_names:
-            if name not in self.network.names:
+            if name not in self.network.members:
                 reason = next(_REASONS[each] for each in MEMBERS[name].reads if each in _REASONS)
                 by_reason.setdefault(reason, []).append(name)
         return by_reason

@@ -86,7 +86,6 @@ class EnsembleFit:
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
         self.validation = LabelledRows(split, rows, target, left_out)
         self.class_weights = self._class_weights()
-        self.unusable = model.unusable
         #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
         #: the rows of the table, which stay with the model; None where they had a part in the weights.
@@ -258,7 +257,9 @@ class EnsembleFit:
             )
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")
-        notes += [f"Not used, since {reason}: {', '.join(names)}." for reason, names in self.unusable.items()]
+        notes += [
+            f"Not used, since {reason}: {', '.join(names)}." for reason, names in self.model.unusable.items()
+        ]
         if "dense_vote" in network.members and network.memory is None:
             notes.append(
                 "The dense vote is empty: an existing index cannot be searched by this encoder's vectors."

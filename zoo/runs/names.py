@@ -18,16 +18,9 @@ from zoo.registry import MODELS
 
 _OWN = ("zoo", "datamodules")
 #: Options of the commands themselves.
-_OF_COMMANDS = (
-    "config",
-    "seed_everything",
-    "time_limit",
-    "run_dir",
-    "output",
-    "ckpt_path",
-    "print_config",
-    "help",
-)
+_OF_COMMANDS = [
+    *["config", "seed_everything", "time_limit", "run_dir", "output", "ckpt_path", "print_config", "help"]
+]
 #: Names that the parser itself takes in place of an option of a class.
 _OF_PARSER = {"help", "class_path", "init_args", "dict_kwargs"}
 

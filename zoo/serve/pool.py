@@ -12,7 +12,7 @@ from fastapi import FastAPI, Query, Response
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.readers import read_blocks
-from datamodules.corpora.records import Column, Columns
+from datamodules.corpora.records import Columns
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
@@ -36,30 +36,22 @@ _MOST_SKIPPED = 500
 
 
 def read_pool(file: str, model: ModelFolder) -> Rows:
-    """Read the distinct texts of a table, with their ids, and with labels (None where a row has none).
-
-    Text and label are in the columns of the training table, the id is in its column or in `id`; only the text is
-    required.
-    """
-    options = model.meta.data.options
+    """Read the distinct texts of a table, with labels (None where a row has none), from the columns of the training."""
+    options, labels = model.meta.data.options, None
     layout = {name: options[name] for name in ("header", "quotes") if name in options}
-
-    def column(name: Column | None) -> list[str] | None:
+    if (column := options.get("label_column")) is not None:
         try:
-            blocks = [] if name is None else read_blocks(file, Columns(name), **layout)
-            return [field.strip() for block in blocks for field in block.strings(0)] or None
-        except InputError:  # the table has no such column
-            return None
-
+            blocks = read_blocks(file, Columns(column), **layout)
+            labels = [field.strip() or None for block in blocks for field in block.strings(0)]
+        except InputError as error:
+            log.info("--pool: guesses are not compared with labels: %s", error)
     try:
         rows = read_table(file, options.get("text_column", "text"), None, **layout)
     except InputError as error:
         hint = "name the columns as in the training table"
         message = str(error).replace("name it with text_column, several as [one,other]", hint)
         raise InputError(f"--pool {message}") from error
-    labels, ids = column(options.get("label_column")), column(options.get("id_column") or "id")
-    given = None if labels is None else [label or None for label in labels]
-    rows = Rows.from_lists(rows.texts, given, rows.ids if ids is None else ids, file)
+    rows = Rows.from_lists(rows.texts, labels, source=file)
     chosen = distinct_rows(rows.texts, fold_hashes(rows.texts))
     is_short = [len(text) <= LONGEST_TEXT for text in rows.texts.take(chosen)]
     if (left_out := is_short.count(False)) > 0:
