@@ -14,7 +14,7 @@ from typing_extensions import Self, override
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
@@ -66,16 +66,14 @@ class FusedRetriever(Retriever):
         self.is_on_server = any(member.is_on_server for member in retrievers)
         self.method, self.depth = method, depth
         self.weights = [1.0] * len(retrievers) if weights is None else list(map(float, weights))
-        if method not in ("reciprocal_rank", "score"):
-            raise InputError(f"method {method!r}: use reciprocal_rank or score")
+        check_value("method", method, Method)
+        check_value("depth", depth, Size)
         if len(self.weights) != len(retrievers):
             raise InputError(
                 f"weights: {len(self.weights)} for {len(retrievers)} retrievers; give one for each"
             )
         if not all(0 < weight < math.inf for weight in self.weights):
             raise InputError(f"weights={self.weights}: each must be above 0")
-        if depth < 1:
-            raise InputError(f"depth={depth}: use 1 or more")
 
     @override
     def describe_ranking(self) -> PlainDict:

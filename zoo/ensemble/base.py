@@ -17,6 +17,7 @@ from typing_extensions import override
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.core.types import Count, Size
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
@@ -64,8 +65,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
     def __init__(
         self,
         members: Sequence[str] = tuple(MEMBERS),
-        metric_steps: int | None = None,
-        metric_layers: int | None = None,
+        metric_steps: Count | None = None,
+        metric_layers: Size | None = None,
         class_weight: Literal["balanced"] | dict[str, float] | None = None,
         **shared: Any,
     ) -> None:
@@ -88,21 +89,16 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         super().__init__(**shared)
         if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
             raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")
-        if (metric_steps or 0) < 0 or (metric_layers is not None and metric_layers < 1):
-            raise InputError(
-                f"model.metric_steps={metric_steps}, model.metric_layers={metric_layers}: use at least 0, and 1"
-            )
         if metric_steps and self.transformer is None:
             raise InputError("model.metric_steps tunes a transformer: name one with --model.transformer")
         if self.lora_rank is not None and metric_steps == 0:
             raise InputError("model.lora_rank trains the transformer's metric: omit --model.metric_steps 0")
         if isinstance(class_weight, dict):  # YAML reads 0 as a number
             class_weight = {str(label): weight for label, weight in class_weight.items()}
-            is_sound = all(0 < weight < math.inf for weight in class_weight.values())
-        else:
-            is_sound = class_weight in (None, "balanced")
-        if not is_sound:
-            raise InputError(f"model.class_weight={class_weight}: use balanced, or positive numbers by label")
+            if not all(0 < weight < math.inf for weight in class_weight.values()):
+                raise InputError(
+                    f"model.class_weight={class_weight}: use balanced, or positive numbers by label"
+                )
         self.class_weight = class_weight
         self.member_names = list(members)
         self.metric_steps, self.metric_layers = metric_steps, metric_layers

@@ -80,9 +80,7 @@ def blame(model: str, text: str) -> None:
             low = middle + 1
     after = answers[changed]
     if changed - 1 not in entries:
-        print(
-            f"no change found: the answer is {visible(str(after.label))} in version {low}, and in the present one"
-        )
+        print(f"no change found: versions {low} and {memory.version} answer {visible(str(after.label))}")
         return
     before = answers[changed - 1]
     ids = {each.id for each in (*before.memories, *after.memories)}

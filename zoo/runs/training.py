@@ -25,7 +25,7 @@ from callbacks.metrics import CSVMetrics
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.state import DataState, check_split
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer
@@ -124,9 +124,7 @@ def _limit_time(model: Task, trainer: TrainerOptions) -> None:
     if not 0 < seconds <= timedelta.max.total_seconds() / 2:
         raise InputError(f"--time_limit {seconds:g}: use a positive number of seconds")
     if not model.has_epochs and not model.fits_weights:
-        raise InputError(
-            f"--time_limit: a {type(model).__name__} is fitted in one step, which is never skipped; omit it"
-        )
+        raise InputError(f"--time_limit: a {type(model).__name__} is fitted in one step; omit it")
     model.deadline = time.monotonic() + seconds
 
 
@@ -195,8 +193,7 @@ def _make_trainer(
     """Make Lightning's Trainer, with the loggers and callbacks of a run folder besides the user's."""
     arguments = without_output(trainer.arguments)
     for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
-        if (value := arguments.get(name)) is not None and value < 1:
-            raise InputError(f"--trainer.{name} {value}: must be 1 or more")
+        check_value(f"--trainer.{name}", arguments.get(name), Size)
     loggers = [each for each in as_list(arguments.get("logger")) if isinstance(each, Logger)]
     callbacks: list[Callback] = as_list(arguments.get("callbacks"))
     if any(isinstance(each, WandbLogger) for each in loggers) and not any(

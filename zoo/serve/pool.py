@@ -55,9 +55,7 @@ def read_pool(file: str, model: ModelFolder) -> Rows:
     chosen = distinct_rows(rows.texts, fold_hashes(rows.texts))
     is_short = [len(text) <= LONGEST_TEXT for text in rows.texts.take(chosen)]
     if (left_out := is_short.count(False)) > 0:
-        log.warning(
-            "--pool %s: %d texts have more than %d characters; they are skipped", file, left_out, LONGEST_TEXT
-        )
+        log.warning("--pool %s: skipped %d texts above %d characters", file, left_out, LONGEST_TEXT)
     rows = rows.select(chosen[is_short])
     if len(rows) == 0:
         raise InputError(f"--pool {file}: all texts are empty or too long; give a table with texts")

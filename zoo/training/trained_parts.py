@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LRSchedulerCallable
+from datamodules.core.types import Positive, check_value
 
 #: Maximum number of names in a message.
 _MAX_NAMES = 40
@@ -62,10 +63,7 @@ def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> l
         raise InputError("model.freeze: no weight is left to train; freeze less")
     chosen: dict[str, str] = {}
     for pattern, rate in (rates or {}).items():
-        if not rate > 0:
-            raise InputError(
-                f"model.learning_rates: {pattern}={rate}: must be above 0; model.freeze trains nothing"
-            )
+        check_value(f"model.learning_rates: {pattern}", rate, Positive)
         names = matching_parameters(network, pattern, "model.learning_rates") & trained.keys()
         if not names:
             raise InputError(f"model.learning_rates: {pattern} is not trained; omit its rate")

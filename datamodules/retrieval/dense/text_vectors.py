@@ -16,7 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
 from datamodules.core.sharing import SharedLock, network_threads
 from datamodules.core.storage import cache_folder
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
@@ -118,10 +118,8 @@ class TextVectors:
     def __init__(
         self, ranking: DenseRanking, batch_size: int, device: str | None, threads: int | None = None
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size={batch_size}: use 1 or more")
-        if threads is not None and threads < 1:
-            raise InputError(f"threads={threads}: use 1 or more, or null")
+        check_value("batch_size", batch_size, Size)
+        check_value("threads", threads, Size)
         self.ranking = ranking
         self.batch_size = batch_size
         self.device = device

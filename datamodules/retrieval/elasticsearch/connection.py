@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError, excerpt, reason
 from datamodules.core.secrets import ADVICE
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, Positive, check_value
 
 if TYPE_CHECKING:
     from elastic_transport._node import NodeApiResponse
@@ -66,8 +66,7 @@ class ServerConnection:
         self.urls = [checked_url(each) for each in ([url] if isinstance(url, str) else url)]
         if not self.urls:
             raise InputError("url: give at least one, such as http://localhost:9200")
-        if not timeout > 0:
-            raise InputError(f"timeout={timeout}: give a number of seconds above 0")
+        check_value("timeout", timeout, Positive)
         self.timeout = timeout
         self.threads = threads
         self._tries = FIRST_TRIES

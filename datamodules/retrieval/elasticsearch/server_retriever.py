@@ -17,7 +17,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.core.errors import InputError
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
 from datamodules.retrieval.elasticsearch.connection import Product, ServerConnection
 
@@ -93,9 +93,8 @@ class ServerRetriever(Retriever):
         timeout: float = 60.0,
         threads: int = 2,
     ) -> None:
-        for name, value in (("shards", shards), ("threads", threads)):
-            if value < 1:
-                raise InputError(f"{name}={value}: use 1 or more")
+        check_value("shards", shards, Size)
+        check_value("threads", threads, Size)
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,199}", index_prefix):
             raise InputError(f"index_prefix={index_prefix!r}: use a-z, 0-9, '.', '_' and '-'")
         self.server = ServerConnection(url, timeout, threads, self.product)

@@ -191,7 +191,7 @@ def test_mistakes_are_named() -> None:
             FusedRetriever([EmbeddedRetriever() for _ in range(members)], **options)
 
     fails("1 given; name two or more", members=1)
-    fails("method 'sum': use reciprocal_rank or score", method="sum")
+    fails("method='sum': choose one of reciprocal_rank, score", method="sum")
     fails("3 for 2 retrievers", weights=[1, 2, 3])
     fails("each must be above 0", weights=[1, 0])
     fails("each must be above 0", weights=[1, math.inf])
