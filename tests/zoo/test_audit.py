@@ -157,7 +157,13 @@ def test_a_learned_metric_does_not_know_the_row_that_it_judges(
     known, size = set(label_of), predictor.model.vector_size
 
     def tune(
-        self: object, data: object, split: TextSplit, target: object, plan: object, rows: np.ndarray
+        self: object,
+        data: object,
+        split: TextSplit,
+        target: object,
+        plan: object,
+        rows: np.ndarray,
+        guides: None,
     ) -> None:
         known.clear()
         known.update(split.rows.texts.take(rows))

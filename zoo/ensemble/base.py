@@ -267,9 +267,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             seconds <= left if self._trainer is None else self.trainer.strategy.broadcast(seconds <= left)
         )
         if not allowed:
-            self.skipped.append(
-                stage + (f" (about {seconds:.0f} s, {left:.0f} left)" if left > 0 else " (no time left)")
-            )
+            reason = f"about {seconds:.0f} s, {left:.0f} left" if left > 0 else "no time left"
+            self.skipped.append(f"{stage} ({reason})")
             log.info("skipped for --time_limit: %s", self.skipped[-1])
         return bool(allowed)
 

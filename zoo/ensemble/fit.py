@@ -129,8 +129,7 @@ class EnsembleFit:
         if isinstance(memory := self.data.open_memory(), FolderMemory) and "memory" in network.reads:
             keys.append(memory.opened.lookup.keys_by_row())
         number = len(np.unique(np.concatenate(keys)))
-        some = np.random.default_rng(0).permutation(len(texts))[: 2 * _TIMED_ROWS]
-        first, second = np.array_split(some, 2)
+        first, second = np.array_split(np.random.default_rng(0).permutation(len(texts))[: 2 * _TIMED_ROWS], 2)
         self.model.encode(self.data, texts.take(first))  # the first call takes longer
         begun = time.monotonic()
         self.model.encode(self.data, texts.take(second))
@@ -252,9 +251,7 @@ class EnsembleFit:
                 "All but the references are weighted by model.class_weight; here errors count equally."
             )
         if self.model.skipped:
-            notes.append(
-                f"Skipped for --time_limit; a higher one includes them: {'; '.join(self.model.skipped)}."
-            )
+            notes.append(f"Skipped for --time_limit: {'; '.join(self.model.skipped)}.")
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")
         notes += [
@@ -334,9 +331,8 @@ def _fit_in_time(model: EnsembleModel, readings: Readings, target: NDArray[np.in
     """Fit members and references, first those that cost nothing; skip one that there is no time to cross-fit."""
     network: EnsembleNetwork = model.network
     crossing, is_first = 0.0, True
-    for member in sorted(
-        (network.members.by_name[name] for name in network.used), key=lambda each: each.has_fit
-    ):
+    used = [network.members.by_name[name] for name in network.used]
+    for member in sorted(used, key=lambda each: each.has_fit):
         begun = time.monotonic()
         if is_first or model.has_time(member.title, crossing):
             member.fit(readings, target)

@@ -106,7 +106,6 @@ def pick(
         vectors = _vectors(compared, encoder)
     # First, so that they stand for all rows, and not for those that the model is sure of.
     drawn, others = np.split(random.permutation(len(rows)), [at_random])
-    others.sort()
     doubts = np.array(list(map(_doubt, found)))
     chosen = others[choose(vectors[others], n - at_random, doubts[others])]
     numbers = rows[np.concatenate([chosen, drawn])].tolist()

@@ -12,6 +12,8 @@ import socket
 import threading
 from importlib import import_module
 from ipaddress import ip_address
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from datamodules.core.classes import folder_of, searched
@@ -68,11 +70,17 @@ def serve(
 
     from zoo.model_folder.folder import ModelFolder
     from zoo.registry import model_class
+    from zoo.serve.pool import read_pool
 
-    with _listen(host, port) as listening:
-        kind = model_class(ModelFolder.open(model).meta.model)
+    with _listen(host, port) as listening, TemporaryDirectory() as folder:
+        opened = ModelFolder.open(model)
+        kind, texts = model_class(opened.meta.model), Path(folder, "pool.arrow")
+        if pool is not None:
+            # Processes that are started later read the same rows, even if the table has changed by then.
+            read_pool(pool, opened).save(texts)
         # Uvicorn gives no options to an application that it makes.
-        os.environ[_OPTIONS] = json.dumps([model, device, threads, kind.__module__, folder_of(kind), pool])
+        named = [kind.__module__, folder_of(kind), pool, str(texts)]
+        os.environ[_OPTIONS] = json.dumps([model, device, threads, *named])
         if workers > 1:
             # Uvicorn would start processes that cannot load the model again and again. This one keeps nothing of it.
             _load()
@@ -107,13 +115,13 @@ def make_application() -> FastAPI:
 
 def _load() -> FastAPI:
     """Load the model in this process, which only predicts, with one prediction, and make its application."""
-    model, device, threads, module, modules_in, pool = json.loads(os.environ[_OPTIONS])
+    model, device, threads, module, modules_in, pool, texts = json.loads(os.environ[_OPTIONS])
     predict_only()
     import torch
 
+    from datamodules.corpora.rows import Rows
     from zoo.serve.app import make_app
     from zoo.serve.live_model import LiveModel
-    from zoo.serve.pool import read_pool
 
     torch.set_num_threads(threads)
     _share_heaps()
@@ -122,9 +130,7 @@ def _load() -> FastAPI:
     live = LiveModel(model, device)
     # Compiled code is loaded by the first prediction.
     list(live.current().predictor.text_records(["warm up"]))
-    return make_app(
-        live, os.environ.get(KEY), None if pool is None else read_pool(pool, live.current().folder)
-    )
+    return make_app(live, os.environ.get(KEY), None if pool is None else Rows.load(Path(texts), pool))
 
 
 def _end_with_parent() -> None:

@@ -237,7 +237,7 @@ def test_blame_finds_the_versions_that_changed_answers(
     assert lines[0].endswith("-1              wrong")
     assert lines[2:] == [f"- 3:0 [{labels[-1][0]}] zebraa"]
     done(zoo_command("memory", "compact", folder))
-    assert "in version 51" in done(zoo_command("memory", "blame", folder, "zebraa")).out
+    assert "versions 51 and 51" in done(zoo_command("memory", "blame", folder, "zebraa")).out
 
 
 def test_blame_names_weights_that_changed_with_a_version(folder: Path, zoo_command: Zoo) -> None:
