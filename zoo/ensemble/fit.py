@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import BestOfSix
-from zoo.ensemble.metric import EncoderMetric
+from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
 from zoo.tasks.classification.guides import read_guides
@@ -41,8 +42,6 @@ from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")
 
-#: Texts that are encoded to estimate the time of all.
-_TIMED_ROWS = 64
 #: The weights with which a row of the table is classified.
 _FOLD_CONDITION = (
     "each row of the table is classified with weights that were fitted without its fifth of the rows"
@@ -129,15 +128,11 @@ class EnsembleFit:
         if isinstance(memory := self.data.open_memory(), FolderMemory) and "memory" in network.reads:
             keys.append(memory.opened.lookup.keys_by_row())
         number = len(np.unique(np.concatenate(keys)))
-        first, second = np.array_split(np.random.default_rng(0).permutation(len(texts))[: 2 * _TIMED_ROWS], 2)
-        self.model.encode(self.data, texts.take(first))  # the first call takes longer
-        begun = time.monotonic()
-        self.model.encode(self.data, texts.take(second))
-        seconds = (time.monotonic() - begun) * number / max(len(second), 1)
+        mixed = texts.take(np.random.default_rng(0).permutation(len(texts)))
+        seconds = seconds_to_encode(mixed, number, partial(self.model.encode, self.data))
         readers = [name for name in members if "vectors" in members[name].reads]
-        if set(network.names) - set(readers) and not self.model.has_time(
-            f"vectors of the transformer, for {', '.join(readers)}", seconds
-        ):
+        stage = f"vectors of the transformer, for {', '.join(readers)}"
+        if set(network.names) - set(readers) and not self.model.has_time(stage, seconds):
             network.skipped.update(readers)
 
     def _learn_metric(self) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
+from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.base import EnsembleModel
@@ -185,9 +186,7 @@ class EncoderMetric:
         begun = time.monotonic()
         self._tune_on(plan._replace(steps=_TIMED_STEPS), np.arange(len(self.target)))
         seconds = (time.monotonic() - begun) * plan.steps / _TIMED_STEPS
-        some, begun = self.texts[:_TIMED_ROWS], time.monotonic()
-        self._encode(some)
-        seconds += (time.monotonic() - begun) * len(self.texts) / len(some)
+        seconds += seconds_to_encode(self.texts, len(self.texts), self._encode)
         return self._model.has_time(f"the encoder's metric by {plan}", FOLDS * seconds)
 
     def _use(self, weights: Weights) -> None:
@@ -243,3 +242,11 @@ class EncoderMetric:
         scores = member(Readings([], vectors=torch.from_numpy(vectors[rows])))
         logs: Tensor = scores.log_probabilities(scores.best_calibration(classes))
         return logs.gather(1, classes[:, None])[:, 0].numpy()
+
+
+def seconds_to_encode(texts: list[str], number: int, encode: Encode) -> float:
+    """Estimate the seconds for the vectors of so many texts by encoding a few of them."""
+    encode(texts[:_TIMED_ROWS])  # the first call takes longer
+    some, begun = texts[_TIMED_ROWS : 2 * _TIMED_ROWS] or texts, time.monotonic()
+    encode(some)
+    return (time.monotonic() - begun) * number / len(some)

@@ -129,8 +129,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"labels: row 0 is a {given}, the labels before are {known}; give labels of one type"
             )
         opened = OpenedMemory.open_to_change(self.model_.source)
-        memory, model = opened.folder, opened.model
-        assert model is not None
+        memory, model = opened.folder, opened.named_model("partial_fit")
         rows = Rows.from_lists(texts, names, source="texts")
         version = opened.add(rows, model.meta.takes_new_labels).version
         if model.meta.fits_weights:

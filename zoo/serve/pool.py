@@ -37,16 +37,15 @@ _MOST_SKIPPED = 500
 
 def read_pool(file: str, model: ModelFolder) -> Rows:
     """Read the distinct texts of a table, with labels (None where a row has none), from the columns of the training."""
-    options, labels = model.meta.data.options, None
-    layout = {name: options[name] for name in ("header", "quotes") if name in options}
-    if (column := options.get("label_column")) is not None:
+    columns, labels = model.training_columns(), None
+    if (column := columns.get("label_column")) is not None:
         try:
-            blocks = read_blocks(file, Columns(column), **layout)
+            blocks = read_blocks(file, Columns(column), columns.get("header"), columns.get("quotes"))
             labels = [field.strip() or None for block in blocks for field in block.strings(0)]
         except InputError as error:
             log.info("--pool: guesses are not compared with labels: %s", error)
     try:
-        rows = read_table(file, options.get("text_column", "text"), None, **layout)
+        rows = read_table(file, **{**columns, "label_column": None})
     except InputError as error:
         hint = "name the columns as in the training table"
         message = str(error).replace("name it with text_column, several as [one,other]", hint)
