@@ -394,7 +394,7 @@ def _prepare(data: DataModule, stage: Stage) -> Plan:
     if plan is None or not _is_valid(data, plan):
         plan = _make_plan(data, stage)
         with storage.lock(file), storage.named_disk_errors(file):
-            storage.write_json(file, asdict(plan))
+            storage.write_json(file, storage.with_checksum(asdict(plan)))
     return plan
 
 

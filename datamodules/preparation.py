@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike
 from typing_extensions import Self
 
 from datamodules.core import storage
+from datamodules.core.errors import DamagedError
 from datamodules.core.lightning import TrainerFn
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
@@ -72,10 +72,10 @@ class Plan:
 
     @classmethod
     def read(cls, file: Path) -> Plan | None:
-        """The plan in a file; None where there is none, or half of one."""
+        """The plan in a file; None where there is none, or a damaged one."""
         try:
-            return cls(**json.loads(file.read_text()))
-        except (OSError, ValueError, TypeError):
+            return cls(**storage.read_checked(file, "it is made again"))
+        except (OSError, DamagedError):
             return None
 
 

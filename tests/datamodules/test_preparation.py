@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,11 @@ def test_a_deleted_part_of_the_cache_is_built_again(tmp_path: Path, name: str, p
         assert data.memory.open().search(["the"], 1).rows.shape == (1, 1)
 
 
-def test_a_truncated_plan_is_made_again(kind: Kind[Any]) -> None:
+@pytest.mark.parametrize("damage", [lambda text: text[:40], lambda text: text.replace("=", "!")])
+def test_a_damaged_plan_is_made_again(kind: Kind[Any], damage: Callable[[str], str]) -> None:
     first = all_batches(kind.prepared())
     (plan,) = (kind.folder / "cache").glob("plan-*")
-    plan.write_text(plan.read_text()[:40])
+    plan.write_text(damage(plan.read_text()))
     assert are_equal(all_batches(kind.prepared()), first)
 
 

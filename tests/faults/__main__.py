@@ -8,7 +8,7 @@
 | caches, checkpoints, models, readers | bytes of one file are changed, lost or doubled |
 | contents | numbers of an exported model are wrong, its checksums right |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
-| kills | a command is killed at a random moment and run again |
+| kills | a command is killed, interrupted or ended at a random moment and run again |
 
 A case must be refused in one line, or reach the result of an undamaged run: another result without a message, a
 traceback, a crash or an endless loop is a defect. Wrong numbers may be valid ones, so `contents` compares no results.

@@ -1,4 +1,4 @@
-"""Commands that are killed at a random moment and run again."""
+"""Commands that are killed or interrupted at a random moment and run again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 
 def kills(folder: Path) -> campaigns.Campaign:
-    """A command is killed at a random moment and run again: it makes what it would have made."""
+    """A command ends by a signal at a random moment and runs again: it makes what it would have made."""
     start = folder / "start"
     start.mkdir()
     write_table(start / "train.csv", sentences(90, seed=1))
@@ -77,6 +77,7 @@ def kills(folder: Path) -> campaigns.Campaign:
     def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
         command = sorted(COMMANDS)[int(random.integers(len(COMMANDS)))]
         arguments, seconds = shlex.split(command), float(random.uniform(0.3, 12))
+        ending = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[int(random.integers(3))]
 
         def run() -> Any:
             shutil.copytree(start, work)
@@ -85,7 +86,7 @@ def kills(folder: Path) -> campaigns.Campaign:
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             time.sleep(seconds)
-            process.send_signal(signal.SIGKILL)
+            process.send_signal(ending)
             process.wait()
             made, result_of = COMMANDS[command]
             # An export replaces nothing.
