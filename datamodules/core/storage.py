@@ -375,10 +375,7 @@ def _cached_checksum(path: Path, state: tuple[int, ...]) -> str:
     return checksum_of(path)
 
 
-_FULL = (
-    "the disk is full. Free some space or choose another {option}, then run the same command again; finished parts"
-    " are kept"
-)
+_FULL = "the disk is full. Free space or choose another {option}, then try again; finished parts are kept"
 _FORBIDDEN = "no permission to write. Choose another {option}"
 _FILE_IN_THE_WAY = "can't be made, a file is in its way. Choose another {option}"
 _PROBLEMS = {
@@ -399,7 +396,7 @@ _SIGNS_OF_FULL = ("requested and", f"[Errno {errno.ENOSPC}]", f"(os error {errno
 
 
 @contextmanager
-def named_disk_errors(folder: Path, option: str = "--data.cache_dir") -> Iterator[None]:
+def named_disk_errors(folder: Path, option: str = "folder (a cache: --data.cache_dir)") -> Iterator[None]:
     """Turn a full or read-only disk into an `InputError` that names the folder, and the option that chooses it."""
     try:
         yield

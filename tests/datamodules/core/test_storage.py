@@ -260,7 +260,7 @@ def test_the_cache_folder_is_the_option_then_the_environment_then_home(
     assert storage.cache_folder(None) == tmp_path / "environment"
     assert storage.cache_folder(tmp_path / "option") == tmp_path / "option"
     monkeypatch.setattr(Path, "expanduser", Mock(side_effect=RuntimeError("no home directory")))
-    with pytest.raises(InputError, match=r"no home folder/a: .* Choose another --data\.cache_dir"):
+    with pytest.raises(InputError, match=r"no home folder/a: .* Choose another folder .*--data\.cache_dir"):
         build(storage.cache_folder(None) / "a")
 
 
