@@ -185,7 +185,15 @@ class TransformersTokenizer(Tokenizer):
         whole = self._folded(text.encode("utf-8", "replace").decode() for text in texts)
         while block := list(islice(whole, 1024)):
             if tokenizer.is_fast:
-                encodings = tokenizer.backend_tokenizer.encode_batch_fast(block, add_special_tokens=False)
+                try:
+                    encodings = tokenizer.backend_tokenizer.encode_batch_fast(block, add_special_tokens=False)
+                except BaseException as error:
+                    # Some expressions never end on some texts: the library gives up after a number of steps.
+                    if type(error).__name__ != "PanicException":
+                        raise
+                    raise InputError(
+                        f"{self.name}: a text cannot be cut into tokens: {reason(error)}"
+                    ) from error
                 rows = [encoding.ids for encoding in encodings]
             else:
                 rows = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]

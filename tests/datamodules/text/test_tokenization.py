@@ -1,9 +1,11 @@
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from datamodules.core import storage
 from datamodules.text import tokenization
 from datamodules.text.tokenization import Lexicon, TransformersTokenizer, make_tokenizer
 from tests.datamodules.checks import refused
@@ -108,3 +110,12 @@ def test_an_unknown_tokenizer_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "broken" / "tokenizer.json").write_text("{")
     with refused(match="broken"):
         make_tokenizer(str(tmp_path / "broken"), False)
+
+
+def test_an_expression_that_never_ends_is_refused(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
+    name = save_tokenizer(tmp_path)
+    file = Path(name) / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    storage.write_json(file, {**json.loads(file.read_text()), "pre_tokenizer": split})
+    with refused(tmp_path, match="cannot be cut into tokens: .*limit"):
+        next(make_tokenizer(name, False).encode(["a" * 50 + "!"], Lexicon()))

@@ -97,6 +97,12 @@ def answer(live: LiveModel) -> dict[str, Any]:
     return record
 
 
+def test_another_site_whose_name_leads_here_reaches_nothing(live: LiveModel, chromium: Any) -> None:
+    with serving(live) as url:
+        chromium.get(url.replace("127.0.0.1", "rebound.test"))
+        assert "Invalid host header" in chromium.find_element("css selector", "body").text
+
+
 def test_a_correction_by_keys_and_the_way_back(live: LiveModel, page: Page) -> None:
     before = answer(live)
     right, wrong = before["label"], min(before["probabilities"].keys() - {before["label"]})
