@@ -405,6 +405,7 @@ def remembering(folder: ModelFolder) -> str:
     """Name the files of a model and its run that remember rows which are no longer in the memory."""
     run, current = folder.path.parent, f"version-{folder.state.version}"
     files = [*(folder.path / name for name in LEARNED), *sorted(run.glob("checkpoints/*.ckpt"))]
+    files += sorted(run.glob("wandb/*run-*"))  # tables of texts
     files += [each for each in (folder.path / MEMORY).glob("version-*") if each.name != current]
     return (
         f"what remembers removed rows: {', '.join(map(str, files))}, the training table and its copies in the cache of"

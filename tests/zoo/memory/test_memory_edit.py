@@ -74,6 +74,7 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(
     assert [each.probabilities for each in zoo.load(folder, memory_version=1).predict(TEXTS)] == before
 
     # For good: in the memory, and in the members that replace those of the training.
+    (folder / "wandb" / "offline-run-1").mkdir(parents=True)
     lines = run_lines(zoo_command, "compact", folder, "--keep=1")
     assert lines[0] == f"{folder / 'model' / 'memory'}: 1 versions deleted, version 2 kept"
     exported = export(folder, tmp_path / "exported")
@@ -89,7 +90,8 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(
     # What is fitted later replaces the exported values, too.
     run_lines(zoo_command, "remove", exported, "--ids=[39]", "--refit=true")
     assert zoo.load(exported).model.network.fitted_version == 3
-    assert "checkpoints/last.ckpt, the training table and its copies in the cache" in lines[1]
+    assert "checkpoints/last.ckpt, " in lines[1]
+    assert "wandb/offline-run-1, the training table and its copies in the cache" in lines[1]
     assert ["version-1" in line for line in (again[-1], lines[1])] == [True, False]
     weight = mine.model.network.pool.weights["all"]["lexical"]
     assert "The weights were fitted to version 2 of the memory: lexical fitted to 40 rows" in card
