@@ -21,12 +21,12 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
+from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import Count, PlainDict, Probability
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from datamodules.text_rows import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
 from zoo.tasks.classification.predictor import ClassificationPredictor
@@ -273,7 +273,7 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
 
     @override
     def read_memory(
-        self, data: TextRowsDataModule[Any], memory: Memory | None, num_texts: int | None = None
+        self, data: ClassificationDataModule, memory: Memory | None, num_texts: int | None = None
     ) -> None:
         before, self._encoded_memory = self._encoded_memory, None
         if not self.uses_memory or not isinstance(memory, FolderMemory):

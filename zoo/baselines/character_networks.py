@@ -20,11 +20,11 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import Size
 from datamodules.state import DataState
 from datamodules.text.tokenization import CHARACTERS
-from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.convolution import convolve, pool_neighbors
 from zoo.baselines.word_networks import TextNetwork, TextOnly
 from zoo.layers.recurrent import RowLSTM
@@ -47,7 +47,7 @@ class CharactersOnly(TextOnly):
         return super().row_names(name, weight, data)
 
     @override
-    def check_data(self, data: TextRowsDataModule[Any]) -> None:
+    def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
         if data.options.tokenizer != CHARACTERS:
             raise InputError(
@@ -124,7 +124,7 @@ class CharCNN(CharactersOnly):
         self.length, self.filters, self.hidden_size, self.dropout = length, filters, hidden_size, dropout
 
     @override
-    def check_data(self, data: TextRowsDataModule[Any]) -> None:
+    def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
         length = data.options.max_length
         if length != self.length:

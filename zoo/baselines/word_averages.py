@@ -29,13 +29,12 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch
-from datamodules.classification import label_numbers
+from datamodules.classification import ClassificationDataModule, label_numbers
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError, check_installed
 from datamodules.core.types import Size
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
-from datamodules.text_rows import TextRowsDataModule
 from zoo.baselines.bag_of_words import BLOCK
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
@@ -75,7 +74,7 @@ def _sums(text: Tensor, vectors: Tensor, is_known: Tensor) -> tuple[Tensor, Tens
     return summed, (is_known[text] & (text != 0)).sum(dim=1).float()
 
 
-class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
+class WordAverages(Fitted[ClassificationDataModule], ClassificationTask):
     """Base of the models; each learns the vectors in its own way."""
 
     depends_on_seed = True
@@ -107,7 +106,7 @@ class WordAverages(Fitted[TextRowsDataModule[Any]], ClassificationTask):
         """Word vectors [vocabulary, d]; those of words that the corpus lacks are not used."""
 
     @override
-    def finish(self, data: TextRowsDataModule[Any]) -> None:
+    def finish(self, data: ClassificationDataModule) -> None:
         from sklearn.svm import LinearSVC
 
         split, vocabulary = data.split("train"), data.words.vocabulary
@@ -166,7 +165,7 @@ class SkipGram(WordAverages):
     """Means of skip-gram vectors; `expand="join"` is Skip-gram_RF. It needs the extra `topics` (gensim)."""
 
     @override
-    def check_data(self, data: TextRowsDataModule[Any]) -> None:
+    def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
         check_installed("gensim", "topics", "SkipGram")
 
@@ -317,7 +316,7 @@ def sample_edges(  # type: ignore[no-untyped-def]
                 other[i] += step[i]
 
 
-def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_memories: bool) -> Corpus:
+def read_corpus(data: ClassificationDataModule, labels: NDArray[np.int64], with_memories: bool) -> Corpus:
     """Training texts with their classes [n], cut as a model reads them; optionally with other texts of the memory."""
     split, vocabulary = data.split("train"), data.words.vocabulary
     length, memory_length = data.lengths

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
-from datamodules.classification import label_numbers
+from datamodules.classification import ClassificationDataModule, label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import Count, Size
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from datamodules.text_rows import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.evidence import EnsemblePredictor
 from zoo.ensemble.known_texts import KnownTexts
@@ -113,7 +113,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self.held_out: HeldOutRows | None = None
 
     @override
-    def idle_options(self, data: TextRowsDataModule[Any]) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: ClassificationDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         if data.options.memory_max_length is not None:
             yield (
@@ -168,13 +168,13 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
     # --- vectors and memory ---
 
-    def encode(self, data: TextRowsDataModule[Any], texts: list[str]) -> NDArray[np.float32]:
+    def encode(self, data: ClassificationDataModule, texts: list[str]) -> NDArray[np.float32]:
         """The texts' vectors [n, l], of length 1; 0 for a text without words."""
         return EnsemblePredictor(self, data).encode(texts)
 
     @override
     def read_memory(
-        self, data: TextRowsDataModule[Any], memory: Memory | None, num_texts: int | None = None
+        self, data: ClassificationDataModule, memory: Memory | None, num_texts: int | None = None
     ) -> None:
         network = self.network
         known = [] if memory is None else memory.labels()
@@ -188,7 +188,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         if "memory" in network.members.inputs_of(network.active_members()):
             self.search_memory(data, memory)
 
-    def search_memory(self, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
+    def search_memory(self, data: ClassificationDataModule, memory: Memory | None) -> None:
         """Let members search a memory by vectors, if one does; its texts are encoded unless they were before."""
         network = self.network
         if "memory" not in network.reads:
@@ -221,7 +221,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
     def tune_encoder(
         self,
-        data: TextRowsDataModule[Any],
+        data: ClassificationDataModule,
         split: TextSplit,
         target: NDArray[np.int64],
         plan: MetricPlan,
@@ -275,7 +275,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
 def read_table(
     model: EnsembleModel,
-    data: TextRowsDataModule[Any],
+    data: ClassificationDataModule,
     split: TextSplit,
     inputs: set[Input],
     rows: NDArray[np.int64] | None = None,

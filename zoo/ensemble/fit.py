@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.batch import BatchContents
-from datamodules.classification import UNKNOWN, label_numbers
+from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
-from datamodules.text_rows import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
@@ -68,7 +68,7 @@ class LabelledRows(NamedTuple):
 class EnsembleFit:
     """Fits an ensemble; each process does it by itself, with the same result."""
 
-    def __init__(self, model: EnsembleModel, data: TextRowsDataModule[Any]) -> None:
+    def __init__(self, model: EnsembleModel, data: ClassificationDataModule) -> None:
         """Read the labels; the data is set up for the fit."""
         self.model, self.data = model, data
         self.network: EnsembleNetwork = model.network
@@ -261,7 +261,7 @@ class EnsembleFit:
 
 def classify_rows(
     model: EnsembleModel,
-    data: TextRowsDataModule[Any],
+    data: ClassificationDataModule,
     labelled: LabelledRows,
     excludes_duplicates: bool = False,
 ) -> HeldOut:
@@ -294,7 +294,7 @@ def without_near_duplicates(
 
 def fit_members(
     model: EnsembleModel,
-    data: TextRowsDataModule[Any],
+    data: ClassificationDataModule,
     split: TextSplit,
     target: NDArray[np.int64],
     inputs: set[Input],

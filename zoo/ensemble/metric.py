@@ -8,18 +8,19 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datamodules.classification import ClassificationDataModule
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.folding import text_hashes
-from datamodules.text_rows import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextSplit
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Encoder, SelfTrained
@@ -62,7 +63,7 @@ class EncoderMetric:
     def __init__(
         self,
         model: EnsembleModel,
-        data: TextRowsDataModule[Any],
+        data: ClassificationDataModule,
         split: TextSplit,
         target: NDArray[np.int64],
         groups: NDArray[np.integer],

@@ -9,11 +9,11 @@ import numpy as np
 from typing_extensions import override
 
 from datamodules.batch import BatchContents, ClassificationBatch
+from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Memory
-from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
@@ -51,7 +51,7 @@ class MemoryEnsemble(EnsembleModel):
                 )
 
     @override
-    def finish(self, data: TextRowsDataModule[Any]) -> None:
+    def finish(self, data: ClassificationDataModule) -> None:
         for reason, names in self.unusable.items():
             log.info("not used, since %s: %s", reason, ", ".join(names))
         fit = EnsembleFit(self, data)

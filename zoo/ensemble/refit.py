@@ -7,17 +7,15 @@ the members are fitted to the memory's rows first, these rows are cross-fitted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
-from datamodules.classification import label_numbers
+from datamodules.classification import ClassificationDataModule, label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
-from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import FOLDS, cross_fit, pools_by_fold
@@ -34,7 +32,7 @@ _FEW_ROWS = 500
 
 def refit(
     model: EnsembleModel,
-    data: TextRowsDataModule[Any],
+    data: ClassificationDataModule,
     memory: Memory | None,
     rows: Rows | None,
     members: bool = False,
@@ -85,7 +83,7 @@ def refit(
 
 
 def _labelled_rows(
-    model: EnsembleModel, data: TextRowsDataModule[Any], memory: Memory | None, rows: Rows
+    model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None, rows: Rows
 ) -> LabelledRows:
     """Retrieve neighbors of rows; raise an `InputError` for labels that the model lacks, and if no row is left."""
     if rows.labels is None:
@@ -111,7 +109,7 @@ def _accuracy(pool: Pool, held_out: HeldOut) -> float:
 
 def _rows_to_keep(
     model: EnsembleModel,
-    data: TextRowsDataModule[Any],
+    data: ClassificationDataModule,
     memory: Memory | None,
     labelled: LabelledRows,
     held_out: HeldOut,
@@ -133,7 +131,7 @@ def _rows_to_keep(
     )  # fmt: skip
 
 
-def _added_rows(model: EnsembleModel, data: TextRowsDataModule[Any], memory: Memory | None) -> list[HeldOut]:
+def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None) -> list[HeldOut]:
     """Outputs for the rows that were added to the memory after the members' fit; an empty list if there are none."""
     first = max(model.network.fitted_version, 1)
     if not isinstance(memory, FolderMemory) or memory.version <= first:
@@ -149,7 +147,7 @@ def _added_rows(model: EnsembleModel, data: TextRowsDataModule[Any], memory: Mem
 
 
 def refit_members(
-    model: EnsembleModel, data: TextRowsDataModule[Any], memory: Memory | None, crosses: bool
+    model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None, crosses: bool
 ) -> tuple[list[HeldOut], str]:
     """Fit the members that need no gradients to the rows of a memory, except rows of classes that training lacked.
 

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Self
 
-from datamodules.classification import label_numbers
+from datamodules.classification import ClassificationDataModule, label_numbers
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.folding import distinct_rows, fold_hashes
-from datamodules.text_rows import TextRowsDataModule
 
 log = logging.getLogger("zoo")
 
@@ -64,7 +63,7 @@ def words_of(label: str) -> str:
     return " ".join(parts) if any(len(re.findall(r"[^\W\d]", part)) > 1 for part in parts) else ""
 
 
-def read_guides(data: TextRowsDataModule[Any], labels: Sequence[str]) -> Guides:
+def read_guides(data: ClassificationDataModule, labels: Sequence[str]) -> Guides:
     """The words of the labels, the texts of `data.label_texts`, and those of `data.unlabelled_file`.
 
     Raises:
@@ -104,7 +103,7 @@ def read_guides(data: TextRowsDataModule[Any], labels: Sequence[str]) -> Guides:
     return Guides([*texts, *unlabelled], np.array([*target, *[UNLABELLED] * len(unlabelled)], np.int64))
 
 
-def _unlabelled_texts(data: TextRowsDataModule[Any]) -> list[str]:
+def _unlabelled_texts(data: ClassificationDataModule) -> list[str]:
     """Distinct texts of the file, without those of the tables of the fit and the test; at most `MOST_TEXTS`."""
     options = data.options
     rows = read_table(

@@ -17,6 +17,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
@@ -25,7 +26,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import TermRetriever
 from datamodules.retrieval.dense.text_vectors import ProgressBar
-from datamodules.text_rows import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextSplit
 from zoo.tasks.classification.held_out import (
     TUNE_ADVICE,
     HeldOutRows,
@@ -96,7 +97,7 @@ class Prediction(NamedTuple):
         )
 
 
-class ClassificationModel(Model[TextRowsDataModule[Any]]):
+class ClassificationModel(Model[ClassificationDataModule]):
     """A classifier, without its training."""
 
     spec: ClassificationSpec
@@ -113,7 +114,7 @@ class ClassificationModel(Model[TextRowsDataModule[Any]]):
         raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
 
 
-class ClassificationPredictor(Predictor[ClassificationModel, TextRowsDataModule[Any]]):
+class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataModule]):
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from callbacks.chart import Cell, Chart
 from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
-from datamodules.text_rows import TextRowsDataModule
 from zoo.tasks.base import Task
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import (
@@ -30,7 +30,7 @@ from zoo.tasks.classification.predictor import (
 MOST_TEXTS = 30
 
 
-class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
+class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     """Base of the classifiers."""
 
     task = "classification"
@@ -46,18 +46,18 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
     memory_weight: str = "weight"
 
     @override
-    def idle_options(self, data: TextRowsDataModule[Any]) -> Iterator[tuple[str, str]]:
+    def idle_options(self, data: ClassificationDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         if not self.reads_guides:
             for name in ("label_texts", "unlabelled_file"):
-                if getattr(data.options, name, None) is not None:
+                if getattr(data.options, name) is not None:
                     yield (
                         f"data.{name}",
                         "only the member self_trained of MemoryEnsemble reads it, with model.transformer",
                     )
 
     @override
-    def check_data(self, data: TextRowsDataModule[Any]) -> None:
+    def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
         if self.uses_memory and self.without_memory != "" and not data.has_memory:
             instead = "" if self.without_memory is None else f", or {self.without_memory}"
@@ -99,7 +99,7 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
         return super().row_names(name, weight, data)
 
     @override
-    def charts(self, data: TextRowsDataModule[Any], rows: int) -> Iterator[Chart]:
+    def charts(self, data: ClassificationDataModule, rows: int) -> Iterator[Chart]:
         split = data.split("validation")
         predictions = list(self.predictor_type(self, data).predict_split(split, rows=rows))
         labels = [split.rows.label(row) for row in range(len(predictions))]
@@ -107,14 +107,14 @@ class ClassificationTask(Task[TextRowsDataModule[Any]], ClassificationModel):
 
     @override
     def shown_predictions(
-        self, data: TextRowsDataModule[Any], rows: int
+        self, data: ClassificationDataModule, rows: int
     ) -> tuple[list[str], list[list[object]]]:
         number = min(rows, len(data.split("validation").rows))
         (_, *columns), lines = self._predictions(data, "validation", np.arange(number))
         return columns, [line[1:] for line in lines]
 
     def _predictions(
-        self, data: TextRowsDataModule[Any], name: str, rows: NDArray[np.int64]
+        self, data: ClassificationDataModule, name: str, rows: NDArray[np.int64]
     ) -> tuple[list[str], list[list[object]]]:
         """A table of predictions for rows of a split, with the truth: column names, and lines."""
         split, lines = data.split(name), list[list[object]]()
