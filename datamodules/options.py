@@ -91,9 +91,7 @@ class DataOptions:
         """The only table that is named for a split; raises an `InputError` if there is none, or several."""
         files = self.files_of(split)
         if len(files) != 1:
-            raise InputError(
-                f"data.{self.table_option.format(split=split)}: name one table, not {len(files)}"
-            )
+            raise InputError(f"data.{self.table_option.format(split=split)}: name a table, not {len(files)}")
         return files[0]
 
     @property

@@ -106,9 +106,7 @@ def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataMo
     data.use_state(folder.data_state)
     # The network was made for these sizes: other words would be read outside of its tables.
     if json.loads(json.dumps(data.spec._asdict())) != folder.meta.spec:
-        raise InputError(
-            f"{folder.path}: its network was made for another vocabulary or other labels; copy it again"
-        )
+        raise InputError(f"{folder.path}: its network was made for other words or labels; copy it again")
     use_memory(folder, data)
     return data
 
@@ -189,9 +187,7 @@ class SavedEncoder:
 def check_options(options: PlainDict, names: Collection[str], folder: ModelFolder) -> None:
     """Refuse options that no folder has: the parser would import a class that `optimizer.class_path` names."""
     if unknown := sorted(options.keys() - ({*names} - {"optimizer", "lr_scheduler"})):
-        raise InputError(
-            f"{folder.source}: has options that this version does not have: {excerpt(', '.join(unknown))}"
-        )
+        raise InputError(f"{folder.source}: this version lacks the options {excerpt(', '.join(unknown))}")
 
 
 def move(model: torch.nn.Module, device: str | torch.device) -> None:

@@ -38,9 +38,7 @@ class _Reader:
         texts, kept = batch[self.text].tolist(), {name: batch[name] for name in self.keep}
         for text in texts:
             if not isinstance(text, str):
-                raise InputError(
-                    f"column {self.text!r}: {excerpt(repr(text))} is no text; fill or drop such rows"
-                )
+                raise InputError(f"column {self.text!r}: {excerpt(repr(text))} is no text; fill or drop it")
         if self.encodes:
             return {**kept, "vector": self.predictor.encode(texts)}
         found = self.predictor.predict(texts, memories=0)
@@ -82,9 +80,7 @@ def predict(
             raise InputError(f"the dataset has no column {name!r}; it has {', '.join(schema.names)}")
     cpus = int(ray.cluster_resources().get("CPU", 0))
     if not 0 < actors < cpus:
-        raise InputError(
-            f"actors={actors}: the cluster has {cpus} CPUs, one of which reads the dataset; use 1 to {cpus - 1}"
-        )
+        raise InputError(f"actors={actors}: one of {cpus} CPUs reads the dataset; use 1 to {cpus - 1}")
     pool = ray.data.ActorPoolStrategy(size=actors)
     given = {"batch_size": 1024, "compute": pool, "num_cpus": 1, **options}
     return dataset.map_batches(_Reader, fn_constructor_args=(model, text, list(keep), encodes), **given)

@@ -114,7 +114,5 @@ def model_class(name: str) -> type[Task]:
         return kind
     own: type[Task] | None = imported_subclass(import_module("zoo.tasks.base").Task, name)
     if own is None:
-        raise InputError(
-            f"no model {name!r} in this version (see `zoo list`); a model of your own must be imported before"
-        )
+        raise InputError(f"no model {name!r} in this version (see `zoo list`); import your own before")
     return own

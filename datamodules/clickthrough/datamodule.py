@@ -287,9 +287,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             return
         empty = int((negatives.pool.counts == 0).sum())
         if empty == number:
-            raise InputError(
-                f"{source}: no query has a retrieved negative; raise data.num_hits, or lower data.skip_hits"
-            )
+            raise InputError(f"{source}: no retrieved negatives; raise data.num_hits or lower data.skip_hits")
         if empty:
             message = f"{empty} of {number} queries have no retrieved negatives; they get random ones"
             yield logging.WARNING, message

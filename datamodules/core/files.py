@@ -75,9 +75,7 @@ def binary_lines(path: str | Path) -> Iterator[bytes]:
     except Exception as error:
         # Every decompressor has its own exceptions. An OSError of the system has a number, those of others have none.
         if isinstance(error, OSError) and error.errno is not None:
-            raise InputError(
-                f"{path}: can't be read ({error.strerror}); check the file and its rights"
-            ) from error
+            raise InputError(f"{path}: can't be read ({error.strerror}); check file and rights") from error
         raise InputError(
             f"{path}: truncated or damaged after line {lines} ({reason(error)}); copy, download or compress it again"
         ) from error

@@ -31,9 +31,7 @@ class Shard:
         match = re.fullmatch(r"(\d+)/(\d+)", option)
         shard = None if match is None else cls(int(match[1]), int(match[2]))
         if shard is None or not 1 <= shard.number <= shard.count:
-            raise InputError(
-                f"--shard {excerpt(option)}: write a number from 1 to the number of shards, such as 3/16"
-            )
+            raise InputError(f"--shard {excerpt(option)}: write NUMBER/SHARDS, such as 3/16")
         return shard
 
     def part_of(self, output: Path) -> Path:

@@ -267,9 +267,7 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
     except (pa.ArrowException, OSError) as error:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: empty file; give a file with rows") from None
-        raise InputError(
-            f"{path}: not a whole Parquet file ({reason(error)}); copy or write it again"
-        ) from None
+        raise InputError(f"{path}: not a whole Parquet file ({reason(error)}); copy it again") from None
 
 
 def _row_groups(metadata: FileMetaData) -> Iterator[list[int]]:

@@ -35,9 +35,7 @@ def read_run(path: str | Path) -> Run:
         if not fields:
             continue
         if len(fields) != 6:
-            raise InputError(
-                f"{location}: {len(fields)} fields; write query, Q0, document, rank, score, name"
-            )
+            raise InputError(f"{location}: {len(fields)} fields; give query, Q0, document, rank, score, name")
         query, _, document, _, score, _ = fields
         scores = run.setdefault(query, {})
         if document in scores:
@@ -61,9 +59,7 @@ def read_candidates(
     run = read_run(path)
     for query, scores in run.items():
         if query not in query_rows:
-            raise InputError(
-                f"{path}: the query {excerpt(query)!r} is not in {queries.source}; name its queries"
-            )
+            raise InputError(f"{path}: query {excerpt(query)!r} is not in {queries.source}; name its queries")
         unknown = [document for document in scores if document not in document_rows]
         if unknown:
             named = f"{path}: the document {excerpt(unknown[0])!r} is not in {collection}"

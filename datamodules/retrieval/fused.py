@@ -69,9 +69,7 @@ class FusedRetriever(Retriever):
         check_value("method", method, Method)
         check_value("depth", depth, Size)
         if len(self.weights) != len(retrievers):
-            raise InputError(
-                f"weights: {len(self.weights)} for {len(retrievers)} retrievers; give one for each"
-            )
+            raise InputError(f"weights: {len(self.weights)} for {len(retrievers)} retrievers; give one each")
         if not all(0 < weight < math.inf for weight in self.weights):
             raise InputError(f"weights={self.weights}: each must be above 0")
 

@@ -222,9 +222,7 @@ def _dense_layer(folder: Path, path: str) -> DenseLayer:
     package, *_, activation = str(config.get("activation_function", "torch.nn.Tanh")).split(".")
     inputs = {config.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")}
     if package != "torch" or activation not in _ACTIVATIONS:
-        raise InputError(
-            f"{file}: the module Dense has an activation_function other than {', '.join(_ACTIVATIONS)}"
-        )
+        raise InputError(f"{file}: Dense has an activation_function other than {', '.join(_ACTIVATIONS)}")
     if config.get("use_residual") or inputs != {"sentence_embedding"}:
         raise InputError(f"{file}: the module Dense has a residual or reads tokens, which is not supported")
     sizes = config.get("in_features"), config.get("out_features")

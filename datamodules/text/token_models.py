@@ -71,9 +71,7 @@ def _read_weights(name: str, folder: str, revision: str | None) -> dict[str, Ten
     root = model_folder(name, files, revision)
     file = next((root / file for file in files if (root / file).is_file()), None)
     if file is None:
-        raise InputError(
-            f"{root / folder}: has neither model.safetensors nor pytorch_model.bin; download the model again"
-        )
+        raise InputError(f"{root / folder}: no model.safetensors or pytorch_model.bin; download it again")
     if file.suffix == ".safetensors":
         return load_tensors(file, "download the model again")
     try:
@@ -90,9 +88,7 @@ def make_dense(
     layers = nn.ModuleList()
     for layer in published.dense:
         if layer.in_features != size:
-            raise InputError(
-                f"{name}: the module {layer.folder} reads {layer.in_features} numbers, not {size}"
-            )
+            raise InputError(f"{name}: module {layer.folder} reads {layer.in_features} numbers, not {size}")
         size = layer.out_features
         linear = nn.Linear(layer.in_features, size, bias=layer.bias)
         if has_weights:

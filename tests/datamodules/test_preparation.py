@@ -219,7 +219,7 @@ def test_a_table_that_is_needed_must_be_named(
     [
         ("classification", {"num_memories": -1}, "data.num_memories=-1: must be 0 or more"),
         ("classification", {"max_length": 0}, "data.max_length=0: must be at least 1"),
-        ("classification", {"train_file": ["a.csv", "b.csv"]}, "data.train_file: name one table, not 2"),
+        ("classification", {"train_file": ["a.csv", "b.csv"]}, "data.train_file: name a table, not 2"),
         ("matching", {"num_negatives": 0}, "data.num_negatives=0: must be at least 1"),
         ("matching", {"goal": "sorting"}, "data.goal='sorting': choose one of ranking, classification"),
         ("matching", {"validation_split": 1.5}, "data.validation_split=1.5"),
@@ -236,7 +236,7 @@ def test_a_table_that_is_needed_must_be_named(
         ("clickthrough", {"num_hits": 0}, "set data.num_hits to the number of hits to draw from"),
         ("clickthrough", {"negatives": ["in_batch", "near"]}, "use one or several of random, in_batch"),
         ("clickthrough", {"negatives": []}, "use one or several of"),
-        ("clickthrough", {"negatives": "retrieved", "skip_hits": 5}, "no query has a retrieved negative"),
+        ("clickthrough", {"negatives": "retrieved", "skip_hits": 5}, "no retrieved negatives"),
         (
             "clickthrough",
             {"tokenizer": "bert-base-uncased"},

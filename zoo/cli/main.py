@@ -94,9 +94,7 @@ def _without_imports(args: list[str]) -> tuple[list[str], list[str]]:
     if not all(modules):
         raise InputError("--import: name a module, such as mine for the file mine.py")
     if not others:
-        raise InputError(
-            f"--import {', '.join(modules)}: name a command, too, such as `zoo --import mine fit`"
-        )
+        raise InputError(f"--import {', '.join(modules)}: name a command, such as `zoo --import mine fit`")
     return modules, others
 
 
@@ -125,9 +123,7 @@ def _import_own(name: str, module: str, folder: str) -> None:
         sys.modules[module] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[module])
     elif os.path.realpath(getattr(loaded, "__file__", None) or "") != os.path.realpath(spec.origin):
-        raise InputError(
-            f"--import {name}: Python or the zoo has a module of the name {module}; rename the file"
-        )
+        raise InputError(f"--import {name}: Python or the zoo has a module {module}; rename the file")
 
 
 def _explain(error: Exception) -> str | None:

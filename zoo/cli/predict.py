@@ -161,9 +161,7 @@ def predict(
     part = WHOLE if shard is None else Shard.parse(shard)
     if shard is not None:
         if "shard" not in inspect.signature(kind.records).parameters:
-            raise InputError(
-                f"--shard: predictions of a {model.meta.model} are not cut into shards; omit the option"
-            )
+            raise InputError(f"--shard: predictions of a {model.meta.model} have no shards; omit it")
         options, path = {**options, "shard": part}, path and part.part_of(path)
 
     with ExitStack() as stack:

@@ -96,9 +96,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         if isinstance(class_weight, dict):  # YAML reads 0 as a number
             class_weight = {str(label): weight for label, weight in class_weight.items()}
             if not all(0 < weight < math.inf for weight in class_weight.values()):
-                raise InputError(
-                    f"model.class_weight={class_weight}: use balanced, or positive numbers by label"
-                )
+                raise InputError(f"model.class_weight={class_weight}: use positive numbers, or balanced")
         self.class_weight = class_weight
         self.member_names = list(members)
         self.metric_steps, self.metric_layers = metric_steps, metric_layers

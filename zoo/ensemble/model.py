@@ -47,7 +47,7 @@ class MemoryEnsemble(EnsembleModel):
             rows = data.split("train").rows
             if len(np.unique(data.duplicate_keys(rows))) < 2:
                 raise InputError(
-                    f"{rows.source}: a single text, so that no other is left to fit weights on; give more rows"
+                    f"{rows.source}: a single text leaves none to fit weights on; give more rows"
                 )
 
     @override

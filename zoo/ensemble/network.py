@@ -128,9 +128,7 @@ class EnsembleNetwork(nn.Module):
     def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
         if self.pool is None:
-            raise InputError(
-                "the members are not fitted yet: train the model with zoo.runs.train, or zoo fit"
-            )
+            raise InputError("the members are not fitted yet: train the model with zoo.runs.train or zoo fit")
         names = self.active_members()
         readings = self.read(batch, self.members.inputs_of(names))
         outputs = self.members.classify(readings, names)

@@ -44,9 +44,7 @@ def refit(
     network = model.network
     before: Pool | None = network.pool
     if before is None:
-        raise InputError(
-            "zoo memory tune: the run was stopped before its weights were fitted; train the model again"
-        )
+        raise InputError("zoo memory tune: the run stopped before its weights were fitted; train it again")
     model.read_memory(data, memory)
     model.search_memory(data, memory)  # also for members that have no weight yet
     labelled = None if rows is None else _labelled_rows(model, data, memory, rows)
@@ -166,9 +164,7 @@ def refit_members(
         )
     names = [name for name in network.names if network.members.by_name[name].has_fit]
     if not names:
-        raise InputError(
-            "zoo memory tune: --refit fits members that need no gradients, and this model has none; omit it"
-        )
+        raise InputError("--refit fits members without gradients, and this model has none; omit it")
     target = label_numbers(memory.rows, model.labels)
     known = np.flatnonzero((target >= 0) & (target < network.num_classes))
     if len(known) == 0:

@@ -31,9 +31,7 @@ def add_adapters(transformer: nn.Module, rank: int) -> None:
         if isinstance(module, nn.Linear) and not name.startswith("pooler.")
     ]
     if not layers:
-        raise InputError(
-            f"model.lora_rank: a {type(transformer).__name__} has no linear layers; omit the option"
-        )
+        raise InputError(f"model.lora_rank: a {type(transformer).__name__} has no linear layers; omit it")
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules=layers), transformer)
 
 

@@ -103,9 +103,7 @@ def classifier(model: ModelFolder, version: int | None = None) -> Classification
 
     predictor = load(model, memory_version=version)
     if not isinstance(predictor, ClassificationPredictor):
-        raise InputError(
-            f"{model.source}: a {model.meta.model} is no classifier, whose answers could be compared"
-        )
+        raise InputError(f"{model.source}: a {model.meta.model} is no classifier, whose answers are compared")
     return predictor
 
 

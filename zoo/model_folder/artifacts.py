@@ -32,9 +32,7 @@ def check_artifact_name(source: str, with_version: bool = True) -> tuple[str, st
     match = _NAME.fullmatch(source)
     if match is None or (match[4] and not with_version):
         version = ":v3, or without a version for the latest" if with_version else ", without a version"
-        raise InputError(
-            f"{excerpt(source)}: no name of an artifact; write wandb:entity/project/name{version}"
-        )
+        raise InputError(f"{excerpt(source)}: no artifact's name; write wandb:entity/project/name{version}")
     return match[1], match[2], match[3]
 
 
@@ -131,9 +129,7 @@ def download_from_hub(name: str) -> Path:
     try:
         return Path(snapshot_download(name))
     except RepositoryNotFoundError as error:
-        raise InputError(
-            f"{name}: no such file or folder, and no such model on the Hugging Face Hub"
-        ) from error
+        raise InputError(f"{name}: no such file or folder, nor model on the Hugging Face Hub") from error
     except OSError as error:  # of the Hub, of HTTP, or of the cache
         raise InputError(
             f"{name}: no such file or folder, and the Hugging Face Hub cannot be reached ({reason(error)[:80]}); check"
@@ -150,7 +146,5 @@ def push_to_hub(folder: Path, name: str, private: bool = False) -> str:
         address = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
     except Exception as error:  # errors of the Hub, of its client and of the HTTP library
-        raise InputError(
-            f"{name}: the Hugging Face Hub refuses or cannot be reached ({reason(error)})"
-        ) from error
+        raise InputError(f"{name}: the Hub refuses or cannot be reached ({reason(error)})") from error
     return str(address)

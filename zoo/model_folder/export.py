@@ -151,9 +151,7 @@ def check_target(name: str, private: bool = False) -> None:
         if private:
             raise InputError("--private: an artifact is as private as its project in W&B; omit the option")
     elif not artifacts.is_hub_name(name):
-        raise InputError(
-            f"--push {name}: write user/name for the Hugging Face Hub, or wandb:entity/project/name for W&B"
-        )
+        raise InputError(f"--push {name}: write user/name for the Hub, or wandb:entity/project/name for W&B")
 
 
 def upload(folder: Path, name: str, private: bool = False) -> str:

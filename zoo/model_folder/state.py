@@ -66,9 +66,7 @@ class State(NamedTuple):
             if not re.fullmatch(r"\d{1,9}", key, re.ASCII):
                 raise InputError(f"{place}: {key!r} is not a version; copy the folder again")
             if not isinstance(value, dict) or value.keys() != {*Fitted._fields}:
-                raise InputError(
-                    f"{place}: an entry of 'fitted' has other names than weights, members, held_out"
-                )
+                raise InputError(f"{place}: 'fitted' has other names than weights, members, held_out")
             for name in value.values():
                 if name is not None and not (isinstance(name, str) and _FILE.fullmatch(name)):
                     raise InputError(f"{place}: {name!r} is not the name of a file of fitted values")

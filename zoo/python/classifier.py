@@ -125,9 +125,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = label_names(labels, len(texts), 1)
         given, known = (type(np.asarray(each).tolist()[0]).__name__ for each in (labels, self.classes_))
         if given != known:
-            raise InputError(
-                f"labels: row 0 is a {given}, the labels before are {known}; give labels of one type"
-            )
+            raise InputError(f"labels: row 0 is a {given}, the labels before are {known}; give one type")
         opened = OpenedMemory.open_to_change(self.model_.source)
         memory, model = opened.folder, opened.named_model("partial_fit")
         rows = Rows.from_lists(texts, names, source="texts")

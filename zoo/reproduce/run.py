@@ -345,9 +345,7 @@ class Reproduction:
         except ValueError as error:
             raise InputError(f"{folder}/result.json: damaged; delete {folder} and run it again") from error
         if result["run"] != self._identity(run):
-            raise InputError(
-                f"{folder}: was run with other options or data; delete it, or give another --run_dir"
-            )
+            raise InputError(f"{folder}: was run with other options or data; delete it or change --run_dir")
         return result
 
     def _identity(self, run: SeededRow) -> PlainDict:

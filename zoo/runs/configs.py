@@ -35,9 +35,7 @@ def find(name: str) -> Path:
     known = names()
     if (wanted := name.removesuffix(".yaml")) in known:
         return FOLDER / f"{wanted}.yaml"
-    raise InputError(
-        f"--config {excerpt(name)}: no such file, and no configuration of the zoo; {suggestion(wanted, known)}"
-    )
+    raise InputError(f"--config {excerpt(name)}: no such file or configuration; {suggestion(wanted, known)}")
 
 
 def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> PlainDict:

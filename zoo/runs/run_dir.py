@@ -81,9 +81,7 @@ def _alone(folder: Path) -> Iterator[None]:
             held = lock_file(folder / _LOCK)
             held.acquire(timeout=0)
     except Timeout:
-        raise InputError(
-            f"--run_dir {folder}: another `zoo fit` is at work there; name another folder"
-        ) from None
+        raise InputError(f"--run_dir {folder}: another `zoo fit` works there; name another folder") from None
     try:
         for partial in (folder / "checkpoints").glob(".*.ckpt.*"):
             partial.unlink()  # of a process that was killed while it wrote

@@ -100,9 +100,7 @@ def _read_queries(
 ) -> Rows:
     if source.endswith(".txt"):
         if needs_ids:
-            raise InputError(
-                f"{source}: lines have no ids, which a TREC run needs; give a table with a column `id`"
-            )
+            raise InputError(f"{source}: a TREC run needs ids; give a table with a column `id`")
         return Rows.from_lists((line.rstrip("\r\n") for line in open_lines(source)), source=source)
     if needs_ids:
         return read_identified(source, text_column, id_column)

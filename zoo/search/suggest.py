@@ -61,9 +61,7 @@ def suggest(
     if model is not None and isinstance(model.memory, FolderMemory):
         pool = pool[model.memory.opened.lookup.first_rows(keys[pool]) < 0]
     if len(pool) < n:
-        raise InputError(
-            f"{input}: has {len(pool)} different texts that are not in the memory; use --n up to it"
-        )
+        raise InputError(f"{input}: has {len(pool)} different texts outside of the memory; use --n up to it")
     picked = pick(rows.texts, pool, n, np.random.default_rng(0), model, encoder)
     shown = rows.texts.take([row for row, _ in picked])
     # Memories are looked up for these texts alone.

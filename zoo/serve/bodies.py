@@ -82,9 +82,7 @@ class Added(_Body):
         """The rows' ids; None if the memory is to name them."""
         ids = [row.id for row in self.rows if row.id is not None]
         if len(ids) not in (0, len(self.rows)):
-            raise InputError(
-                f"{len(ids)} of {len(self.rows)} rows have an id; give it to all rows, or to none"
-            )
+            raise InputError(f"{len(ids)} of {len(self.rows)} rows have an id; give it to all or to none")
         return ids or None
 
 

@@ -60,9 +60,7 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
         served = live.current()
         memory = folder(served)
         if len(memory) > _MOST_AUDITED:
-            raise InputError(
-                f"audit: a memory of more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}"
-            )
+            raise InputError(f"audit: more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}")
         if not auditing.acquire(blocking=False):
             raise HTTPException(503, "an audit is being computed; ask again later", {"Retry-After": "10"})
         try:

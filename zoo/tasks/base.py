@@ -101,9 +101,7 @@ class Task(Model[DataT]):
     def check_data(self, data: DataT) -> None:
         """Raise an `InputError` that names the option to change if the data do not fit; called before they are read."""
         if data.spec_type is not self.spec_type:
-            raise InputError(
-                f"{type(self).__name__} is a model for {self.task}; a {type(data).__name__} has other data"
-            )
+            raise InputError(f"{type(self).__name__} is for {self.task}, not for a {type(data).__name__}")
 
     @property
     def has_epochs(self) -> bool:

@@ -34,9 +34,7 @@ def as_texts(texts: str | Iterable[str], what: str = "text") -> list[str]:
     texts = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(
-                f"{what} {number} is a {type(text).__name__}, not a string: {excerpt(repr(text))}"
-            )
+            raise InputError(f"{what} {number} is a {type(text).__name__}, no string: {excerpt(repr(text))}")
     return texts
 
 

@@ -77,9 +77,7 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         if query is not None and index is None:
             raise InputError("query: for an existing index only; name it with index")
         if query is not None and _filled(query, "") == query:
-            raise InputError(
-                f'query: has no string with {_PLACEHOLDER}; write it in quotes: "{_PLACEHOLDER}"'
-            )
+            raise InputError(f'query: no string has {_PLACEHOLDER}; write it in quotes: "{_PLACEHOLDER}"')
         self.query = query
         self._field_options = {"text_field": text_field, "label_field": label_field, "id_field": id_field}
 

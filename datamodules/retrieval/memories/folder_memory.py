@@ -324,9 +324,7 @@ def _built_state(folder: Path, fingerprint: str) -> PlainDict | None:
         if has_pointer:
             state = versions.read_pointer(folder)
         if state["first"] > 1:
-            raise InputError(
-                f"{folder}: its first version was deleted by `zoo memory compact`; build it in another folder"
-            )
+            raise InputError(f"{folder}: `zoo memory compact` deleted version 1; build it in another folder")
         if has_pointer or versions.folder_of(folder, 1).exists():
             Version.open(folder, 1, contents=True, fingerprint=fingerprint)
             return state

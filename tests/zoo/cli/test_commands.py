@@ -146,7 +146,7 @@ def test_a_module_that_cannot_be_imported(zoo_command: Zoo) -> None:
     Path("json.py").write_text("")
     refusal(zoo_command("--import", "json", "list"), "--import json: ", "rename the file")
     refusal(zoo_command("list", "--import"), "--import: name a module")
-    refusal(zoo_command("--import", "mine"), "name a command, too")
+    refusal(zoo_command("--import", "mine"), "name a command, such as")
     for name in ("gone", "gone.py"):
         refusal(
             zoo_command("list", f"--import={name}"), f"--import {name}: no such module, here or installed"

@@ -49,7 +49,7 @@ def test_a_name_stands_for_a_file(zoo_command: Zoo, tmp_path: Path) -> None:
     [
         ("hmn/hmn4q", "did you mean hmn/hmn4qa?"),
         ("zzzz.yaml", "there are amv_lstm/wikiqa, "),
-        ("a\0b", "no configuration of the zoo"),
+        ("a\0b", "no such file or configuration"),
         ("\x1b[2J", r"--config \u001b[2J: no such file"),
     ],
 )

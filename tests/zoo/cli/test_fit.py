@@ -263,7 +263,7 @@ def test_a_refused_run_leaves_the_earlier_one_in_place(
     ("option", "words"),
     [
         ("--data.num_memories=0", ["data.num_memories is 0"]),
-        ("--model=DSSM", ["DSSM is a model for matching", "ClassificationDataModule"]),
+        ("--model=DSSM", ["DSSM is for matching", "ClassificationDataModule"]),
     ],
 )
 def test_a_model_refuses_its_data_before_anything_is_read(

@@ -182,7 +182,7 @@ def test_numbers_and_texts_in_python(trained_run: Path) -> None:
     for size in (0, -1):
         with pytest.raises(InputError, match=f"batch_size {size}"):
             predictor.predict(["apple"], batch_size=size)
-    with pytest.raises(InputError, match=r"text 1 is a list, not a string: \['a'\]"):
+    with pytest.raises(InputError, match=r"text 1 is a list, no string: \['a'\]"):
         predictor.predict(["apple", ["a"]])
     with pytest.raises(InputError, match="text 0 is a NoneType"):
         predictor.predict([None])

@@ -54,7 +54,7 @@ def test_names_of_parts_are_in_the_order_of_the_rows() -> None:
 
 @pytest.mark.parametrize("option", ["4/3", "0/3", "auto", "3", "1/0", "-1/3", "a/b", ""])
 def test_other_options_are_refused(option: str) -> None:
-    with pytest.raises(InputError, match="from 1 to the number of shards, such as 3/16"):
+    with pytest.raises(InputError, match="write NUMBER/SHARDS, such as 3/16"):
         Shard.parse(option)
 
 
@@ -150,7 +150,7 @@ def test_a_kind_of_ones_own_without_shards(
 ) -> None:
     monkeypatch.setattr(ClassificationPredictor, "records", lambda self, source, batch_size=256: iter(()))
     command = ["predict", "--ckpt_path", trained_run, "--input", texts, "--output=out.jsonl"]
-    refusal(zoo_command(*command, "--shard=1/2"), "--shard", "KNNBiLSTM are not cut", "omit the option")
+    refusal(zoo_command(*command, "--shard=1/2"), "--shard", "KNNBiLSTM have no shards")
     done(zoo_command(*command))
 
 

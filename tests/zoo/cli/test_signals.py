@@ -93,7 +93,7 @@ def test_two_fits_in_one_folder_do_not_mix(copied_run: Path, zoo_command: Zoo, t
     resumed = ["fit", "--ckpt_path=run/checkpoints/last.ckpt", "--trainer.max_epochs=2"]
     with FileLock(copied_run / ".lock"):  # as another process holds it
         for command in (fit_options(train_csv), resumed):
-            refusal(zoo_command(*command), "--run_dir run: another `zoo fit` is at work there")
+            refusal(zoo_command(*command), "--run_dir run: another `zoo fit` works there")
         assert files_of(copied_run) == before
 
 

@@ -99,7 +99,7 @@ def test_an_ensemble_reads_names_and_texts_without_labels(
             [("fish", "unheard")],
             "row 0 has the label 'unheard', which the training table lacks",
         ),
-        ("label_texts", [(" ", "{0}")], "row 0 has no text for its label"),
+        ("label_texts", [(" ", "{0}")], "row 0 has no text"),
         ("label_texts", [("same", "{0}"), ("Same", "{1}")], "'same' is a text of the labels"),
         ("unlabelled_file", [("{text}", "x")], "no text that is new"),
     ],

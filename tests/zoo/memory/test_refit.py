@@ -195,7 +195,7 @@ def test_refusals(run: Fit, zoo_command: Zoo, dev: Path, tmp_path: Path) -> None
     unlabelled = tmp_path / "unlabelled.csv"
     unlabelled.write_text("text\n" + "\n".join(text for text, _ in sentences(20, seed=5)) + "\n")
     for name, options, message in (
-        ("votes", ["[lexical_vote]"], "members that need no gradients, and this model has none"),
+        ("votes", ["[lexical_vote]"], "members without gradients, and this model has none"),
         (
             "unlabelled",
             ["[lexical,lexical_vote]", f"--data.memory={unlabelled}"],

@@ -164,7 +164,7 @@ def test_class_weights_multiply_probabilities() -> None:
     assert weights[0] == pytest.approx(of_training, abs=0.1) != pytest.approx(1, abs=0.2)
     with pytest.raises(InputError, match="class_weight: no training row has the label '3'"):
         fitted(class_weight={3: 2.0})
-    with pytest.raises(InputError, match=r"class_weight=\{'1': -2.0\}: use balanced, or positive numbers"):
+    with pytest.raises(InputError, match=r"class_weight=\{'1': -2.0\}: use positive numbers, or balanced"):
         fitted(class_weight={1: -2.0})
 
 

@@ -106,7 +106,7 @@ def test_many_queries_on_a_server(zoo_command: Zoo, elasticsearch_url: str, inde
             ["--queries=no_ids.csv", "--output=out.run"],
             ["no_ids.csv", "none of the columns _id, id", "rename one"],
         ),
-        (["--queries=queries.txt", "--output=out.run"], ["queries.txt", "lines have no ids"]),
+        (["--queries=queries.txt", "--output=out.run"], ["queries.txt", "a TREC run needs ids"]),
         (["--queries=twice.csv", "--output=out.run"], ["twice.csv", "several texts have the id 'q1'"]),
         (["--queries=space.csv", "--output=out.run"], ["query 'q 1'", "no white space"]),
         (["--queries=queries.csv", "--output=out.csv"], ["--output out.csv", ".run"]),

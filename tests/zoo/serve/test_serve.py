@@ -210,7 +210,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         ("/memory/add", {"rows": [{"text": "", "id": " "}]}, 422, "or omit it; rows.0.id: is empty"),
         ("/memory/relabel", {"labels": {"0": ""}}, 422, "labels.0: is empty"),
         ("/memory/add", {"rows": [{"text": "x"}]}, 400, "label"),
-        ("/memory/add", {"rows": [{**NEW, "id": "a"}, {**NEW, "text": "y"}]}, 400, "to all rows"),
+        ("/memory/add", {"rows": [{**NEW, "id": "a"}, {**NEW, "text": "y"}]}, 400, "to all or to none"),
         ("/memory/remove", {"ids": ["unheard"]}, 400, "unheard"),
         ("/memory/revert", {"version": 2}, 400, "has no version 2"),
         ("/memory/add", {"rows": [NEW], "note": "n" * 501}, 400, "note: has 501 characters"),

@@ -114,7 +114,7 @@ def test_runs_of_another_collection(zoo_command: Zoo, matcher: Path) -> None:
         write_run(["d7", "x9"])
         refusal(zoo_command(*command), "given.run: the document 'x9' is not in", name)
         write_run(["d7"], query="y1")
-        refusal(zoo_command(*command), "given.run: the query 'y1' is not in clicks/queries.jsonl")
+        refusal(zoo_command(*command), "given.run: query 'y1' is not in clicks/queries.jsonl")
         assert not Path("out.run").exists()
     # The memory of the model on pairs has other texts.
     write_run(["d7"])

@@ -155,9 +155,7 @@ def test_the_trainer_decides_the_precision_on_a_gpu_alone(tiny_bert: Path) -> No
 
 def test_a_loss_that_is_not_finite_is_refused(tiny_bert: Path) -> None:
     encoder = TransformerEncoder(str(tiny_bert)).requires_grad_(False).eval()
-    with pytest.raises(
-        InputError, match=r"model\.metric_steps: the loss of the encoder's metric is not finite"
-    ):
+    with pytest.raises(InputError, match=r"model\.metric_steps: the loss of the metric is not finite"):
         learn_metric(encoder, batch_of, TARGET, MetricPlan(5, batch_size=6, learning_rate=1e30), seed=0)
 
 

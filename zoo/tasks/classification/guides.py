@@ -85,9 +85,7 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str]) -> Guides
                     " table lacks"
                 )
             if not text.strip():
-                raise InputError(
-                    f"{rows.source}: row {row} has no text for its label; write one, or remove the row"
-                )
+                raise InputError(f"{rows.source}: row {row} has no text; write one, or remove the row")
             texts.append(text)
             target.append(number)
     owners: dict[str, int] = {}
@@ -120,9 +118,7 @@ def _unlabelled_texts(data: ClassificationDataModule) -> list[str]:
             log.info("%s: %d texts are %s rows; they are skipped", rows.source, count, name)
         chosen = chosen[~is_known]
     if not len(chosen):
-        raise InputError(
-            f"{rows.source}: no text that is new; name other texts with data.unlabelled_file, or omit it"
-        )
+        raise InputError(f"{rows.source}: no text that is new; change or omit data.unlabelled_file")
     if len(chosen) > MOST_TEXTS:
         log.info("%s: %d of %d texts are drawn", rows.source, MOST_TEXTS, len(chosen))
         chosen = np.sort(np.random.default_rng(data.seed).choice(chosen, MOST_TEXTS, replace=False))

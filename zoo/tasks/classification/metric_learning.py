@@ -158,9 +158,7 @@ def learn_metric(
                 schedule.step()
         # Read once, at the end: each read waits for the device.
         if not bool(is_finite):
-            raise InputError(
-                "model.metric_steps: the loss of the encoder's metric is not finite; set fewer steps"
-            )
+            raise InputError("model.metric_steps: the loss of the metric is not finite; set fewer steps")
         with torch.no_grad():
             for weight, original in zip(trained, before, strict=True):
                 weight.copy_(torch.lerp(original, weight, plan.kept))
@@ -177,9 +175,7 @@ def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator
     """
     stack = layers_of(encoder.transformer)
     if not stack:
-        raise InputError(
-            f"model.metric_steps: a {type(encoder.transformer).__name__} has no layers that could be tuned; set 0"
-        )
+        raise InputError(f"model.metric_steps: a {type(encoder.transformer).__name__} has no layers; set 0")
     upper = stack[-layers:] if layers else stack[len(stack) // 2 :]
     tuned = {id(weight) for layer in upper for weight in layer.parameters()}
     named = [(name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned]

@@ -231,9 +231,7 @@ class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
             raise InputError("--documents: are those of a run; name it with --rerank")
         if text_column is not None or source == "-" or source.endswith(".txt"):
             if run_name is not None:
-                raise InputError(
-                    f"--output: {source} has texts without ids, which a TREC run needs; name it .jsonl"
-                )
+                raise InputError(f"--output: a TREC run needs ids, and {source} has none; name it .jsonl")
             texts = texts_in(source, {"text_column": text_column or "text"}, shard)
             return self._list_records(self._retrieved(texts, candidates), batch_size)
         columns = {
@@ -260,9 +258,7 @@ class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
         else:
             memory = self.memory or memory_of(self.data).open()
             if not isinstance(memory, FolderMemory):
-                raise InputError(
-                    "--rerank: the texts of your own index are not available here; name --documents"
-                )
+                raise InputError("--rerank: the texts of your own index are not available; name --documents")
             rows = memory.rows
         query, document = read_candidates(
             run, queries, rows, documents or "the model's memory (see --documents)"

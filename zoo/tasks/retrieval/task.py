@@ -249,9 +249,7 @@ class TrigramRetrieval(RetrievalTask):
     def check_data(self, data: ClickthroughDataModule) -> None:
         super().check_data(data)
         if not data.options.characters:
-            raise InputError(
-                f"{type(self).__name__} reads the letters of words: omit --data.characters false"
-            )
+            raise InputError(f"{type(self).__name__} reads letters of words: omit --data.characters false")
 
     @property
     @override

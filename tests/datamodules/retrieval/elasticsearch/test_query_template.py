@@ -96,7 +96,7 @@ def test_a_query_that_the_server_refuses_is_one_line(index: str) -> None:
     ("options", "message"),
     [
         ({"query": IN_BOTH}, "query: for an existing index only; name it with index"),
-        ({"index": "mine", "query": {"match": {"{text}": "rain"}}}, r"query: has no string with \{text\}"),
+        ({"index": "mine", "query": {"match": {"{text}": "rain"}}}, r"query: no string has \{text\}"),
     ],
 )
 def test_queries_that_are_refused(options: dict[str, Any], message: str) -> None:
