@@ -19,15 +19,14 @@ _TRUTHS = {"label", "answer"}
 
 
 class ValidationReport(Callback):
-    """Base of callbacks that predict the first validation rows, in one process, and write files in `charts/`."""
+    """Base of callbacks that predict the first validation rows, in one process, and write files in `charts/`.
+
+    Args:
+        num_texts: number of validation texts or questions, the first ones.
+        every_n_epochs: epochs from one report to the next.
+    """
 
     def __init__(self, num_texts: int = 1000, every_n_epochs: int = 1) -> None:
-        """Configure the report.
-
-        Args:
-            num_texts: number of validation texts or questions, the first ones.
-            every_n_epochs: epochs from one report to the next.
-        """
         check_count("trainer.callbacks.num_texts", num_texts)
         check_count("trainer.callbacks.every_n_epochs", every_n_epochs)
         self.num_texts = num_texts
@@ -61,16 +60,14 @@ class PredictionTable(ValidationReport):
     """Writes predictions with the truth and the evidence: `charts/predictions.csv`, and `val/predictions` in W&B.
 
     The wrong ones among more rows are in `charts/wrong.csv` and `val/wrong`, where a row has one true answer.
+
+    Args:
+        num_texts: number of validation texts or questions, the first ones.
+        every_n_epochs: epochs from one report to the next.
+        num_checked: number of validation texts or questions whose wrong predictions are listed.
     """
 
     def __init__(self, num_texts: int = 50, every_n_epochs: int = 1, num_checked: int = 1000) -> None:
-        """Configure the tables.
-
-        Args:
-            num_texts: number of validation texts or questions, the first ones.
-            every_n_epochs: epochs from one report to the next.
-            num_checked: number of validation texts or questions whose wrong predictions are listed.
-        """
         super().__init__(num_texts, every_n_epochs)
         check_count("trainer.callbacks.num_checked", num_checked)
         self.num_checked = num_checked

@@ -168,7 +168,19 @@ class AMVLSTMNetwork(nn.Module):
 
 
 class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
-    """MV-LSTM (`attention="none"`) and aMV-LSTM (Q), (A), (Q+A): `"question"`, `"answer"`, `"both"`."""
+    """MV-LSTM (`attention="none"`) and aMV-LSTM (Q), (A), (Q+A): `"question"`, `"answer"`, `"both"`.
+
+    Args:
+        attention: texts whose words are weighted before the BiLSTM reads them: none (MV-LSTM), the first
+            (`question`), the second (`answer`), or both, each with a vector v of its own.
+        attention_scale: sum of a text's weights: 1 (`paper`), or its number of words (`length`).
+        interaction: compare states of one direction (`directions`), or `concatenated` states; both are published.
+        k: number of strongest interactions, of each kind, that make the score.
+        hidden_size: H, state size of one direction of the BiLSTM.
+        overlap: add the shares of common words, see `word_overlap`, to the interactions. The paper has none.
+        dropout: on word vectors (one mask for a word in a batch) and before the last layer; 0 in the paper.
+        **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
+    """
 
     encoder_name = "words"
 
@@ -183,19 +195,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         dropout: float = 0.0,
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            attention: texts whose words are weighted before the BiLSTM reads them: none (MV-LSTM), the first
-                (`question`), the second (`answer`), or both, each with a vector v of its own.
-            attention_scale: sum of a text's weights: 1 (`paper`), or its number of words (`length`).
-            interaction: compare states of one direction (`directions`), or `concatenated` states; both are published.
-            k: number of strongest interactions, of each kind, that make the score.
-            hidden_size: H, state size of one direction of the BiLSTM.
-            overlap: add the shares of common words, see `word_overlap`, to the interactions. The paper has none.
-            dropout: on word vectors (one mask for a word in a batch) and before the last layer; 0 in the paper.
-            **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
-        """
         super().__init__(**shared)
         if self.freeze_encoder and self.transformer is None:
             raise InputError(

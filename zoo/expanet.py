@@ -170,7 +170,19 @@ class MemoryNetwork(nn.Module):
 
 
 class MemNet(ReadsWordVectors, ClassificationTask):
-    """End-to-end memory network, with a text as its question and a class as its answer."""
+    """End-to-end memory network, with a text as its question and a class as its answer.
+
+    Args:
+        hops: H, the number of times that the memories are read, 0 to 4; with 0, none are retrieved.
+        score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores them.
+        text_dropout: probability of hiding a training text, which is soon memorized; 0 in the paper.
+        tie_matrices: encode texts and memories by one matrix (A = B).
+        label_vectors: add a vector of its label to each memory's.
+        bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text; 0 in the paper.
+        dropout: probability of zeroing a component of a word's vector in training; the paper has none.
+        log_attention: log the mean attention by hop and rank next to the scores.
+        **shared: options of `ReadsWordVectors` and `Task`.
+    """
 
     without_memory = "--model.hops 0"
     #: the expansion of texts; None = MemNet's.
@@ -188,19 +200,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         log_attention: bool = False,
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            hops: H, the number of times that the memories are read, 0 to 4; with 0, none are retrieved.
-            score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores them.
-            text_dropout: probability of hiding a training text, which is soon memorized; 0 in the paper.
-            tie_matrices: encode texts and memories by one matrix (A = B).
-            label_vectors: add a vector of its label to each memory's.
-            bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text; 0 in the paper.
-            dropout: probability of zeroing a component of a word's vector in training; the paper has none.
-            log_attention: log the mean attention by hop and rank next to the scores.
-            **shared: options of `ReadsWordVectors` and `Task`.
-        """
         super().__init__(**shared)
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
@@ -259,7 +258,15 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
 
 class ExpaNet(MemNet):
-    """The paper's model: ExpaNet-S (`read="soft"`) and ExpaNet-H (`read="hard"`)."""
+    """The paper's model: ExpaNet-S (`read="soft"`) and ExpaNet-H (`read="hard"`).
+
+    Args:
+        read: `soft`: attention over all memories; `hard`: one, a Gumbel-softmax draw in training, else the arg max.
+        tau: temperature of the draw.
+        final_tau: temperature at the end; it falls by the same factor in each step. None = `tau`, as in the paper.
+        straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
+        **shared: options of `MemNet`, `ReadsWordVectors` and `Task`.
+    """
 
     expansion = Expansion
 
@@ -271,15 +278,6 @@ class ExpaNet(MemNet):
         straight_through: bool = False,
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            read: `soft`: attention over all memories; `hard`: one, a Gumbel-softmax draw in training, else the arg max.
-            tau: temperature of the draw.
-            final_tau: temperature at the end; it falls by the same factor in each step. None = `tau`, as in the paper.
-            straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
-            **shared: options of `MemNet`, `ReadsWordVectors` and `Task`.
-        """
         super().__init__(**shared)
         of_hard_read = {
             "tau": tau != DRAW_TEMPERATURE,

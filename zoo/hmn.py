@@ -270,7 +270,15 @@ def point(memory: WordMemory, batch: DialogueBatch, read: Sentences, states: Ten
 
 
 class MemNN(DialogueTask):
-    """End-to-end memory network; MemNN-H1 is `hops=1`, MemNN-NT `temporal_encoding=False`."""
+    """End-to-end memory network; MemNN-H1 is `hops=1`, MemNN-NT `temporal_encoding=False`.
+
+    Args:
+        word_size: d, of words, sentences and states.
+        hops: R, the number of times that the sentences are read.
+        temporal_encoding: encode the age of each sentence (T_A, T_C).
+        word_dropout: s: in training, a word of n dialogues is unknown with probability s / (s + n); 0 in the paper.
+        **shared: options of `DialogueTask` and `Task`.
+    """
 
     def __init__(
         self,
@@ -280,15 +288,6 @@ class MemNN(DialogueTask):
         word_dropout: NotNegative = 3.0,
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            word_size: d, of words, sentences and states.
-            hops: R, the number of times that the sentences are read.
-            temporal_encoding: encode the age of each sentence (T_A, T_C).
-            word_dropout: s: in training, a word of n dialogues is unknown with probability s / (s + n); 0 in the paper.
-            **shared: options of `DialogueTask` and `Task`.
-        """
         super().__init__(**shared)
         self.word_size, self.hops = word_size, hops
         self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
@@ -303,21 +302,20 @@ class MemNN(DialogueTask):
 
 
 class HMN(MemNN):
-    """Hierarchical memory network with its three read-outs: HMN-Sent, HMN-Word, HMN-Joint."""
+    """Hierarchical memory network with its three read-outs: HMN-Sent, HMN-Word, HMN-Joint.
+
+    Args:
+        readout: source of the answers, which selects the epoch: `sentence` (p_S), `word` (p_W) or `joint` (both).
+        word_memory: encoder of the words in context: `bigru`, `gru`, or `embedding`, the word vectors alone.
+        k: number of sentences that are kept for the attention on words.
+        **shared: options of `MemNN`, `DialogueTask` and `Task`.
+    """
 
     readouts = ("sentence", "word", "joint")
 
     def __init__(
         self, readout: Readout = "joint", word_memory: WordMemoryKind = "bigru", k: Size = 4, **shared: Any
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            readout: source of the answers, which selects the epoch: `sentence` (p_S), `word` (p_W) or `joint` (both).
-            word_memory: encoder of the words in context: `bigru`, `gru`, or `embedding`, the word vectors alone.
-            k: number of sentences that are kept for the attention on words.
-            **shared: options of `MemNN`, `DialogueTask` and `Task`.
-        """
         super().__init__(**shared)
         self.readout, self.word_memory, self.k = readout, word_memory, k
 

@@ -196,6 +196,20 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
 
     A batch has the words of its memories, or their vectors: those of the whole memory, if they are stored with it or
     encoding them costs less than reading the batches.
+
+    Args:
+        features: input of the classifier (Table 2): M1 text, M2 label, M3 neighbor text, M4 = 2+3, M5 = 1+2,
+            M6 = 1+3, M7 = all.
+        num_perspectives: I of Equation 2; 0 is plain cosine.
+        hidden_size: state size of one direction of the BiLSTM.
+        dropout: on word vectors; the paper has none.
+        attention: weights of the memories: `cosine`, the paper's raw similarities, or `softmax`, sharp weights from
+            similarity and retrieval score that add up to 1: the memories' labels are a vote from the first step on.
+        text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
+            without it, the classifier hardly learns to read memories. The paper has none.
+        optimizer: makes the optimizer; the paper's is Adam at 1e-4.
+        **shared: options of `ReadsSpelling`, `FrozenEncoder`, `ReadsTransformer` and `Task`. The paper keeps
+            pre-trained vectors fixed.
     """
 
     head = "network.classifier."
@@ -213,22 +227,6 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            features: input of the classifier (Table 2): M1 text, M2 label, M3 neighbor text, M4 = 2+3, M5 = 1+2,
-                M6 = 1+3, M7 = all.
-            num_perspectives: I of Equation 2; 0 is plain cosine.
-            hidden_size: state size of one direction of the BiLSTM.
-            dropout: on word vectors; the paper has none.
-            attention: weights of the memories: `cosine`, the paper's raw similarities, or `softmax`, sharp weights from
-                similarity and retrieval score that add up to 1: the memories' labels are a vote from the first step on.
-            text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
-                without it, the classifier hardly learns to read memories. The paper has none.
-            optimizer: makes the optimizer; the paper's is Adam at 1e-4.
-            **shared: options of `ReadsSpelling`, `FrozenEncoder`, `ReadsTransformer` and `Task`. The paper keeps
-                pre-trained vectors fixed.
-        """
         super().__init__(optimizer=optimizer, **shared)
         self.uses_memory = features != "M1"
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention

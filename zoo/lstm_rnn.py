@@ -126,7 +126,14 @@ class RecurrentTower(Tower):
 
 
 class LSTMRNN(TrigramRetrieval):
-    """The paper's model. The data must keep the letters of words, as it does by default."""
+    """The paper's model. The data must keep the letters of words, as it does by default.
+
+    Args:
+        cell: `lstm`, or `rnn` for a recurrent network without gates.
+        hidden_size: H, size of one direction's state (the paper's: 32, 64 and 96 for `lstm`, 288 for `rnn`).
+        bidirectional: read texts in both directions, and concatenate both embeddings.
+        **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
+    """
 
     def __init__(
         self,
@@ -135,14 +142,6 @@ class LSTMRNN(TrigramRetrieval):
         bidirectional: bool = False,
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            cell: `lstm`, or `rnn` for a recurrent network without gates.
-            hidden_size: H, size of one direction's state (the paper's: 32, 64 and 96 for `lstm`, 288 for `rnn`).
-            bidirectional: read texts in both directions, and concatenate both embeddings.
-            **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
-        """
         super().__init__(**shared)
         self.cell, self.hidden_size, self.bidirectional = cell, hidden_size, bidirectional
 

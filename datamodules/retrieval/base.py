@@ -222,7 +222,17 @@ class FolderRetriever(Retriever, Generic[Index]):
 
 
 class TermRetriever(Retriever):
-    """A retriever that ranks by terms; every back end has these options, and the same order of hits."""
+    """A retriever that ranks by terms; every back end has these options, and the same order of hits.
+
+    Args:
+        similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
+        analyzer: `standard` (UAX #29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk`
+            (bigrams of Chinese, Japanese and Korean characters).
+        k1: saturation of the term frequency, for BM25.
+        b: weight of the document length, for BM25.
+        mu: pseudo-count in words, for LMDirichlet.
+        **back_end: options of the back end.
+    """
 
     ranking: Ranking
 
@@ -235,17 +245,6 @@ class TermRetriever(Retriever):
         mu: float = 2000.0,
         **back_end: Any,
     ) -> None:
-        """Choose the ranking.
-
-        Args:
-            similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
-            analyzer: `standard` (UAX #29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk`
-                (bigrams of Chinese, Japanese and Korean characters).
-            k1: saturation of the term frequency, for BM25.
-            b: weight of the document length, for BM25.
-            mu: pseudo-count in words, for LMDirichlet.
-            **back_end: options of the back end.
-        """
         self.ranking = Ranking(similarity, analyzer, k1, b, mu)
         super().__init__(**back_end)
 

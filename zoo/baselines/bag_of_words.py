@@ -38,18 +38,17 @@ BLOCK = 1024
 
 
 class LinearBag(Fitted, ClassificationTask):
-    """Base of the linear classifiers of n-grams, in float64 as in scikit-learn."""
+    """Base of the linear classifiers of n-grams, in float64 as in scikit-learn.
+
+    Args:
+        max_ngram: words of the longest n-gram; 1 = a bag of words.
+        c: weight of training errors against small weights.
+    """
 
     reads_strings = True
     uses_memory = False
 
     def __init__(self, max_ngram: Size = 2, c: Positive = 1.0, **shared: Any) -> None:
-        """Configure vectors and classifier.
-
-        Args:
-            max_ngram: words of the longest n-gram; 1 = a bag of words.
-            c: weight of training errors against small weights.
-        """
         super().__init__(**shared)
         self.c = c
         #: TF-IDF with 1 + log tf.
@@ -99,18 +98,17 @@ class TfidfSVM(LinearBag):
 
 
 class NGrams(LinearBag):
-    """A bag of the most frequent n-grams and multinomial logistic regression."""
+    """A bag of the most frequent n-grams and multinomial logistic regression.
+
+    Args:
+        max_ngram: words of the longest n-gram; 1 = a bag of words.
+        max_features: maximum number of n-grams, the most frequent; the paper's bag of words has 50,000.
+        tfidf: weight counts by inverse document frequency, and give each text the length 1.
+    """
 
     def __init__(
         self, max_ngram: Size = 5, max_features: Size = 500_000, tfidf: bool = False, **shared: Any
     ) -> None:
-        """Configure the vectors.
-
-        Args:
-            max_ngram: words of the longest n-gram; 1 = a bag of words.
-            max_features: maximum number of n-grams, the most frequent; the paper's bag of words has 50,000.
-            tfidf: weight counts by inverse document frequency, and give each text the length 1.
-        """
         super().__init__(max_ngram=max_ngram, **shared)
         self.max_features = max_features
         self.vectorizer = TextVectorizer(tfidf, ngram_range=(1, max_ngram))
@@ -141,17 +139,16 @@ class RocchioVectors(NamedTuple):
 
 
 class BOWRocchio(TfidfSVM):
-    """`TfidfSVM` with vectors that are moved towards the mean of their memories' vectors (Equation 14)."""
+    """`TfidfSVM` with vectors that are moved towards the mean of their memories' vectors (Equation 14).
+
+    Args:
+        weight: lambda, the memories' share of a text's vector; None = the best on the validation rows.
+        max_ngram: words of the longest n-gram; 1 = a bag of words.
+    """
 
     uses_memory = True
 
     def __init__(self, weight: Share | None = None, max_ngram: Size = 1, **shared: Any) -> None:
-        """Configure the vectors.
-
-        Args:
-            weight: lambda, the memories' share of a text's vector; None = the best on the validation rows.
-            max_ngram: words of the longest n-gram; 1 = a bag of words.
-        """
         super().__init__(max_ngram=max_ngram, **shared)
         self.weight = weight
 

@@ -99,7 +99,14 @@ class CharCNNNetwork(TextNetwork):
 
 
 class CharCNN(CharactersOnly):
-    """The paper's small network; the large one has `filters=1024, hidden_size=2048`."""
+    """The paper's small network; the large one has `filters=1024, hidden_size=2048`.
+
+    Args:
+        length: characters of the frame; set `data.max_length` to the same number.
+        filters: of each convolution.
+        hidden_size: units of each of the two hidden linear layers.
+        dropout: between linear layers.
+    """
 
     def __init__(
         self,
@@ -109,14 +116,6 @@ class CharCNN(CharactersOnly):
         dropout: float = 0.5,
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            length: characters of the frame; set `data.max_length` to the same number.
-            filters: of each convolution.
-            hidden_size: units of each of the two hidden linear layers.
-            dropout: between linear layers.
-        """
         super().__init__(**shared)
         if remaining_length(length) < 1:
             least = next(number for number in range(1, 1015) if remaining_length(number) == 1)
@@ -171,7 +170,14 @@ class CharCRNNNetwork(TextNetwork):
 
 
 class CharCRNN(CharactersOnly):
-    """The paper's C2R1D128; `windows=(5, 5, 3)` is C3R1D128, 1,024 filters and states D1024."""
+    """The paper's C2R1D128; `windows=(5, 5, 3)` is C3R1D128, 1,024 filters and states D1024.
+
+    Args:
+        windows: characters, or positions of the layer below, that each convolution reads.
+        filters: of each convolution.
+        hidden_size: state size of one direction.
+        dropout: on the last convolution's output and on a text's vector.
+    """
 
     def __init__(
         self,
@@ -181,14 +187,6 @@ class CharCRNN(CharactersOnly):
         dropout: float = 0.5,
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            windows: characters, or positions of the layer below, that each convolution reads.
-            filters: of each convolution.
-            hidden_size: state size of one direction.
-            dropout: on the last convolution's output and on a text's vector.
-        """
         super().__init__(**shared)
         self.windows, self.filters, self.hidden_size, self.dropout = windows, filters, hidden_size, dropout
 
@@ -286,16 +284,15 @@ def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
 
 
 class VDCNN(CharactersOnly):
-    """The paper's network of 9, 17, 29 or 49 convolutions."""
+    """The paper's network of 9, 17, 29 or 49 convolutions.
+
+    Args:
+        depth: convolutions: 9, 17, 29 or 49.
+        filters: of the lowest level; each further level has twice as many.
+        hidden_size: units of each of the two hidden linear layers.
+    """
 
     def __init__(self, depth: int = 9, filters: Size = 64, hidden_size: Size = 2048, **shared: Any) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            depth: convolutions: 9, 17, 29 or 49.
-            filters: of the lowest level; each further level has twice as many.
-            hidden_size: units of each of the two hidden linear layers.
-        """
         super().__init__(**shared)
         if depth not in BLOCKS:
             raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")

@@ -95,7 +95,13 @@ class CosineNetwork(nn.Module):
 
 
 class DSSM(MatchingTask):
-    """The paper's model, whose loss is `softmax`; the data needs `--data.characters true`."""
+    """The paper's model, whose loss is `softmax`; the data needs `--data.characters true`.
+
+    Args:
+        hidden_sizes: units of the layers; the last is the size of a text's vector.
+        num_trigrams: buckets that letter trigrams are hashed into. The paper counts 30,621 trigrams in 500,000
+            words; in small data few are frequent, and each bucket costs time in every step.
+    """
 
     ranking_loss = "softmax"
     #: words that the first layer reads together; None = it reads the whole text.
@@ -104,13 +110,6 @@ class DSSM(MatchingTask):
     def __init__(
         self, hidden_sizes: tuple[Size, ...] = (300, 300, 128), num_trigrams: Size = 10000, **shared: Any
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            hidden_sizes: units of the layers; the last is the size of a text's vector.
-            num_trigrams: buckets that letter trigrams are hashed into. The paper counts 30,621 trigrams in 500,000
-                words; in small data few are frequent, and each bucket costs time in every step.
-        """
         super().__init__(**shared)
         self.hidden_sizes, self.num_trigrams = hidden_sizes, num_trigrams
 
@@ -137,31 +136,29 @@ class DSSM(MatchingTask):
 
 
 class CDSSM(DSSM):
-    """The paper's model; loss and data as those of `DSSM`."""
+    """The paper's model; loss and data as those of `DSSM`.
+
+    Args:
+        window: words that a convolution reads.
+        hidden_sizes: units of the convolution, and of the layers above; the last is the size of a text's vector.
+    """
 
     def __init__(self, window: Size = 3, hidden_sizes: tuple[Size, ...] = (300, 128), **shared: Any) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            window: words that a convolution reads.
-            hidden_sizes: units of the convolution, and of the layers above; the last is the size of a text's vector.
-        """
         super().__init__(hidden_sizes=hidden_sizes, **shared)
         self.window = window
 
 
 class RetrievalDSSM(TrigramRetrieval):
-    """DSSM as an encoder of queries and documents."""
+    """DSSM as an encoder of queries and documents.
+
+    Args:
+        hidden_sizes: units of the first layer and of those above it; the last is the size of an embedding.
+    """
 
     #: words that the first layer reads together; None = it reads the whole text.
     window: int | None = None
 
     def __init__(self, hidden_sizes: tuple[Size, ...] = (288, 96), **shared: Any) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            hidden_sizes: units of the first layer and of those above it; the last is the size of an embedding.
-        """
         super().__init__(**shared)
         self.hidden_sizes = hidden_sizes
 
@@ -171,13 +168,12 @@ class RetrievalDSSM(TrigramRetrieval):
 
 
 class RetrievalCLSM(RetrievalDSSM):
-    """CDSSM as an encoder of queries and documents."""
+    """CDSSM as an encoder of queries and documents.
+
+    Args:
+        window: words that a convolution reads.
+    """
 
     def __init__(self, window: Size = 3, **shared: Any) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            window: words that a convolution reads.
-        """
         super().__init__(**shared)
         self.window = window

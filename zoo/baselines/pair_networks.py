@@ -45,16 +45,15 @@ EXACT = 1 - 1e-5
 
 
 class PerceptronMatching(ReadsWordVectors, MatchingTask):
-    """Base of the models that score a pair by a perceptron with one hidden layer over its features."""
+    """Base of the models that score a pair by a perceptron with one hidden layer over its features.
+
+    Args:
+        hidden_size: units of its hidden layer.
+        dropout: before both layers, and on the word vectors of ARC-I and ARC-II.
+        **shared: options of `ReadsWordVectors`, `MatchingTask` and `Task`.
+    """
 
     def __init__(self, hidden_size: Size = 64, dropout: float = 0.3, **shared: Any) -> None:
-        """Choose the perceptron.
-
-        Args:
-            hidden_size: units of its hidden layer.
-            dropout: before both layers, and on the word vectors of ARC-I and ARC-II.
-            **shared: options of `ReadsWordVectors`, `MatchingTask` and `Task`.
-        """
         super().__init__(**shared)
         self.hidden_size, self.dropout = hidden_size, dropout
 
@@ -141,15 +140,14 @@ class ARCIINetwork(nn.Module):
 
 
 class ARCI(PerceptronMatching):
-    """The paper's ARC-I; its loss is `hinge`."""
+    """The paper's ARC-I; its loss is `hinge`.
+
+    Args:
+        filters: of each convolution, with max pooling by 2 between two of them.
+        window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
+    """
 
     def __init__(self, filters: tuple[Size, ...] = (64, 64), window: Size = 3, **shared: Any) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            filters: of each convolution, with max pooling by 2 between two of them.
-            window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
-        """
         super().__init__(**shared)
         self.filters, self.window = filters, window
 
@@ -159,7 +157,13 @@ class ARCI(PerceptronMatching):
 
 
 class ARCII(PerceptronMatching):
-    """The paper's ARC-II; its loss is `hinge`."""
+    """The paper's ARC-II; its loss is `hinge`.
+
+    Args:
+        filters: of the layer that combines the texts and of each convolution over it; 2 x 2 max pooling between.
+        window: words of each text that are combined, and side of the convolutions; the paper's is 3.
+        grid: parts of the first and of the second text that the last layer is pooled into.
+    """
 
     def __init__(
         self,
@@ -168,13 +172,6 @@ class ARCII(PerceptronMatching):
         grid: tuple[Size, Size] = (3, 6),
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            filters: of the layer that combines the texts and of each convolution over it; 2 x 2 max pooling between.
-            window: words of each text that are combined, and side of the convolutions; the paper's is 3.
-            grid: parts of the first and of the second text that the last layer is pooled into.
-        """
         super().__init__(**shared)
         self.filters, self.window, self.grid = filters, window, grid
 
@@ -214,7 +211,13 @@ class MatchPyramidNetwork(nn.Module):
 
 
 class MatchPyramid(PerceptronMatching):
-    """The paper's model with the cosine of two words; its loss is `cross_entropy`."""
+    """The paper's model with the cosine of two words; its loss is `cross_entropy`.
+
+    Args:
+        filters: of each convolution.
+        kernel: side of the convolutions.
+        grid: parts of the first and of the second text that the last convolution is pooled into.
+    """
 
     def __init__(
         self,
@@ -223,13 +226,6 @@ class MatchPyramid(PerceptronMatching):
         grid: tuple[Size, Size] = (3, 10),
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            filters: of each convolution.
-            kernel: side of the convolutions.
-            grid: parts of the first and of the second text that the last convolution is pooled into.
-        """
         super().__init__(**shared)
         self.filters, self.kernel, self.grid = filters, kernel, grid
 
@@ -274,7 +270,12 @@ class ANMMNetwork(nn.Module):
 
 
 class ANMM(ReadsWordVectors, MatchingTask):
-    """The paper's aNMM-1; its loss is `hinge`."""
+    """The paper's aNMM-1; its loss is `hinge`.
+
+    Args:
+        num_bins: ranges that divide cosines from -1 to 1; exact matches have one more.
+        optimizer: makes the optimizer; so few weights need a high rate.
+    """
 
     def __init__(
         self,
@@ -282,12 +283,6 @@ class ANMM(ReadsWordVectors, MatchingTask):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-2, fused=True),
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            num_bins: ranges that divide cosines from -1 to 1; exact matches have one more.
-            optimizer: makes the optimizer; so few weights need a high rate.
-        """
         super().__init__(optimizer=optimizer, **shared)
         self.num_bins = num_bins
 

@@ -122,7 +122,12 @@ class TermStatistics:
 
 
 class TermRanking(FittedRanking["csr_matrix"]):
-    """Base of the rankings by the sum, over a query's terms, of a contribution of the term and the document."""
+    """Base of the rankings by the sum, over a query's terms, of a contribution of the term and the document.
+
+    Args:
+        analyzer: splits texts into terms, see `Ranking`.
+        **shared: options of `RetrievalTask` and `Task`.
+    """
 
     #: name of the ranking among those of the retrievers, with whose parameters it is computed.
     similarity: ClassVar[Similarity]
@@ -130,12 +135,6 @@ class TermRanking(FittedRanking["csr_matrix"]):
     contribution: Callable[[float, float, int], np.float32]
 
     def __init__(self, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
-        """Configure the ranking.
-
-        Args:
-            analyzer: splits texts into terms, see `Ranking`.
-            **shared: options of `RetrievalTask` and `Task`.
-        """
         super().__init__(**shared)
         self.statistics = TermStatistics(Ranking(self.similarity, analyzer))
 
@@ -216,16 +215,14 @@ class RetrievalPLSA(FittedRanking[Tensor]):
     """Likelihood of a query given a document's topics (probabilistic latent semantic analysis).
 
     P(w | d) = sum over topics z of P(w | z) P(z | d), and its maximum a posteriori by EM.
+
+    Args:
+        num_topics: Z (the LSTM-RNN paper has 100 to 500, with similar results).
     """
 
     depends_on_seed = True
 
     def __init__(self, num_topics: Size = 500, **shared: Any) -> None:
-        """Configure the model.
-
-        Args:
-            num_topics: Z (the LSTM-RNN paper has 100 to 500, with similar results).
-        """
         super().__init__(**shared)
         self.num_topics = num_topics
 
@@ -286,18 +283,19 @@ _SAMPLE = 1e-4
 
 
 class RetrievalDoc2Vec(Fitted, RetrievalTask):
-    """Cosine of paragraph vectors by gensim, kept as plain tensors; needs the extra `topics` (gensim)."""
+    """Cosine of paragraph vectors by gensim, kept as plain tensors; needs the extra `topics` (gensim).
+
+    The defaults are those of the LSTM-RNN paper.
+
+    Args:
+        vector_size: of texts and words.
+        epochs: of training, and of a text's inference.
+    """
 
     reads_strings = True
     depends_on_seed = True
 
     def __init__(self, vector_size: Size = 100, epochs: Size = 30, **shared: Any) -> None:
-        """Configure the model; the defaults are those of the LSTM-RNN paper.
-
-        Args:
-            vector_size: of texts and words.
-            epochs: of training, and of a text's inference.
-        """
         super().__init__(**shared)
         self.size, self.epochs = vector_size, epochs
         self._opened: Doc2Vec | None = None

@@ -85,7 +85,14 @@ class BiEncoder(nn.Module):
 
 
 class TransformerMatcher(ReadsTransformer, MatchingTask):
-    """A cross-encoder or a bi-encoder."""
+    """A cross-encoder or a bi-encoder.
+
+    Args:
+        transformer: Hub name or folder of a pre-trained transformer; the data's tokens are its own.
+        mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
+        dropout: on the vector of `cross`; inside, the transformer has its configuration's own.
+        optimizer: makes the optimizer.
+    """
 
     ranking_loss = "softmax"
     transformer: str
@@ -98,14 +105,6 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-5),
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            transformer: Hub name or folder of a pre-trained transformer; the data's tokens are its own.
-            mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
-            dropout: on the vector of `cross`; inside, the transformer has its configuration's own.
-            optimizer: makes the optimizer.
-        """
         super().__init__(transformer=transformer, optimizer=optimizer, **shared)
         self.mode, self.dropout = mode, dropout
 

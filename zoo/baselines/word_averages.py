@@ -75,7 +75,15 @@ def _sums(text: Tensor, vectors: Tensor, is_known: Tensor) -> tuple[Tensor, Tens
 
 
 class WordAverages(Fitted[ClassificationDataModule], ClassificationTask):
-    """Base of the models; each learns the vectors in its own way."""
+    """Base of the models; each learns the vectors in its own way.
+
+    Args:
+        word_size: d, size of word vectors.
+        epochs: passes over the texts; of LINE and PTE, edges drawn from each network, as a multiple of the words of
+            all texts. None: 20, of LINE and PTE 30.
+        expand: use of memories: `none`; `join`, the mean over all words of text and memories (the paper's);
+            `separate`, the means of the text and of its memories, each with classifier weights of its own.
+    """
 
     depends_on_seed = True
     without_memory = "--model.expand none"
@@ -88,15 +96,6 @@ class WordAverages(Fitted[ClassificationDataModule], ClassificationTask):
         expand: Expand = "none",
         **shared: Any,
     ) -> None:
-        """Configure vectors and classifier.
-
-        Args:
-            word_size: d, size of word vectors.
-            epochs: passes over the texts; of LINE and PTE, edges drawn from each network, as a multiple of the words of
-                all texts. None: 20, of LINE and PTE 30.
-            expand: use of memories: `none`; `join`, the mean over all words of text and memories (the paper's);
-                `separate`, the means of the text and of its memories, each with classifier weights of its own.
-        """
         super().__init__(**shared)
         self.word_size, self.epochs, self.expand = word_size, epochs or self.default_epochs, expand
         self.uses_memory = expand != "none"

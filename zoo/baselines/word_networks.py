@@ -90,18 +90,17 @@ class CNNNetwork(TextNetwork):
 
 
 class TextCNN(ReadsWordVectors, TextOnly):
-    """The paper's network: CNN-static with `--data.word_vectors`, CNN-non-static with `train_word_vectors` as well."""
+    """The paper's network: CNN-static with `--data.word_vectors`, CNN-non-static with `train_word_vectors` as well.
+
+    Args:
+        windows: words that a filter reads, for each group of filters.
+        filters: in each group.
+        dropout: on a text's vector.
+    """
 
     def __init__(
         self, windows: tuple[Size, ...] = (3, 4, 5), filters: Size = 100, dropout: float = 0.5, **shared: Any
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            windows: words that a filter reads, for each group of filters.
-            filters: in each group.
-            dropout: on a text's vector.
-        """
         super().__init__(**shared)
         self.windows, self.filters, self.dropout = windows, filters, dropout
 
@@ -132,15 +131,14 @@ class GRUNetwork(TextNetwork):
 
 
 class BiGRU(ReadsWordVectors, TextOnly):
-    """A linear classifier on the last states of a bidirectional GRU."""
+    """A linear classifier on the last states of a bidirectional GRU.
+
+    Args:
+        hidden_size: state size of one direction.
+        dropout: on word vectors and on a text's vector.
+    """
 
     def __init__(self, hidden_size: Size = 100, dropout: float = 0.5, **shared: Any) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            hidden_size: state size of one direction.
-            dropout: on word vectors and on a text's vector.
-        """
         super().__init__(**shared)
         self.hidden_size, self.dropout = hidden_size, dropout
 
@@ -163,7 +161,13 @@ class FastTextNetwork(TextNetwork):
 
 
 class FastText(ReadsWordVectors, TextOnly):
-    """The paper's classifier; with `num_buckets=0`, the one without bigrams."""
+    """The paper's classifier; with `num_buckets=0`, the one without bigrams.
+
+    Args:
+        num_buckets: rows of the table that pairs of words share by their hash; 0 = words alone.
+        word_size: size of the vectors of words and pairs, where the data brings no vectors.
+        optimizer: makes the optimizer. The paper's is SGD with a rate that falls to 0.
+    """
 
     def __init__(
         self,
@@ -172,13 +176,6 @@ class FastText(ReadsWordVectors, TextOnly):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=5e-3, fused=True),
         **shared: Any,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            num_buckets: rows of the table that pairs of words share by their hash; 0 = words alone.
-            word_size: size of the vectors of words and pairs, where the data brings no vectors.
-            optimizer: makes the optimizer. The paper's is SGD with a rate that falls to 0.
-        """
         super().__init__(word_size=word_size, optimizer=optimizer, **shared)
         self.num_buckets = num_buckets
 

@@ -54,7 +54,22 @@ _REASONS: dict[Input, str] = {
 
 
 class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask):
-    """Base of `MemoryEnsemble`: its members, the encoder that they read, and the memory that they search."""
+    """Base of `MemoryEnsemble`: its members, fitted without gradients, their encoder, and the memory that they search.
+
+    Args:
+        members: some of `lexical` (support vector machine of n-grams), `naive_bayes` (of the same), `encoder`
+            (kernel machine on the vectors of the `transformer`), `self_trained` (regression on these, which learns
+            from the names of the classes and from texts without labels as well), `bag` (kernel machine on the mean
+            of pre-trained word vectors), `lexical_vote` (of the retriever's memories), `dense_vote` (of the
+            memories with the nearest vectors).
+        metric_steps: steps in which the `transformer` is tuned until texts of one class are neighbors, unless
+            held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
+        metric_layers: number of its upper layers that are tuned; None = half of them, or all, chosen by held-out
+            rows. With `lora_rank`, their adapters are tuned.
+        class_weight: weights of errors on rows of some labels, 1 for others; "balanced" = inversely proportional to
+            the number of a label's training rows. Probabilities and thresholds are weighted, too.
+        **shared: options of `ReadsTransformer` and `Task`.
+    """
 
     depends_on_seed = True
     predictor_type = EnsemblePredictor
@@ -70,22 +85,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         class_weight: Literal["balanced"] | dict[str, float] | None = None,
         **shared: Any,
     ) -> None:
-        """Choose the members; each is fitted without gradients.
-
-        Args:
-            members: some of `lexical` (support vector machine of n-grams), `naive_bayes` (of the same), `encoder`
-                (kernel machine on the vectors of the `transformer`), `self_trained` (regression on these, which learns
-                from the names of the classes and from texts without labels as well), `bag` (kernel machine on the mean
-                of pre-trained word vectors), `lexical_vote` (of the retriever's memories), `dense_vote` (of the
-                memories with the nearest vectors).
-            metric_steps: steps in which the `transformer` is tuned until texts of one class are neighbors, unless
-                held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
-            metric_layers: number of its upper layers that are tuned; None = half of them, or all, chosen by held-out
-                rows. With `lora_rank`, their adapters are tuned.
-            class_weight: weights of errors on rows of some labels, 1 for others; "balanced" = inversely proportional to
-                the number of a label's training rows. Probabilities and thresholds are weighted, too.
-            **shared: options of `ReadsTransformer` and `Task`.
-        """
         super().__init__(**shared)
         if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
             raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")

@@ -143,7 +143,14 @@ def _has_bfloat16() -> bool:
 
 
 class TransformerEncoder(nn.Module):
-    """A text's vector as published: the pooled last layer of a pre-trained transformer, or of a static table."""
+    """A text's vector as published: the pooled last layer of a pre-trained transformer, or of a static table.
+
+    Args:
+        name: Hub name or folder of the transformer.
+        config: a checkpoint's, for whose weights a transformer is made (`transformer_config_of`).
+        lora_rank: adapters of this rank are trained in place of the transformer.
+        has_dense: published layers after the pooling, which were made for single texts, are used.
+    """
 
     def __init__(
         self,
@@ -152,14 +159,6 @@ class TransformerEncoder(nn.Module):
         lora_rank: int | None = None,
         has_dense: bool = True,
     ) -> None:
-        """Load the transformer of a Hub name or folder, or make one for a checkpoint's weights by its configuration.
-
-        Args:
-            name: of the transformer.
-            config: a checkpoint's, see `transformer_config_of`.
-            lora_rank: adapters of this rank are trained in place of the transformer.
-            has_dense: published layers after the pooling, which were made for single texts, are used.
-        """
         super().__init__()
         from datamodules.text.token_models import load_model, make_dense, make_model
 

@@ -39,7 +39,14 @@ _SUMMARIES = {
 
 
 class RunOptions:
-    """Parsed options: values, and classes by name. `zoo.cli.runs` and `zoo.fit` make them and run them."""
+    """Parsed options: values, and classes by name. `zoo.cli.runs` and `zoo.fit` make them and run them.
+
+    Args:
+        command: a key of `_SUMMARIES`.
+        classes: names, among which may be those of models and data modules; these are imported.
+        layers: configurations, of which later ones override earlier ones.
+        arguments: a command line, which overrides them.
+    """
 
     def __init__(
         self,
@@ -48,14 +55,6 @@ class RunOptions:
         layers: Iterable[Mapping[str, object]],
         arguments: Sequence[str] = (),
     ) -> None:
-        """Parse the options of a command.
-
-        Args:
-            command: a key of `_SUMMARIES`.
-            classes: names, among which may be those of models and data modules; these are imported.
-            layers: configurations, of which later ones override earlier ones.
-            arguments: a command line, which overrides them.
-        """
         _import_classes({*classes})
         self.parser = _parser(command)
         if command != "fit" and any(argument.startswith("--time_limit") for argument in arguments):

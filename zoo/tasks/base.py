@@ -40,7 +40,19 @@ MAX_CLASS_SCORES = 300
 
 
 class Task(Model[DataT]):
-    """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`."""
+    """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`.
+
+    Args:
+        init_from: a run folder, a model folder, a name on the Hugging Face Hub or a checkpoint, whose weights the
+            model starts from, as far as they fit; the log lists them. `--ckpt_path` resumes a run instead.
+        optimizer: makes the optimizer; with trained word vectors, `fused=True` saves most of a step on CPUs.
+        lr_scheduler: makes a schedule, stepped once an epoch.
+        freeze: names of parts of the network that are not trained, also as shell patterns, such as `encoder` or
+            `encoder.transformer.encoder.layer.[0-3]`; they have no dropout either.
+        learning_rates: rates of parts by such patterns; the last match counts, and others have the optimizer's.
+        compile: backend of `torch.compile` for training, such as `inductor`; null: none. It needs a C++ compiler,
+            pays on GPUs, and adds a minute or more to the first steps.
+    """
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
     pipeline_tag: ClassVar[str] = ""
@@ -64,19 +76,6 @@ class Task(Model[DataT]):
         learning_rates: dict[str, float] | None = None,
         compile: str | None = None,
     ) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            init_from: a run folder, a model folder, a name on the Hugging Face Hub or a checkpoint, whose weights the
-                model starts from, as far as they fit; the log lists them. `--ckpt_path` resumes a run instead.
-            optimizer: makes the optimizer; with trained word vectors, `fused=True` saves most of a step on CPUs.
-            lr_scheduler: makes a schedule, stepped once an epoch.
-            freeze: names of parts of the network that are not trained, also as shell patterns, such as `encoder` or
-                `encoder.transformer.encoder.layer.[0-3]`; they have no dropout either.
-            learning_rates: rates of parts by such patterns; the last match counts, and others have the optimizer's.
-            compile: backend of `torch.compile` for training, such as `inductor`; null: none. It needs a C++ compiler,
-                pays on GPUs, and adds a minute or more to the first steps.
-        """
         super().__init__()
         if optimizer is None:  # as YAML may have it
             raise InputError("model.optimizer=null: name one, such as torch.optim.Adam, or omit the option")

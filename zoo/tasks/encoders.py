@@ -41,16 +41,15 @@ def digests_of(weights: Mapping[str, object]) -> dict[str, str]:
 
 
 class ReadsWordVectors(Task):
-    """A model that reads word vectors."""
+    """A model that reads word vectors.
+
+    Args:
+        word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
+        train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
+        **shared: options of the task.
+    """
 
     def __init__(self, word_size: Size = 300, train_word_vectors: bool = False, **shared: Any) -> None:
-        """Choose the vectors.
-
-        Args:
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
-            **shared: options of the task.
-        """
         super().__init__(**shared)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
 
@@ -120,16 +119,15 @@ class ReadsWordVectors(Task):
 
 
 class ReadsSpelling(ReadsWordVectors):
-    """A model that reads word vectors and, optionally, the spelling of words."""
+    """A model that reads word vectors and, optionally, the spelling of words.
+
+    Args:
+        characters: append the last state of an LSTM over a word's characters to its vector.
+        char_hidden_size: state size of the character LSTM.
+        **shared: options of `ReadsWordVectors` and of the task.
+    """
 
     def __init__(self, characters: bool = True, char_hidden_size: int = 50, **shared: Any) -> None:
-        """Choose the vectors.
-
-        Args:
-            characters: append the last state of an LSTM over a word's characters to its vector.
-            char_hidden_size: state size of the character LSTM.
-            **shared: options of `ReadsWordVectors` and of the task.
-        """
         super().__init__(**shared)
         self.characters, self.char_hidden_size = characters, char_hidden_size
 
@@ -150,18 +148,17 @@ class ReadsSpelling(ReadsWordVectors):
 
 
 class ReadsTransformer(Task):
-    """A model that may read a pre-trained transformer."""
+    """A model that may read a pre-trained transformer.
+
+    Args:
+        transformer: Hub name or folder of a pre-trained transformer that replaces the model's own encoder or word
+            vectors; the data's tokens are then its own.
+        lora_rank: train low-rank adapters of this rank, at a learning rate of 1e-4 to 1e-3; they need
+            the extra `lora` (`peft`). None = train the transformer's weights themselves.
+        **shared: options of the task.
+    """
 
     def __init__(self, transformer: str | None = None, lora_rank: Size | None = None, **shared: Any) -> None:
-        """Choose the transformer and its training.
-
-        Args:
-            transformer: Hub name or folder of a pre-trained transformer that replaces the model's own encoder or word
-                vectors; the data's tokens are then its own.
-            lora_rank: train low-rank adapters of this rank, at a learning rate of 1e-4 to 1e-3; they need
-                the extra `lora` (`peft`). None = train the transformer's weights themselves.
-            **shared: options of the task.
-        """
         super().__init__(**shared)
         self.transformer, self.lora_rank = transformer, lora_rank
         if lora_rank is not None and transformer is None:
@@ -257,18 +254,17 @@ class EncodesMemory(Task):
 
 
 class FrozenEncoder(ReadsTransformer):
-    """A model whose encoder may be frozen: all texts then pass through it once."""
+    """A model whose encoder may be frozen: all texts then pass through it once.
+
+    Args:
+        freeze_encoder: do not train the encoder: all texts are encoded once, and an epoch takes far less time.
+        **shared: options of `ReadsTransformer` and the task.
+    """
 
     #: name of the encoder in the network.
     encoder_name: ClassVar[str] = "encoder"
 
     def __init__(self, freeze_encoder: bool = False, **shared: Any) -> None:
-        """Choose the encoder.
-
-        Args:
-            freeze_encoder: do not train the encoder: all texts are encoded once, and an epoch takes far less time.
-            **shared: options of `ReadsTransformer` and the task.
-        """
         super().__init__(**shared)
         self.freeze_encoder = freeze_encoder
         if freeze_encoder:

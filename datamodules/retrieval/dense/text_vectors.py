@@ -242,7 +242,20 @@ class TextVectors:
 
 
 class EncodingRetriever(Retriever):
-    """A retriever that ranks by the vectors of texts; every back end has these options, and the same scores."""
+    """A retriever that ranks by the vectors of texts; every back end has these options, and the same scores.
+
+    Args:
+        encoder: an encoder of sentence-transformers or `transformers`, by its name on the Hub or its folder, or a
+            checkpoint of this zoo.
+        pooling: from its tokens' last states to the vector of a text, see `sentence_modules.pool`; None = as
+            published, for a plain transformer `mean`. A checkpoint has its own pooling, and no prompts.
+        batch_size: texts encoded at once.
+        max_length: the maximum number of tokens of a text. A checkpoint has the maximum of its training.
+        device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
+        query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
+        document_prompt: precedes each text of the collection.
+        **back_end: options of the back end.
+    """
 
     ranking: DenseRanking
     #: further fields of the ranking, which a back end sets before its options are read.
@@ -259,20 +272,6 @@ class EncodingRetriever(Retriever):
         document_prompt: str | None = None,
         **back_end: Any,
     ) -> None:
-        """Choose the encoder.
-
-        Args:
-            encoder: an encoder of sentence-transformers or `transformers`, by its name on the Hub or its folder, or a
-                checkpoint of this zoo.
-            pooling: from its tokens' last states to the vector of a text, see `sentence_modules.pool`; None = as
-                published, for a plain transformer `mean`. A checkpoint has its own pooling, and no prompts.
-            batch_size: texts encoded at once.
-            max_length: the maximum number of tokens of a text. A checkpoint has the maximum of its training.
-            device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
-            query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
-            document_prompt: precedes each text of the collection.
-            **back_end: options of the back end.
-        """
         self.ranking = DenseRanking(
             encoder,
             pooling,

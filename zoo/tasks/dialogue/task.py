@@ -72,7 +72,14 @@ class DialogueScores(RowMeans):
 
 
 class DialogueTask(Task[DialogueDataModule], DialogueModel):
-    """Base of the models that answer a question with one word."""
+    """Base of the models that answer a question with one word.
+
+    Args:
+        loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of theirs.
+        sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns with the
+            answer, which otherwise learns slowly. 0 = the paper's loss.
+        **shared: options of all models, see `Task`.
+    """
 
     task = "dialogue"
     pipeline_tag = "question-answering"
@@ -85,14 +92,6 @@ class DialogueTask(Task[DialogueDataModule], DialogueModel):
     readouts: ClassVar[tuple[Readout, ...]] = ("sentence",)
 
     def __init__(self, loss: Loss = "each", sentence_loss: NotNegative = 1.0, **shared: Any) -> None:
-        """Choose the loss.
-
-        Args:
-            loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of theirs.
-            sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns with the
-                answer, which otherwise learns slowly. 0 = the paper's loss.
-            **shared: options of all models, see `Task`.
-        """
         super().__init__(**shared)
         self.loss, self.sentence_loss = loss, sentence_loss
         self.readout = self.readouts[0]

@@ -77,7 +77,15 @@ Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
 
 class MatchingTask(Task[MatchingDataModule], MatchingModel):
-    """Base of the models that score pairs."""
+    """Base of the models that score pairs.
+
+    Args:
+        loss: `hinge`: a better candidate's score should be `margin` above a worse one's; `softmax`: the softmax
+            over a question's candidates should equal its grades; `cross_entropy`: each pair by itself. None = that
+            of the model's paper, or cross entropy for pairs to classify, which have no other.
+        margin: of the hinge.
+        **shared: options of all models, see `Task`.
+    """
 
     task = "matching"
     pipeline_tag = "text-ranking"
@@ -90,15 +98,6 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
     ranking_loss: ClassVar[Loss] = "hinge"
 
     def __init__(self, loss: Loss | None = None, margin: Positive = 1.0, **shared: Any) -> None:
-        """Choose the loss.
-
-        Args:
-            loss: `hinge`: a better candidate's score should be `margin` above a worse one's; `softmax`: the softmax
-                over a question's candidates should equal its grades; `cross_entropy`: each pair by itself. None = that
-                of the model's paper, or cross entropy for pairs to classify, which have no other.
-            margin: of the hinge.
-            **shared: options of all models, see `Task`.
-        """
         super().__init__(**shared)
         self.chosen_loss, self.margin = loss, margin
 

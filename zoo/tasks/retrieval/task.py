@@ -43,6 +43,13 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     """Base of the models that rank a collection for a query.
 
     Its network, called with a `ClickBatch`, returns the relevance [N, M] of its documents to its queries.
+
+    Args:
+        gamma: factor of the relevance in the loss.
+        mix_retriever: add the retriever's score: relevance + lambda s / s_max, where s_max is that of the query's
+            best hit. After each epoch, validation queries select the largest lambda within one standard error of
+            the best NDCG@10. The data needs `num_hits`.
+        **shared: options of all models, see `Task`.
     """
 
     task = "retrieval"
@@ -52,15 +59,6 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     shown = ("ndcg@10",)
 
     def __init__(self, gamma: Positive = 10.0, mix_retriever: bool = False, **shared: Any) -> None:
-        """Choose the loss and the score.
-
-        Args:
-            gamma: factor of the relevance in the loss.
-            mix_retriever: add the retriever's score: relevance + lambda s / s_max, where s_max is that of the query's
-                best hit. After each epoch, validation queries select the largest lambda within one standard error of
-                the best NDCG@10. The data needs `num_hits`.
-            **shared: options of all models, see `Task`.
-        """
         super().__init__(**shared)
         self.gamma, self.mix_retriever = gamma, mix_retriever
         self.register_buffer("mixture", torch.zeros(()))
@@ -216,7 +214,15 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
 
 
 class TrigramRetrieval(RetrievalTask):
-    """Base of the models with two towers over letter trigrams."""
+    """Base of the models with two towers over letter trigrams.
+
+    Args:
+        num_trigrams: buckets that letter trigrams are hashed into; None = as in the paper, each trigram of the
+            training texts has its own weights, and others are ignored.
+        tied: one network for queries and documents; the paper has two.
+        word_dropout: probability of dropping a word of a text in training; the paper has 0.
+        **shared: options of `RetrievalTask` and `Task`.
+    """
 
     def __init__(
         self,
@@ -225,15 +231,6 @@ class TrigramRetrieval(RetrievalTask):
         word_dropout: Probability = 0.2,
         **shared: Any,
     ) -> None:
-        """Choose the common parts of both towers.
-
-        Args:
-            num_trigrams: buckets that letter trigrams are hashed into; None = as in the paper, each trigram of the
-                training texts has its own weights, and others are ignored.
-            tied: one network for queries and documents; the paper has two.
-            word_dropout: probability of dropping a word of a text in training; the paper has 0.
-            **shared: options of `RetrievalTask` and `Task`.
-        """
         super().__init__(**shared)
         self.num_trigrams, self.tied, self.word_dropout = num_trigrams, tied, word_dropout
 
