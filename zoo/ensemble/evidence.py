@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from typing_extensions import override
 
 from datamodules.corpora.rows import Rows
 from zoo.ensemble.answer import Answer
 from zoo.ensemble.known_texts import IN_MEMORY
 from zoo.ensemble.member import SearchedMemory
-from zoo.ensemble.network import RetrievedRows
 from zoo.tasks.classification.predictor import (
     ClassificationPredictor,
     Prediction,
@@ -54,7 +54,7 @@ class EnsemblePredictor(ClassificationPredictor):
 
 
 def _with_retrieved(
-    predictions: Sequence[Prediction], retrieved: RetrievedRows, memory: Rows
+    predictions: Sequence[Prediction], retrieved: Sequence[Tensor], memory: Rows
 ) -> list[Prediction]:
     """Add the memories that a member retrieved by vectors."""
     rows, scores, weights = (part.tolist() for part in retrieved)

@@ -17,11 +17,11 @@ from datamodules.retrieval import Memory
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
-from zoo.ensemble.network import EnsembleOutput
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.metrics import ClassificationScores
+from zoo.tasks.outputs import ClassificationOutput
 from zoo.training.checkpoints import CHECKPOINT_KEY
 
 log = logging.getLogger("zoo")
@@ -78,7 +78,7 @@ class MemoryEnsemble(EnsembleModel):
 
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
-        output: EnsembleOutput = self(batch)
+        output: ClassificationOutput = self(batch)
         scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
         if output.table:
             if self._answer_scores is None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,39 +22,10 @@ from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.tfidf import NGrams
 from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.metric_learning import MetricPlan
+from zoo.tasks.outputs import ClassificationOutput
 
 #: Parts whose values are fitted without gradients.
 _FITTED = ("members.", "ngrams.", "bag.")
-
-
-class RetrievedRows(NamedTuple):
-    """Memories that a member retrieved by itself, besides those of the batch."""
-
-    #: int64 [B, K], rows of the memory, -1 where there are fewer than K.
-    rows: Tensor
-    #: float32 [B, K], retrieval scores.
-    score: Tensor
-    #: float32 [B, K], shares of all votes.
-    weight: Tensor
-
-
-class EnsembleOutput(NamedTuple):
-    """A prediction and its evidence; the first four are those of every classifier."""
-
-    #: float32 [B, C].
-    logits: Tensor
-    #: float32 [B, K]: share of each memory of the batch in all votes, which add up to 1; 0 where there is none.
-    memory_weight: Tensor
-    #: of networks that read their memories several times; see `ClassificationOutput`.
-    hop_weight: Tensor | None = None
-    #: float32 [B, l]; see `ClassificationOutput`.
-    text_vector: Tensor | None = None
-    #: member -> float32 [B, C]; they add up to the logits.
-    contributions: Mapping[str, Tensor] = MappingProxyType({})
-    #: the memories of each member that searches by itself.
-    retrieved: Sequence[RetrievedRows] = ()
-    #: row of the answer's table -> float32 [B, C]; empty unless the table is measured.
-    table: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class EnsembleNetwork(nn.Module):
@@ -125,7 +94,7 @@ class EnsembleNetwork(nn.Module):
             self.encoder.eval()
         return self
 
-    def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
         if self.pool is None:
             raise InputError("the members are not fitted yet: train the model with zoo.runs.train or zoo fit")
@@ -143,7 +112,9 @@ class EnsembleNetwork(nn.Module):
         table = {}
         if self.measures_table:
             table = self.pool.table_rows(outputs) | {"all": logits}
-        return EnsembleOutput(logits, memory_weight, None, readings.vectors, contributions, retrieved, table)
+        return ClassificationOutput(
+            logits, memory_weight, None, readings.vectors, contributions, retrieved, table
+        )
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l]."""
@@ -209,7 +180,7 @@ class EnsembleNetwork(nn.Module):
 
 def _memory_weights(
     outputs: Mapping[str, Outputs], pool: Pool, batch: ClassificationBatch
-) -> tuple[Tensor, list[RetrievedRows]]:
+) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
     """Each memory's share of its vote, times the vote's weight among all votes: of the batch, and of other searches."""
     votes = votes_of(outputs)
     weights = {name: pool.weights["all"].get(name, 0.0) for name in votes}
@@ -220,5 +191,5 @@ def _memory_weights(
         if vote.rows is None:
             of_batch = of_batch + shares
         else:
-            retrieved.append(RetrievedRows(vote.rows, vote.score, shares))
+            retrieved.append((vote.rows, vote.score, shares))
     return of_batch, retrieved

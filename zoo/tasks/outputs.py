@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch import Tensor
@@ -18,6 +20,13 @@ class ClassificationOutput(NamedTuple):
     hop_weight: Tensor | None = None
     #: float32 [B, l]: vectors of the texts, of length 1 or not; None where no encoder made them.
     text_vector: Tensor | None = None
+    #: member of an ensemble -> float32 [B, C]; they add up to the logits.
+    contributions: Mapping[str, Tensor] = MappingProxyType({})
+    #: of each member that searches a memory by itself: its rows, int64 [B, K], -1 where there are fewer than K; their
+    #: scores, float32 [B, K]; and their shares of all votes, which add up to 1 with those of `memory_weight`.
+    retrieved: Sequence[tuple[Tensor, Tensor, Tensor]] = ()
+    #: row of an ensemble's answer -> float32 [B, C]; empty unless the table is measured.
+    table: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class MatchingOutput(NamedTuple):

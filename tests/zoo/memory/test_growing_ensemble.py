@@ -20,10 +20,11 @@ from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
 from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.ensemble.model import MemoryEnsemble
-from zoo.ensemble.network import EnsembleNetwork, EnsembleOutput
+from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import NEVER, with_new_classes
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import Pool
+from zoo.tasks.outputs import ClassificationOutput
 
 MUSIC = ["guitar", "violin", "drum", "flute"]
 
@@ -96,10 +97,10 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
 def test_each_version_keeps_its_predictions(
     run: Fit, zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs: list[EnsembleOutput] = []
+    outputs: list[ClassificationOutput] = []
     forward = EnsembleNetwork.forward
 
-    def record(self: EnsembleNetwork, batch: ClassificationBatch) -> EnsembleOutput:
+    def record(self: EnsembleNetwork, batch: ClassificationBatch) -> ClassificationOutput:
         outputs.append(forward(self, batch))
         return outputs[-1]
 
