@@ -126,13 +126,11 @@ def describe_difference(
     """Return `count` and `rows`, at most so many, of the rows that were added, removed and changed, with excerpts."""
     state = read_pointer(memory.folder, memory.pointer)
     found = difference(*(open_kept(memory.folder, state, number) for number in (first, second)))
-    before, after = _records(found.before, most), _records(found.after, most)
+    added, removed, before, after = (_records(rows, most) for rows in found)
     changed = [{**row, "before": old} for row, old in zip(after, before, strict=True)]
-    return {
-        "added": {"count": len(found.added), "rows": _records(found.added, most)},
-        "removed": {"count": len(found.removed), "rows": _records(found.removed, most)},
-        "changed": {"count": len(found.after), "rows": changed},
-    }
+    counts, kinds = (len(found[0]), len(found[1]), len(found[3])), ("added", "removed", "changed")
+    rows = zip(kinds, counts, (added, removed, changed), strict=True)
+    return {kind: {"count": count, "rows": records} for kind, count, records in rows}
 
 
 def _records(rows: Rows, most: int | None) -> list[PlainDict]:

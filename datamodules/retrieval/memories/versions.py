@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -327,30 +327,20 @@ def contents_of_memory(folder: str) -> PlainDict:
     return {str(path.relative_to(folder)): storage.contents_of(path) for path in files}
 
 
-class Difference(NamedTuple):
-    """The rows that the second of two versions of a memory has, lacks, or has with other contents, by their ids."""
+def difference(first: Version, second: Version) -> tuple[Rows, Rows, Rows, Rows]:
+    """Compare two versions of a memory by the ids of their rows.
 
-    added: Rows
-    removed: Rows
-    #: rows of the first version with another label or text in the second one.
-    before: Rows
-    #: these rows in the second version, in the same order.
-    after: Rows
-
-
-def difference(first: Version, second: Version) -> Difference:
-    """Compare two versions of a memory by the ids of their rows."""
+    Returns:
+        The rows that the second one adds; those that it lacks; those of the first one that have another label or text
+        in the second one; and these in the second one, in the same order.
+    """
     place = first.row_of_ids(second.rows.ids)
     common = np.flatnonzero(place >= 0)
     removed = np.delete(np.arange(len(first.rows)), place[common])
     before, after = first.rows.select(place[common]), second.rows.select(common)
     changed = np.flatnonzero(np.logical_or(*differences(before, after)))
-    return Difference(
-        second.rows.select(np.flatnonzero(place < 0)),
-        first.rows.select(removed),
-        before.select(changed),
-        after.select(changed),
-    )
+    added = second.rows.select(np.flatnonzero(place < 0))
+    return added, first.rows.select(removed), before.select(changed), after.select(changed)
 
 
 def differences(before: Rows, after: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
