@@ -29,7 +29,7 @@ from datamodules.duplicates import decode_keys, encode_keys, groups_to_split
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
-from datamodules.preparation import Plan, Stage, Table, contents_of_files
+from datamodules.preparation import Plan, Table, contents_of_files
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_memory, pointer_of
 from datamodules.retrieval.folding import FOLDING
 from datamodules.sampling import LengthBucketSampler
@@ -202,20 +202,12 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         rest, chosen = stratified_split(self.strata(table), part, self.options.split_seed, groups)
         return table.select(rest), table.select(chosen)
 
-    @property
-    def stage(self) -> Stage:
-        """The tables that the trainer reads; without a trainer, all that are named."""
-        function = None if self.trainer is None else self.trainer.state.fn
-        if self.is_finishing:
-            function = TrainerFn.FITTING
-        return Stage.of(function, self.options, self.retrieves and self.memory_needs_training)
-
     def prepare_data(self) -> None:
         """Read, retrieve and tokenize what the stage needs, unless the cache has it."""
         if self.is_finishing and "train" in self._splits:
             return
         self._file_contents = None
-        for level, line in _prepare(self, self.stage).messages:
+        for level, line in _prepare(self).messages:
             log.log(level, "%s", line)
 
     def setup(self, stage: str) -> None:
@@ -223,7 +215,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.is_finishing and "train" in self._splits:
             return
         self._file_contents = None
-        file = _plan_file(self, self.stage)
+        file = _plan_file(self)
         plan = Plan.read(file)
         if plan is None:
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
@@ -383,28 +375,45 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         return encoded
 
 
-def _prepare(data: DataModule, stage: Stage) -> Plan:
-    """Prepare what a stage needs on rank 0, unless the cache has it.
+def _splits_to_read(data: DataModule) -> tuple[list[str], bool]:
+    """The tables that the trainer reads, without one all that are named; and whether a model is trained on the rows."""
+    function, options = None if data.trainer is None else data.trainer.state.fn, data.options
+    if data.is_finishing or function == TrainerFn.FITTING:
+        return ["train", "validation"], True
+    if function == TrainerFn.VALIDATING:
+        # The validation rows, or the memory, may have to come from the training table.
+        needs_training = options.is_split_off("validation") or (data.retrieves and data.memory_needs_training)
+        return ["train", "validation"] if needs_training else ["validation"], False
+    if function == TrainerFn.TESTING:
+        return ["test"], False
+    named = ["train", "validation"] if options.tables["train"] is not None else []
+    has_test = options.tables["test"] is not None or options.is_split_off("test")
+    return [*named, "test"] if has_test else named, True
+
+
+def _prepare(data: DataModule) -> Plan:
+    """Prepare what the trainer needs on rank 0, unless the cache has it.
 
     Read the tables, find the memory, prepare each split, choose the vocabulary. Every result is a cache folder under a
     fingerprint of its inputs. The plan names the folders; every rank maps them.
     """
-    file = _plan_file(data, stage)
+    file = _plan_file(data)
     plan = Plan.read(file)
     if plan is None or not _is_valid(data, plan):
-        plan = _make_plan(data, stage)
+        plan = _make_plan(data)
         with storage.lock(file), storage.named_disk_errors(file):
             storage.write_json(file, storage.with_checksum(asdict(plan)))
     return plan
 
 
-def _make_plan(data: DataModule, stage: Stage) -> Plan:
-    tables = data.read_tables(stage.splits)
+def _make_plan(data: DataModule) -> Plan:
+    splits, training = _splits_to_read(data)
+    tables = data.read_tables(splits)
     memory = None
     if data.memory is not None and (data.retrieves or (data.has_memory and "train" in tables)):
         memory = data.memory.find(data.own_memory(tables), data.memory_columns(), "train" in tables)
     seen = data.seen
-    if "train" in tables and (seen is None or stage.training):
+    if "train" in tables and (seen is None or training):
         keys = [keys for keys in (data.duplicate_keys(tables["train"]), seen) if keys is not None]
         seen = np.unique(np.concatenate(keys)) if keys else None
     plan = Plan(
@@ -412,7 +421,7 @@ def _make_plan(data: DataModule, stage: Stage) -> Plan:
         None if seen is None else encode_keys(seen),
     )
     searched = memory if data.retrieves else None
-    for name in stage.splits:
+    for name in splits:
         table = tables.pop(name)
         parts = data.prepare_split(name, table, seen, searched)
         plan.splits[name] = {"source": table.source, "parts": parts}
@@ -442,8 +451,9 @@ def _is_valid(data: DataModule, plan: Plan) -> bool:
     return all(storage.is_whole(data.cache / name, fingerprint) for name, fingerprint in parts)
 
 
-def _plan_file(data: DataModule, stage: Stage) -> Path:
+def _plan_file(data: DataModule) -> Path:
     """The file of a plan, named by the options and the contents of the files."""
+    splits, _ = _splits_to_read(data)
     options = {
         name: value for name, value in data.options.to_dict().items() if name not in data.options.unprepared
     }
@@ -451,12 +461,12 @@ def _plan_file(data: DataModule, stage: Stage) -> Path:
         "class": type(data).__name__,
         "options": options,
         "files": data.file_contents,
-        "splits": stage.splits,
+        "splits": splits,
         "tokenizer": data.words.tokenizer.describe(),
         "folding": FOLDING,
         "seen": None if data.seen is None else encode_keys(data.seen),
         "start": data.words.describe_start(),
-        "memory": _describe_memory(data, "train" in stage.splits),
+        "memory": _describe_memory(data, "train" in splits),
     }
     return data.cache / f"plan-{storage.fingerprint_of(description)[:16]}.json"
 

@@ -4,41 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from numpy.typing import ArrayLike
 from typing_extensions import Self
 
 from datamodules.core import storage
 from datamodules.core.errors import DamagedError
-from datamodules.core.lightning import TrainerFn
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
-from datamodules.options import DataOptions
 from datamodules.retrieval import contents_of_memory, is_memory
-
-
-class Stage(NamedTuple):
-    """The tables that a command reads."""
-
-    splits: list[str]
-    #: True if the model is trained on the rows of the training table.
-    training: bool
-
-    @classmethod
-    def of(cls, function: TrainerFn | None, options: DataOptions, memory_needs_training: bool) -> Stage:
-        """The stage of a trainer's function; None = all tables that are named."""
-        if function == TrainerFn.FITTING:
-            return cls(["train", "validation"], True)
-        if function == TrainerFn.VALIDATING:
-            # The validation rows, or the memory, may have to come from the training table.
-            needs_training = options.is_split_off("validation") or memory_needs_training
-            return cls(["train", "validation"] if needs_training else ["validation"], False)
-        if function == TrainerFn.TESTING:
-            return cls(["test"], False)
-        named = ["train", "validation"] if options.tables["train"] is not None else []
-        has_test = options.tables["test"] is not None or options.is_split_off("test")
-        return cls([*named, "test"] if has_test else named, True)
 
 
 class Table(Protocol):
