@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 import torch
@@ -46,17 +46,6 @@ OptionsT = TypeVar("OptionsT", bound=DataOptions, default=Any)
 TableT = TypeVar("TableT", bound=Table, default=Any)
 SplitT = TypeVar("SplitT", bound=PreparedSplit, default=Any)
 BatchT = TypeVar("BatchT")
-
-
-@runtime_checkable
-class ReadsBatches(Protocol):
-    """A model that chooses the contents of its batches."""
-
-    def attach(self, split: str) -> None:
-        """Open and encode what the batches of `train`, `validation` or `test` carry, before their loader is made."""
-
-    def batch_contents(self, split: str) -> BatchContents:
-        """The contents of the batches of a split."""
 
 
 class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
@@ -333,9 +322,9 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def _loader(self, name: str) -> DataLoader[Any]:
         options, trainer, training = self.options, self.trainer, name == "train"
-        model: object = None if trainer is None else trainer.lightning_module
+        model: Any = None if trainer is None else trainer.lightning_module
         contents = BatchContents()
-        if isinstance(model, ReadsBatches):
+        if hasattr(model, "batch_contents"):  # see `zoo.tasks.model.Model`; other models read plain batches
             model.attach(name)
             contents = model.batch_contents(name)
         dataset = self.dataset(self.split(name), contents, training)

@@ -90,10 +90,10 @@ class Model(LightningModule, Generic[DataT]):
         return None
 
     def attach(self, split: str) -> None:
-        """Open and encode what batches carry; see `datamodules.base.ReadsBatches`."""
+        """Open and encode what the batches of `train`, `validation` or `test` carry, before their loader is made."""
 
     def batch_contents(self, split: str) -> BatchContents:
-        """The contents of batches; see `datamodules.base.ReadsBatches`."""
+        """The contents of the batches of a split."""
         return BatchContents(strings=self.reads_strings)
 
     def read_memory(self, data: DataT, memory: Memory | None, num_texts: int | None = None) -> None:
