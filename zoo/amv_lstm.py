@@ -198,8 +198,7 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         super().__init__(**shared)
         if self.freeze_encoder and self.transformer is None:
             raise InputError(
-                "model.freeze_encoder is on, but there is no transformer; word vectors are fixed by"
-                " --model.train_word_vectors false"
+                "model.freeze_encoder: no transformer; word vectors are fixed by --model.train_word_vectors false"
             )
         self.attention, self.attention_scale = attention, attention_scale
         self.interaction, self.k, self.hidden_size = interaction, k, hidden_size

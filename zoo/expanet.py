@@ -226,8 +226,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         if self.uses_memory:
             if self.label_vectors and not spec.memory_labels:
                 raise InputError(
-                    "model.label_vectors is on, but the memories have no labels; omit it, or give"
-                    " --data.memory_label_column"
+                    "model.label_vectors: the memories have no labels; omit it, or set --data.memory_label_column"
                 )
             memory = None if self.tie_matrices else make_bag()
             expand = None if self.expansion is None else self.expansion(text.size)

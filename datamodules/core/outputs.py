@@ -42,8 +42,7 @@ def json_line(prediction: object, source: str) -> str:
         return visible(json.dumps(prediction, ensure_ascii=False, allow_nan=False))
     except ValueError as error:
         raise DamagedError(
-            f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"
-            " checkpoint"
+            f"{source}: no finite scores: its training diverged, or its weights are damaged; use another checkpoint"
         ) from error
 
 

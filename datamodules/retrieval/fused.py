@@ -59,8 +59,7 @@ class FusedRetriever(Retriever):
         for member in retrievers:
             if member.existing_index is not None:
                 raise InputError(
-                    f"retrievers: the existing index {member.existing_index!r} has no row numbers to fuse by;"
-                    " omit `index` to build one"
+                    f"retrievers: the index {member.existing_index!r} has no row numbers; omit `index` to build one"
                 )
         self.retrievers = tuple(retrievers)
         self.is_on_server = any(member.is_on_server for member in retrievers)

@@ -174,8 +174,7 @@ def _kind_and_path(entry: object, file: Path) -> tuple[str, str]:
     package, *_, kind = str(entry["type"]).split(".")
     if package != "sentence_transformers" or kind not in _KINDS:
         raise InputError(
-            f"{file}: the module {entry['type']!r} can't be read here; {', '.join(_KINDS)} of"
-            " sentence_transformers can"
+            f"{file}: can't read the module {entry['type']!r}; use {', '.join(_KINDS)} of sentence_transformers"
         )
     folder = file.parent.resolve()
     if ".." in PurePosixPath(path).parts or not (folder / path).resolve().is_relative_to(folder):

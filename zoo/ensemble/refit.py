@@ -159,8 +159,7 @@ def refit_members(
     network = model.network
     if not isinstance(memory, FolderMemory):
         raise InputError(
-            "zoo memory tune: --refit reads all rows of the memory, and an index of your own can only be searched;"
-            " omit it"
+            "zoo memory tune: --refit reads all rows; an index of your own can only be searched; omit it"
         )
     names = [name for name in network.names if network.members.by_name[name].has_fit]
     if not names:
@@ -169,8 +168,7 @@ def refit_members(
     known = np.flatnonzero((target >= 0) & (target < network.num_classes))
     if len(known) == 0:
         raise InputError(
-            f"{memory.location()}: --refit fits members on rows with the labels of the training, and the memory has"
-            " none; omit it"
+            f"{memory.location()}: --refit needs rows with the labels of the training, and the memory has none; omit it"
         )
     rows, target = memory.rows.select(known), target[known]
     keys, seen = data.duplicate_keys(rows), data.seen

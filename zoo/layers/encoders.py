@@ -173,8 +173,7 @@ class TransformerEncoder(nn.Module):
                 self.transformer = load_model(name, published)
             except (OSError, ValueError) as error:
                 raise InputError(
-                    f"model.transformer={name!r}: no such model on this machine or the Hub"
-                    f" ({str(error).splitlines()[0]})"
+                    f"model.transformer={name!r}: no such model here or on the Hub ({str(error).splitlines()[0]})"
                 ) from error
             if self.transformer.config.is_encoder_decoder:
                 raise InputError(f"model.transformer={name!r}: has a decoder; name an encoder such as BERT")

@@ -106,7 +106,6 @@ class OpenedMemory(NamedTuple):
         model = self.named_model(option)
         if not model.meta.fits_weights:
             raise InputError(
-                f"{model.source}: a {model.meta.model} has no weights that could be fitted without training;"
-                " train a MemoryEnsemble"
+                f"{model.source}: a {model.meta.model} has no weights to fit without training; train a MemoryEnsemble"
             )
         return model

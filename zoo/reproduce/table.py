@@ -118,8 +118,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     if path.suffix not in (".yaml", ".yml"):
         if name not in shipped_tables():
             raise InputError(
-                f"zoo reproduce {name}: no such table; there are {', '.join(shipped_tables())}, or give a"
-                " YAML file of your own"
+                f"zoo reproduce {name}: no such table; there are {', '.join(shipped_tables())}, or your own YAML file"
             )
         path = SHIPPED / f"{name}.yaml"
     contents = _read_table(path)

@@ -143,8 +143,7 @@ def restore(
         option = data.options.table_option.format(split=split)
         command = "validate" if split == "validation" else "test"
         raise InputError(
-            f"zoo {command}: name a table with --data.{option}, or those of the training with --config"
-            " runs/NAME/config.yaml"
+            f"zoo {command}: name a table with --data.{option}, or --config runs/NAME/config.yaml"
         )
     state = folder.data_state
     check_split(data.options, data.file_contents, state, split, source)

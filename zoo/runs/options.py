@@ -129,8 +129,7 @@ class RunOptions:
             return None
         if self.values.trainer.enable_checkpointing is False:
             raise InputError(
-                "--trainer.logger.log_model: there is no model to log without checkpoints; omit"
-                " --trainer.enable_checkpointing"
+                "--trainer.logger.log_model: no model to log without checkpoints; omit --trainer.enable_checkpointing"
             )
         # Lightning would upload a checkpoint, without its memory.
         options.log_model = False

@@ -36,8 +36,7 @@ def check_run_dir(folder: Path, resumes: bool) -> None:
         )
     if Path.cwd().is_relative_to(folder.resolve()):
         raise InputError(
-            f"--run_dir {folder}: holds a run and is the folder that you are in, so it can't be moved aside; name"
-            " another folder"
+            f"--run_dir {folder}: is the folder that you are in, so its run can't be moved aside; name another"
         )
 
 

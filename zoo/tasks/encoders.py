@@ -172,8 +172,7 @@ class ReadsTransformer(Task):
             return
         if tokenizer in OWN_TOKENIZERS:
             raise InputError(
-                f"data.tokenizer={tokenizer}: a pre-trained transformer needs its own tokens: set"
-                f" --data.tokenizer {transformer}"
+                f"data.tokenizer={tokenizer}: the transformer needs its own tokens: set --data.tokenizer {transformer}"
             )
         check_reachable(transformer)
         if tokenizer != transformer:
@@ -181,8 +180,7 @@ class ReadsTransformer(Task):
             expected = make_tokenizer(transformer, lowercase=False).describe()["contents"]
             if data.words.tokenizer.describe()["contents"] != expected:
                 raise InputError(
-                    f"data.tokenizer={tokenizer}: has other tokens than the pre-trained transformer: set"
-                    f" --data.tokenizer {transformer}"
+                    f"data.tokenizer={tokenizer}: not the transformer's tokens: set --data.tokenizer {transformer}"
                 )
         wanted, names = self.tokens_at_once(data.lengths_by_option())
         if (positions := positions_of(transformer)) is not None and wanted > positions:

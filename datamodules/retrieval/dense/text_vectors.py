@@ -234,8 +234,7 @@ class TextVectors:
                 # An open index has vectors of the encoder that was there when it was opened.
                 if self.ranking.has_changed():
                     raise InputError(
-                        f"encoder {self.ranking.encoder}: its files have changed since the index was opened; open it"
-                        " again"
+                        f"encoder {self.ranking.encoder}: its files have changed; open the index again"
                     )
                 self._encoder = encoder
             return self._encoder

@@ -118,8 +118,7 @@ def check_ids(rows: Rows) -> None:
     """Refuse rows with equal ids: neighbors are identified by their ids."""
     if repeated := rows.repeated_ids():
         raise InputError(
-            f"{rows.source}: several rows have the id {name_some(repeated)}; give each row of a memory its own, or name"
-            " no id column"
+            f"{rows.source}: several rows have the id {name_some(repeated)}; give each its own, or name no id column"
         )
 
 

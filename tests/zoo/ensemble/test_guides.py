@@ -97,7 +97,7 @@ def test_an_ensemble_reads_names_and_texts_without_labels(
         (
             "label_texts",
             [("fish", "unheard")],
-            "row 0 has the label 'unheard', which the training table lacks",
+            "row 0: 'unheard' is no label of the training table",
         ),
         ("label_texts", [(" ", "{0}")], "row 0 has no text"),
         ("label_texts", [("same", "{0}"), ("Same", "{1}")], "'same' is a text of the labels"),

@@ -339,5 +339,5 @@ def test_predictions_have_the_weights_of_each_hop(zoo_command: Zoo, train_csv: P
 
 
 def test_labels_of_memories_without_labels_are_refused() -> None:
-    with pytest.raises(InputError, match=r"model\.label_vectors is on, but the memories have no labels"):
+    with pytest.raises(InputError, match=r"model\.label_vectors: the memories have no labels"):
         make_network(label_vectors=True, memory_labels=[])

@@ -81,8 +81,7 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str]) -> Guides
         ):
             if number < 0:
                 raise InputError(
-                    f"{rows.source}: row {row} has the label {excerpt((rows.labels or [])[row])!r}, which the training"
-                    " table lacks"
+                    f"{rows.source}: row {row}: {excerpt((rows.labels or [])[row])!r} is no label of the training table"
                 )
             if not text.strip():
                 raise InputError(f"{rows.source}: row {row} has no text; write one, or remove the row")

@@ -123,8 +123,7 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
             return
         if goal == "classification":
             raise InputError(
-                f"model.loss={loss} compares a question's candidates, and these are pairs to classify: use"
-                " model.loss=cross_entropy"
+                f"model.loss={loss} compares candidates, and pairs to classify have none: use model.loss=cross_entropy"
             )
         if data.options.chosen_batches == "pointwise":
             raise InputError(
