@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -16,7 +16,6 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.dialogues import Dialogue, Dialogues, with_free_question_marks
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
-from zoo.tasks.model import Model
 from zoo.tasks.outputs import DialogueOutput
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -61,14 +60,7 @@ class Answer(NamedTuple):
     words: list[PointedWord]
 
 
-class DialogueModel(Model[DialogueDataModule]):
-    """A model that answers questions, without its training."""
-
-    #: the read-out that answers, of those of `DialogueOutput.choices`.
-    readout: str
-
-
-class DialoguePredictor(Predictor[DialogueModel, DialogueDataModule]):
+class DialoguePredictor(Predictor[Any, DialogueDataModule]):
     """Answers questions about dialogues."""
 
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'

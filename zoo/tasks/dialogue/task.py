@@ -19,7 +19,7 @@ from datamodules.corpora.dialogues import Dialogues
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import NO_ANSWER
 from zoo.tasks.base import Task
-from zoo.tasks.dialogue.predictor import Answer, DialogueModel, DialoguePredictor
+from zoo.tasks.dialogue.predictor import Answer, DialoguePredictor
 from zoo.tasks.metrics import RowMeans
 from zoo.tasks.outputs import DialogueOutput
 
@@ -71,7 +71,7 @@ class DialogueScores(RowMeans):
         return scores | {"questions": questions, "unanswerable": unanswerable}
 
 
-class DialogueTask(Task[DialogueDataModule], DialogueModel):
+class DialogueTask(Task[DialogueDataModule]):
     """Base of the models that answer a question with one word.
 
     Args:
@@ -94,7 +94,8 @@ class DialogueTask(Task[DialogueDataModule], DialogueModel):
     def __init__(self, loss: Loss = "each", sentence_loss: NotNegative = 1.0, **shared: Any) -> None:
         super().__init__(**shared)
         self.loss, self.sentence_loss = loss, sentence_loss
-        self.readout = self.readouts[0]
+        #: the read-out that answers, of those of `DialogueOutput.choices`.
+        self.readout: str = self.readouts[0]
 
     @override
     def idle_options(self, data: DialogueDataModule) -> Iterator[tuple[str, str]]:

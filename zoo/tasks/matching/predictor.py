@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from datamodules.matching.dataset import MatchingSplit
 from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.model import Model
 from zoo.tasks.outputs import MatchingOutput
 from zoo.tasks.predictor import Predictor, memory_of
 from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
@@ -85,15 +83,7 @@ class _List(NamedTuple):
     id: str | None = None
 
 
-class MatchingModel(Model[MatchingDataModule]):
-    """A model that scores pairs, without its training."""
-
-    @abstractmethod
-    def probability(self, score: Tensor) -> Tensor | None:
-        """Probabilities [P] of a match from scores [P]; None where only the order was learned."""
-
-
-class MatchingPredictor(Predictor[MatchingModel, MatchingDataModule]):
+class MatchingPredictor(Predictor[Any, MatchingDataModule]):
     """Scores pairs, ranks given candidates, or retrieves candidates from the memory and ranks them."""
 
     example = 'model.predict([("a question", "an answer")])[0]'

@@ -15,7 +15,7 @@ from datamodules.core.types import Positive
 from datamodules.matching.datamodule import MatchingDataModule
 from zoo.tasks.base import Task
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
-from zoo.tasks.matching.predictor import MatchingModel, MatchingPredictor
+from zoo.tasks.matching.predictor import MatchingPredictor
 from zoo.tasks.outputs import MatchingOutput
 
 
@@ -76,7 +76,7 @@ def _dense(score: Tensor, batch: MatchingBatch) -> tuple[Tensor, Tensor, Tensor]
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
 
-class MatchingTask(Task[MatchingDataModule], MatchingModel):
+class MatchingTask(Task[MatchingDataModule]):
     """Base of the models that score pairs.
 
     Args:
@@ -160,8 +160,8 @@ class MatchingTask(Task[MatchingDataModule], MatchingModel):
         self.log_loss(loss, max(1, len(terms)))
         return loss
 
-    @override
     def probability(self, score: Tensor) -> Tensor | None:
+        """Probabilities [P] of a match from scores [P]; None where only the order was learned."""
         return score.sigmoid() if self.loss == "cross_entropy" else None
 
     @override
