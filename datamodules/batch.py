@@ -3,8 +3,7 @@
 Sizes: B texts (or queries, examples, dialogues), T tokens in a text, K memories of a text, M distinct memory texts in
 the batch, S tokens in a memory text, U distinct words in the batch, L characters in a word.
 
-A batch holds each distinct word and each distinct memory text once, so a model computes its vector once. Most batches
-have these fields:
+A batch holds each distinct word and memory text once, so a model computes its vector once. Most have these fields:
 
 - `word`: int64 [U], vocabulary ids of the distinct words; row 0 is padding.
 - `char`: int64 [U, L], their character ids, 0 = padding; [U, 0] where the model reads no characters.
@@ -151,8 +150,7 @@ class MatchingSpec(NamedTuple):
 class DialogueBatch(NamedTuple):
     """B dialogues of at most N turns and L words in all, each once, with P questions of at most T words.
 
-    A choice is a possible answer: the V words of the vocabulary, then at most X words of the question's own dialogue
-    that the vocabulary lacks.
+    A choice is a possible answer: the V words of the vocabulary, then at most X others of the question's own dialogue.
     """
 
     word: Tensor

@@ -43,11 +43,9 @@ class ClassificationOptions(TextOptions):
 
     Attributes:
         class_names: names of the labels 1, 2, ...: a list, or a file with one per line; or `{0: World, 1: Sports}`.
-        rows_per_class: keep this number or share of training rows per class, or `{World: 2000, Sports: 4000}`; chosen
-            by `split_seed`.
+        rows_per_class: number or share of training rows kept per class, or `{World: 2000}`; chosen by `split_seed`.
         memory_label_column: label of the memory table; None = its texts have no labels.
-        label_texts: table of texts that describe a label, with the columns text and label, in addition to the words of
-            its name.
+        label_texts: table of texts that describe labels, next to the words of their names; columns text and label.
         unlabelled_file: table of further texts, without labels, from which `MemoryEnsemble` learns with a transformer.
     """
 

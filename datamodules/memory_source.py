@@ -33,8 +33,7 @@ DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
 class MemorySource:
     """The memory of a data module, by its location: a folder, or `index:NAME`.
 
-    `DataModule` makes it. `find` finds or builds the memory of a training; `use` takes that of a trained model. Models
-    and predictors open it.
+    `find` finds or builds the memory of a training; `use` takes that of a trained model. Models and predictors open it.
     """
 
     def __init__(
@@ -73,11 +72,7 @@ class MemorySource:
         memory = self._find(own, columns, training)
         least = self.options.num_memories if isinstance(self.options, TextOptions) else 0
         if isinstance(memory, FolderMemory) and len(memory) < least:
-            log.info(
-                "data.num_memories=%d: the memory has only %d rows, so no text has more memories",
-                least,
-                len(memory),
-            )
+            log.info("data.num_memories=%d: the memory has only %d rows", least, len(memory))
         return memory
 
     def _find(self, own: Rows | None, columns: PlainDict, training: bool) -> Memory:

@@ -19,8 +19,7 @@ class DataOptions:
     """Options of every data module: splits, words, batches and the cache.
 
     Attributes:
-        validation_split: share of the training table that is split off for validation (0.1), or, for labelled texts,
-            rows per class (500).
+        validation_split: share of the training table that is split off (0.1), or, of labelled texts, rows per class.
         split_seed: seed of that split; independent of the training's seed.
         tokenizer: `words` (Unicode words and punctuation; on the command line, the tokenizer of the model's
             `transformer`), `whitespace`, `characters`, or a `transformers` tokenizer by name or folder.
@@ -143,8 +142,7 @@ class MemoryOptions:
 class FileOptions(DataOptions):
     """Options of data with a table for each split.
 
-    A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a folder saved by `datasets`, or
-    `hub:NAME[:SPLIT]`.
+    A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a saved dataset, or `hub:NAME[:SPLIT]`.
 
     Attributes:
         train_file: the table to train on; for dialogues, one or several.
@@ -164,8 +162,7 @@ class TableOptions(MemoryOptions, VectorOptions, FileOptions):
     """Options of data in tables, with word vectors and a memory.
 
     Attributes:
-        test_split: share (or rows per class) that is split off the training table for the test, before the validation
-            rows; None = nothing.
+        test_split: share (or rows per class) split off the training table for the test, before the validation rows.
         label_column: name or number of the label; numbers start at 0.
         header: whether CSV files have a header line; None detects it.
         quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.

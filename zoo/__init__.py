@@ -6,8 +6,7 @@ makes one for a training of your own, and `zoo.from_pretrained` one with its tra
 known as soon as its module is imported.
 """
 
-# Nothing of ours is imported here: `python -m zoo` runs this file before it can protect the imports from a folder
-# `datamodules` of the user's.
+# Nothing of ours is imported here: `python -m zoo` runs this before it keeps a user's folder `datamodules` out.
 
 from __future__ import annotations
 

@@ -198,8 +198,7 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
     encoding them costs less than reading the batches.
 
     Args:
-        features: input of the classifier (Table 2): M1 text, M2 label, M3 neighbor text, M4 = 2+3, M5 = 1+2,
-            M6 = 1+3, M7 = all.
+        features: the classifier's input (Table 2): M1 text, M2 label, M3 neighbor text; M4 2+3, M5 1+2, M6 1+3, M7 all.
         num_perspectives: I of Equation 2; 0 is plain cosine.
         hidden_size: state size of one direction of the BiLSTM.
         dropout: on word vectors; the paper has none.

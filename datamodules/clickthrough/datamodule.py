@@ -42,18 +42,15 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
     """Options of `ClickthroughDataModule`.
 
     Attributes:
-        corpus_file: the documents that are ranked: .jsonl or .parquet with `id` (or `_id`) and a text, or .tsv with id
-            and text and no header.
+        corpus_file: the documents: .jsonl or .parquet with `id` (or `_id`) and text, or .tsv of both, without a header.
         train_queries: the queries to train on, in the same formats; one file or several.
-        train_judgements: lines `query 0 document grade` (TREC) or `query document grade` (BEIR, TSV), or a .jsonl or
-            .parquet table.
+        train_judgements: lines `query 0 document grade` (TREC), `query document grade` (BEIR, TSV), .jsonl or .parquet.
         validation_queries: the queries for validation; None = the training queries' file.
         validation_judgements: None = a share of the training queries is split off (`validation_split`).
         test_queries: the queries for the test.
         test_judgements: the judgements for the test.
         query_column: name or number of a query's text; None = `text`, or the second column of a .tsv.
-        document_column: name or number of a document's text, or several columns, which are joined; None = as for
-            queries.
+        document_column: name or number of a document's text, or several, which are joined; None = as for queries.
         negatives: documents that a relevant one competes with: `random` ones, other examples' (`in_batch`), `retrieved`
             ones that the retriever ranks high, or several of these; never documents that are known to be relevant.
         num_negatives: n, documents that are drawn for an example; half each of random and retrieved ones.

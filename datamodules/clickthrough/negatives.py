@@ -55,8 +55,7 @@ class Relevant(NamedTuple):
 def hard_pool(hits: Hits, relevant: Relevant, skip: int) -> Ragged:
     """Hits that do not answer their query, for each query as rows of documents, best first.
 
-    A document without a judgement may be relevant, and the first hits are the most likely ones. So the first `skip` are
-    excluded.
+    A document without a judgement may be relevant, the first hits above all: the first `skip` are excluded.
     """
     rows = hits.rows
     queries = np.arange(len(rows))[:, None]

@@ -50,8 +50,7 @@ def read_table(
         text_column: name or number (from 0) of the text, or several, which are joined by one space.
         label_column: name or number of the label; None for a table without labels.
         id_column: name or number of an id; without one, ids are row numbers from 0.
-        header: whether a CSV or TSV file starts with a line of names. None: it does if a wanted column is
-            given by name.
+        header: whether a CSV or TSV file starts with names. None: it does if a wanted column is given by name.
         quotes: whether a field of a CSV or TSV file may stand in double quotes, which are doubled inside it
             (RFC 4180; a backslash means itself). None: in CSV they may, in TSV a quote is a character.
         class_names: names that replace labels counted from 1 (and a ClassLabel's own names), or a file of
@@ -70,13 +69,7 @@ def read_table(
     if duplicates:
         log.info("%s: %d of %d rows repeat an earlier row; they are kept", source, duplicates, len(rows))
     if id_column is not None and (repeated := rows.repeated_ids()):
-        named = name_some(repeated)
-        log.warning(
-            "%s: %d ids stand for several rows (%s), which they do not distinguish",
-            source,
-            len(repeated),
-            named,
-        )
+        log.warning("%s: %d ids stand for several rows (%s)", source, len(repeated), name_some(repeated))
     return rows
 
 
@@ -200,12 +193,8 @@ def _warn_of_blanks(labels: Iterable[str], source: str) -> None:
     for label in sorted(labels):
         other = known.setdefault(label.strip(), label)
         if other != label:
-            log.warning(
-                "%s: the labels %r and %r are two classes; they differ only in white space around them",
-                source,
-                other[:LONGEST],
-                label[:LONGEST],
-            )
+            shown = source, other[:LONGEST], label[:LONGEST]
+            log.warning("%s: the labels %r and %r are two classes; they differ in white space", *shown)
 
 
 def _warn_of_several(labels: set[str], source: str) -> None:
@@ -214,12 +203,8 @@ def _warn_of_several(labels: set[str], source: str) -> None:
         joined = [label for label in labels if separator in label]
         several = [label for label in joined if {part.strip() for part in label.split(separator)} <= labels]
         if several:
-            log.warning(
-                "%s: the label %s is a class of its own, next to those it names; %s",
-                source,
-                excerpt(repr(min(several))),
-                SEVERAL_LABELS,
-            )
+            label = excerpt(repr(min(several)))
+            log.warning("%s: the label %s is a class of its own; %s", source, label, SEVERAL_LABELS)
 
 
 def _class_name(label: str, location: str, class_names: ClassNames | None) -> str:

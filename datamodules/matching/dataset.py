@@ -41,8 +41,7 @@ class MatchingOptions(TableOptions):
         queries_file: with `trec`, the queries of all splits, in one file or several: .jsonl with `id` (or `_id`) and
             `text`, or .tsv with id and text and no header.
         documents_file: with `trec`, the documents, in the same formats. All of them are then the memory.
-        document_column: name or number of the documents' text, or several, which are joined; None = `text`, or the
-            second column of a .tsv.
+        document_column: name or number of their text, or several, which are joined; None = `text`, or second of a .tsv.
         batches: a training list: `pointwise` a pair, `pairwise` a positive with negatives, `listwise` all candidates of
             a question. None = pairwise to rank, pointwise to classify.
         negatives: the question's `own` candidates of a lower grade; or other questions' `random` texts, or `retrieved`

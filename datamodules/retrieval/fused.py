@@ -31,8 +31,7 @@ class FusedRetriever(Retriever):
     The score of a row is the sum, over the members that return it, of the member's weight times
 
     - `reciprocal_rank`: 1 / (60 + rank), rank = 1, 2, ... (Cormack, Clarke and Buettcher 2009).
-    - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list, 1 if all
-      scores are equal.
+    - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) of the member's list; 1 if all equal.
 
     Args:
         retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`. With an

@@ -29,8 +29,7 @@ class TokenStore:
     """
 
     def __init__(self, tokens: NDArray[np.int32], offsets: NDArray[np.int64], lexicon: list[str]) -> None:
-        # The array class and the read-only flag are part of a kernel's type. With the same for all stores, each
-        # kernel is compiled once.
+        # Array class and read-only flag are part of a kernel's type: with equal ones, each kernel is compiled once.
         self.tokens, self.offsets = np.asarray(tokens), np.asarray(offsets)
         self.tokens.flags.writeable = self.offsets.flags.writeable = False
         self.lexicon = lexicon

@@ -17,8 +17,7 @@ from zoo.ensemble.members import Members
 from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 
-#: Reads n rows by an encoder that has not learned from some of them: from inputs that all encoders share, and the
-#: numbers of these rows.
+#: Reads n rows by an encoder that has not learned from some: from inputs that all encoders share, and their numbers.
 ReadWithout: TypeAlias = Callable[[Readings, NDArray[np.int64]], Readings]
 
 #: Folds of held-out rows, each classified with weights that were fitted to the others.

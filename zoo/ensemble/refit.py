@@ -150,8 +150,7 @@ def refit_members(
     """Fit the members that need no gradients to the rows of a memory, except rows of classes that training lacked.
 
     Returns:
-        With `crosses`, cross-fitted outputs for the rows that the training lacked, if there are any; and the beginning
-        of the report.
+        With `crosses`, cross-fitted outputs for rows that the training lacked, if any; and the report's beginning.
 
     Raises:
         InputError: there is nothing to fit, or nothing to fit it on.

@@ -179,8 +179,7 @@ class TransformerEncoder(nn.Module):
                 raise InputError(f"model.transformer={name!r}: has a decoder; name an encoder such as BERT")
             # It is loaded in evaluation mode, without its own dropout, and Lightning does not change modes.
             self.transformer.train()
-        # BERT's own pooling layer is not used here: a trained weight without a gradient stops training on several
-        # devices.
+        # BERT's own pooling layer is unused, and a trained weight without a gradient stops training on several devices.
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler.requires_grad_(False)
         if lora_rank is not None:

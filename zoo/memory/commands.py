@@ -58,8 +58,7 @@ def add(
         tune: fit the weights to the grown memory, on the held-out rows that stayed with the model and on the added
             rows, each classified without it.
         note: a reason, which is kept with the new version; see `zoo memory log`.
-        preview: a table of texts, whose labels may be missing: print which answers to them would change, and change
-            nothing.
+        preview: a table of texts, with or without labels: change nothing, but print which answers to them would change.
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
     labels, before = opened.memory.labels(), opened.folder.version
@@ -77,10 +76,7 @@ def add(
     if opened.model is not None and fresh:
         print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
     if done.conflicting:
-        print(
-            "a text with two labels has two votes; to give the old memories the new label: the same command with"
-            " --relabel true"
-        )
+        print("a text with two labels has two votes; --relabel true gives the old memories the new label")
     _show_answers(opened, before)
     if tune and opened.model is not None:
         print(fit_again(opened.model, None, refit=False))
@@ -214,9 +210,7 @@ def compact(model: str, keep: int = 1) -> None:
     kept = "version" if first == memory.version else f"versions {first} to"
     print(f"{memory.location()}: {deleted} versions deleted, {kept} {memory.version} kept")
     if deleted and memory.retriever.is_on_server:
-        print(
-            "the server keeps the index of the first version, which other memories may share; delete it there"
-        )
+        print("the server keeps the index of the first version, which others may share; delete it there")
     if folder is None:
         return
     members = folder.state.fitted_to(first).members

@@ -251,9 +251,7 @@ def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
     if not best.is_file():
         if not last.is_file() or (run_dir / IN_RUN).exists():
             return
-        log.warning(
-            "no validation rows chose an epoch (%s is missing): the model is that of the last one", best
-        )
+        log.warning("no validation rows chose an epoch (%s is missing): the model is of the last one", best)
         best = last
     lacks_memory = data.memory is not None and data.has_memory and data.memory.location is None
     if lacks_memory or not data.is_set_up:

@@ -44,8 +44,7 @@ def search(
         k: how many memories.
         retriever: null takes that of the folder; an ElasticsearchRetriever with an index searches that index.
         queries: in place of the words, a table of queries (CSV, TSV, JSONL, Parquet), or a .txt file with one a line.
-        output: of `queries`: a TREC run (.run, .trec), or JSON lines (.jsonl); null writes JSON lines to standard
-            output.
+        output: of `queries`: a TREC run (.run, .trec), or JSON lines (.jsonl); null writes these to standard output.
         text_column: name or number of the queries' text, or several; null: `text`.
         id_column: name or number of the queries' ids; null: for a run the column `id`, else the numbers of the rows.
     """

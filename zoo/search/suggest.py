@@ -68,9 +68,8 @@ def suggest(
     likely = [None] * n if model is None else model.predict(shown, memories=1)
     lines = [_line(*each, text, found) for each, text, found in zip(picked, shown, likely, strict=True)]
     write_table(table, _COLUMNS, lines)
-    print(
-        f"{visible(output)}: {n} of {len(pool):,} texts, {int(_RANDOM * n)} at random; fill the column label"
-    )
+    chance = int(_RANDOM * n)
+    print(f"{visible(output)}: {n} of {len(pool):,} texts, {chance} at random; fill the column label")
 
 
 def pick(

@@ -45,8 +45,7 @@ def make_app(
 ) -> FastAPI:
     """Make the application; with a key, every route but `/health` and the files of the page requires it.
 
-    A request has at most `max_texts` texts or rows, and `max_bytes` in its body. With a pool (see `read_pool`), its
-    texts can be labelled.
+    A request has at most `max_texts` texts or rows, and `max_bytes` in its body. A pool (`read_pool`) can be labelled.
     """
     about = f"The model {live.source}. If the server has a key: `Authorization: Bearer KEY`."
     # FastAPI's pages (`docs_url`, `redoc_url`) run scripts of another site.

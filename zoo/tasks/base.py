@@ -266,8 +266,7 @@ class Task(Model[DataT]):
 
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # Random draws of a step depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted
-        # one.
+        # Random draws depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted one.
         if self.run_seed is not None:
             state = [self.run_seed, self.current_epoch, batch_idx, self.global_rank]
             torch.manual_seed(int(np.random.SeedSequence(state).generate_state(1)[0]))

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from datamodules.core.lightning import Metric
 
-#: Measures of rankings are summed as whole numbers of this many parts of 1. 2^40 keeps 12 decimals and leaves room for
-#: 8 million queries.
+#: Measures of rankings are summed as whole numbers of this many parts of 1: 12 decimals, room for 8 million queries.
 PARTS = 2**40
 
 

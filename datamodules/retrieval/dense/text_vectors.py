@@ -72,8 +72,7 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
     model = trained_model(ranking.encoder)
-    # Random weights are drawn before those of the file are read. A training that follows must not depend on whether the
-    # vectors were in a cache.
+    # Random weights are drawn before the file's are read: a later training must not depend on what was in a cache.
     with torch.random.fork_rng(devices=[]):
         if model is None:
             from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
@@ -244,8 +243,7 @@ class EncodingRetriever(Retriever):
     """A retriever that ranks by the vectors of texts; every back end has these options, and the same scores.
 
     Args:
-        encoder: an encoder of sentence-transformers or `transformers`, by its name on the Hub or its folder, or a
-            checkpoint of this zoo.
+        encoder: of sentence-transformers or `transformers`, by its Hub name or folder, or a checkpoint of this zoo.
         pooling: from its tokens' last states to the vector of a text, see `sentence_modules.pool`; None = as
             published, for a plain transformer `mean`. A checkpoint has its own pooling, and no prompts.
         batch_size: texts encoded at once.

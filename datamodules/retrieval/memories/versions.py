@@ -283,8 +283,7 @@ def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
     """Return the state of a memory from its pointer; raise an `InputError` if the folder is no memory.
 
     The pointer is a JSON file with the key `memory`, by default `memory.json` in the folder. `version` is the current
-    one, `first` the oldest that is kept, `began_with` the fingerprint of the rows of version 1, `retriever` and
-    `ranking` those of the index.
+    one, `first` the oldest kept, `began_with` the first rows' fingerprint, `retriever` and `ranking` the index's.
     """
     path = pointer or pointer_of(folder)
     if not (path.exists() and folder.is_dir()):

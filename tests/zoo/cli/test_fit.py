@@ -182,7 +182,7 @@ def test_a_finished_run_is_not_resumed_unless_its_model_is_missing(
     shutil.rmtree(run / "model")
     done(zoo_command(*resumed))
     assert zoo.load(run).predict(["apple", "old zinc"]) == expected
-    assert ("is missing): the model is that of the last one" in caplog.text) == (model == "KNNBiLSTM")
+    assert ("is missing): the model is of the last one" in caplog.text) == (model == "KNNBiLSTM")
     done(zoo_command(*command_in(message)))
 
 

@@ -67,8 +67,7 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str]) -> Guides
     """The words of the labels, the texts of `data.label_texts`, and those of `data.unlabelled_file`.
 
     Raises:
-        InputError: a text of a label is empty, belongs to an unknown label, or to two labels; no text without a label
-            is left.
+        InputError: a text of a label is empty, or of an unknown label or two; no text without a label is left.
     """
     words = [words_of(label) for label in labels]
     shared = Counter(each.casefold() for each in words)
