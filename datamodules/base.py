@@ -344,7 +344,14 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if training and trainer is not None:
             # In a resumed run, workers request the first batches before Lightning sets the epoch.
             sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
-        return _load(dataset, sampler, options.num_workers)
+        return DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=_unchanged,
+            num_workers=options.num_workers,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=options.num_workers > 0,
+        )
 
     def encode_texts(
         self, encode: Callable[[TextBatch], Tensor], encoder: str, contents: BatchContents = BatchContents()
@@ -482,17 +489,6 @@ def _log_cut_texts(data: DataModule, name: str) -> None:
         tokens, most = getattr(data.split(name), store), length - data.words.special_tokens
         if tokens is not None and (cut := int((np.diff(tokens.offsets) > most).sum())):
             log.info("%s: %d of %d texts are cut to data.%s=%d words", name, cut, len(tokens), option, length)
-
-
-def _load(dataset: BatchDataset[Any], sampler: LengthBucketSampler, num_workers: int) -> DataLoader[Any]:
-    return DataLoader(
-        dataset,
-        batch_sampler=sampler,
-        collate_fn=_unchanged,
-        num_workers=num_workers,
-        pin_memory=torch.cuda.is_available(),
-        persistent_workers=num_workers > 0,
-    )
 
 
 def _unchanged(batch: BatchT) -> BatchT:

@@ -78,13 +78,6 @@ class MatchingOptions(TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_lists()
-        for name in ("validation_split", "test_split"):
-            share = getattr(self, name)
-            if share is not None and not 0 < share < 1:
-                raise InputError(f"data.{name}={share}: give a share between 0 and 1")
-
-    def _check_lists(self) -> None:
         if self.chosen_goal == "classification":
             if self.layout == "trec" or self.candidates != "own":
                 raise InputError("data.goal=classification: pairs have no candidates; set goal=ranking")
@@ -92,6 +85,10 @@ class MatchingOptions(TableOptions):
                 raise InputError(f"data.batches={self.batches}: pairs to classify are pointwise; omit it")
         if self.chosen_batches == "pointwise" and self.negatives != "own":
             raise InputError(f"data.negatives={self.negatives}: pointwise draws none; set batches=pairwise")
+        for name in ("validation_split", "test_split"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"data.{name}={share}: give a share between 0 and 1")
 
     @property
     def chosen_goal(self) -> Goal:

@@ -166,8 +166,11 @@ class Task(Model[DataT]):
             self.check_data(data)
             self._build(Given(data.spec, data.words.vectors()))
             self.data_state = data.state()
-        if stage == "fit":
-            _check_precision(str(self.trainer.precision))
+        if stage == "fit" and self.trainer.precision not in PRECISIONS:
+            of = ", ".join(PRECISIONS)
+            raise InputError(
+                f"trainer.precision={self.trainer.precision}: the weights are float32; use one of {of}"
+            )
 
     @override
     def _build(self, given: Given) -> None:
@@ -378,14 +381,6 @@ class Evaluation:
         """Write the scores, if a file is set."""
         if self.file is not None:
             write_json(self.file, {name: value for name, value in vars(self).items() if name != "file"})
-
-
-def _check_precision(precision: str) -> None:
-    if precision not in PRECISIONS:
-        raise InputError(
-            f"trainer.precision={precision}: the weights of these models are float32; use one of"
-            f" {', '.join(PRECISIONS)}"
-        )
 
 
 class _EpochLoss:
