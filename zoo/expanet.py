@@ -181,7 +181,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text; 0 in the paper.
         dropout: probability of zeroing a component of a word's vector in training; the paper has none.
         log_attention: log the mean attention by hop and rank next to the scores.
-        **shared: options of `ReadsWordVectors` and `Task`.
     """
 
     without_memory = "--model.hops 0"
@@ -264,7 +263,6 @@ class ExpaNet(MemNet):
         tau: temperature of the draw.
         final_tau: temperature at the end; it falls by the same factor in each step. None = `tau`, as in the paper.
         straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
-        **shared: options of `MemNet`, `ReadsWordVectors` and `Task`.
     """
 
     expansion = Expansion

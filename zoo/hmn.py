@@ -277,7 +277,6 @@ class MemNN(DialogueTask):
         hops: R, the number of times that the sentences are read.
         temporal_encoding: encode the age of each sentence (T_A, T_C).
         word_dropout: s: in training, a word of n dialogues is unknown with probability s / (s + n); 0 in the paper.
-        **shared: options of `DialogueTask` and `Task`.
     """
 
     def __init__(
@@ -308,7 +307,6 @@ class HMN(MemNN):
         readout: source of the answers, which selects the epoch: `sentence` (p_S), `word` (p_W) or `joint` (both).
         word_memory: encoder of the words in context: `bigru`, `gru`, or `embedding`, the word vectors alone.
         k: number of sentences that are kept for the attention on words.
-        **shared: options of `MemNN`, `DialogueTask` and `Task`.
     """
 
     readouts = ("sentence", "word", "joint")

@@ -207,8 +207,7 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
         text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
             without it, the classifier hardly learns to read memories. The paper has none.
         optimizer: makes the optimizer; the paper's is Adam at 1e-4.
-        **shared: options of `ReadsSpelling`, `FrozenEncoder`, `ReadsTransformer` and `Task`. The paper keeps
-            pre-trained vectors fixed.
+        **shared: the paper keeps pre-trained vectors fixed.
     """
 
     head = "network.classifier."

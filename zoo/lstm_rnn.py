@@ -132,7 +132,6 @@ class LSTMRNN(TrigramRetrieval):
         cell: `lstm`, or `rnn` for a recurrent network without gates.
         hidden_size: H, size of one direction's state (the paper's: 32, 64 and 96 for `lstm`, 288 for `rnn`).
         bidirectional: read texts in both directions, and concatenate both embeddings.
-        **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
     """
 
     def __init__(

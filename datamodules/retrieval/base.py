@@ -231,7 +231,6 @@ class TermRetriever(Retriever):
         k1: saturation of the term frequency, for BM25.
         b: weight of the document length, for BM25.
         mu: pseudo-count in words, for LMDirichlet.
-        **back_end: options of the back end.
     """
 
     ranking: Ranking

@@ -50,7 +50,6 @@ class PerceptronMatching(ReadsWordVectors, MatchingTask):
     Args:
         hidden_size: units of its hidden layer.
         dropout: before both layers, and on the word vectors of ARC-I and ARC-II.
-        **shared: options of `ReadsWordVectors`, `MatchingTask` and `Task`.
     """
 
     def __init__(self, hidden_size: Size = 64, dropout: float = 0.3, **shared: Any) -> None:

@@ -126,7 +126,6 @@ class TermRanking(FittedRanking["csr_matrix"]):
 
     Args:
         analyzer: splits texts into terms, see `Ranking`.
-        **shared: options of `RetrievalTask` and `Task`.
     """
 
     #: name of the ranking among those of the retrievers, with whose parameters it is computed.

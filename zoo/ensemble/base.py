@@ -68,7 +68,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             rows. With `lora_rank`, their adapters are tuned.
         class_weight: weights of errors on rows of some labels, 1 for others; "balanced" = inversely proportional to
             the number of a label's training rows. Probabilities and thresholds are weighted, too.
-        **shared: options of `ReadsTransformer` and `Task`.
     """
 
     depends_on_seed = True

@@ -46,7 +46,6 @@ class ReadsWordVectors(Task):
     Args:
         word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
         train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
-        **shared: options of the task.
     """
 
     def __init__(self, word_size: Size = 300, train_word_vectors: bool = False, **shared: Any) -> None:
@@ -124,7 +123,6 @@ class ReadsSpelling(ReadsWordVectors):
     Args:
         characters: append the last state of an LSTM over a word's characters to its vector.
         char_hidden_size: state size of the character LSTM.
-        **shared: options of `ReadsWordVectors` and of the task.
     """
 
     def __init__(self, characters: bool = True, char_hidden_size: int = 50, **shared: Any) -> None:
@@ -155,7 +153,6 @@ class ReadsTransformer(Task):
             vectors; the data's tokens are then its own.
         lora_rank: train low-rank adapters of this rank, at a learning rate of 1e-4 to 1e-3; they need
             the extra `lora` (`peft`). None = train the transformer's weights themselves.
-        **shared: options of the task.
     """
 
     def __init__(self, transformer: str | None = None, lora_rank: Size | None = None, **shared: Any) -> None:
@@ -256,7 +253,6 @@ class FrozenEncoder(ReadsTransformer):
 
     Args:
         freeze_encoder: do not train the encoder: all texts are encoded once, and an epoch takes far less time.
-        **shared: options of `ReadsTransformer` and the task.
     """
 
     #: name of the encoder in the network.

@@ -251,7 +251,6 @@ class EncodingRetriever(Retriever):
         device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
         query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
         document_prompt: precedes each text of the collection.
-        **back_end: options of the back end.
     """
 
     ranking: DenseRanking

@@ -78,7 +78,6 @@ class DialogueTask(Task[DialogueDataModule]):
         loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of theirs.
         sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns with the
             answer, which otherwise learns slowly. 0 = the paper's loss.
-        **shared: options of all models, see `Task`.
     """
 
     task = "dialogue"

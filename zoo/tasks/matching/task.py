@@ -84,7 +84,6 @@ class MatchingTask(Task[MatchingDataModule]):
             over a question's candidates should equal its grades; `cross_entropy`: each pair by itself. None = that
             of the model's paper, or cross entropy for pairs to classify, which have no other.
         margin: of the hinge.
-        **shared: options of all models, see `Task`.
     """
 
     task = "matching"

@@ -49,7 +49,6 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
         mix_retriever: add the retriever's score: relevance + lambda s / s_max, where s_max is that of the query's
             best hit. After each epoch, validation queries select the largest lambda within one standard error of
             the best NDCG@10. The data needs `num_hits`.
-        **shared: options of all models, see `Task`.
     """
 
     task = "retrieval"
@@ -221,7 +220,6 @@ class TrigramRetrieval(RetrievalTask):
             training texts has its own weights, and others are ignored.
         tied: one network for queries and documents; the paper has two.
         word_dropout: probability of dropping a word of a text in training; the paper has 0.
-        **shared: options of `RetrievalTask` and `Task`.
     """
 
     def __init__(
