@@ -117,8 +117,7 @@ class EncoderMetric:
                 for fold in self.folds[1:]
             ]
             gains = np.concatenate([gains_of_first, *others])
-            # An encoder of one part is a little worse than their mean, so that its gain is slightly negative where
-            # tuning hardly matters.
+            # An encoder of one part is a little worse than their mean: its gain is below 0 where tuning hardly matters.
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
                 tuned = {
                     name: torch.stack([fold.weights[name] for fold in self.folds]) for name in self.original

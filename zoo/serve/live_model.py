@@ -104,8 +104,7 @@ class LiveModel:
         predictor = self.current().predictor
         if not isinstance(predictor, ClassificationPredictor):
             raise InputError("drift: only a classifier is compared with its held-out rows")
-        found = drift(predictor.held_out_likeness(), list(self._likeness))
-        return {**found._asdict(), "is_alarm": found.is_alarm, "summary": str(found)}
+        return drift(predictor.held_out_likeness(), list(self._likeness))
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
         """Change the memory. Other writers wait.

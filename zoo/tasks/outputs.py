@@ -32,11 +32,9 @@ class ClassificationOutput(NamedTuple):
 class MatchingOutput(NamedTuple):
     """Output of a matching network."""
 
-    #: float32 [P, spec.num_outputs]: the score of a pair to rank; of a pair to classify, logits of "does not
-    #: match" and "matches".
+    #: float32 [P, spec.num_outputs]: score of a pair to rank; of one to classify, logits of "no match" and "match".
     logits: Tensor
-    #: float32 [P, T, S]: strength of the interaction of the words of a pair's texts, 0 where there is no word; None
-    #: where a model compares no words.
+    #: float32 [P, T, S]: interaction of a pair's words, 0 where there is none; None where a model compares no words.
     interaction: Tensor | None = None
 
     @property

@@ -17,11 +17,13 @@ from zoo.tasks.classification.held_out import drift, likeness
 
 def test_an_alarm_is_rare_where_nothing_changes() -> None:
     random = np.random.default_rng(0)
-    p_values = np.array([drift(random.random(200), random.random(100).tolist()).p_value for _ in range(1000)])
+    p_values = np.array(
+        [drift(random.random(200), random.random(100).tolist())["p_value"] for _ in range(1000)]
+    )
     for level in (0.05, 0.2):
         assert (p_values <= level).mean() <= level + 0.02
-    assert drift(random.random(200), (random.random(100) - 0.3).tolist()).is_alarm
-    assert not drift(random.random(200), []).is_alarm
+    assert drift(random.random(200), (random.random(100) - 0.3).tolist())["is_alarm"]
+    assert not drift(random.random(200), [])["is_alarm"]
 
 
 def test_likeness() -> None:

@@ -148,27 +148,6 @@ def rows_to_keep(
     )
 
 
-class Drift(NamedTuple):
-    """The result for some texts."""
-
-    texts: int
-    #: texts that are less like their best memory than 95 % of the held-out rows are.
-    unlike: int
-    #: probability of as many if the texts were of the same kind as the held-out rows.
-    p_value: float
-
-    @property
-    def is_alarm(self) -> bool:
-        """True if the texts are of another kind than the held-out rows."""
-        return self.p_value < _ALARM
-
-    def __str__(self) -> str:
-        """Return one line."""
-        share = f"no memory is like {self.unlike:,} of {self.texts:,} texts ({self.unlike / max(self.texts, 1):.1%};"
-        verdict = "DRIFT: the texts are of another kind" if self.is_alarm else "no sign of drift"
-        return f"{share} of the held-out rows {_SHARE:.0%}): {verdict} (p = {self.p_value:.1g})"
-
-
 def likeness(text: str, hits: Iterable[tuple[float, str | None]], is_lexical: bool) -> float:
     """The retrieval score of a text's best memory, a lexical one for each word; 0 if it retrieved none.
 
@@ -178,11 +157,15 @@ def likeness(text: str, hits: Iterable[tuple[float, str | None]], is_lexical: bo
     return best / max(len(text.split()), 1) if is_lexical else best
 
 
-def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float]) -> Drift:
+def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float]) -> PlainDict:
     """Compare the likeness of texts with that of held-out rows.
 
     If all are exchangeable, the number of texts below the k-th smallest of n held-out values has a beta-binomial
     distribution with the parameters k and n - k + 1, which accounts for the chance in both.
+
+    Returns:
+        `texts`: their number; `unlike`: those that are less like their best memory than 95 % of the held-out rows are;
+        `p_value`: probability of as many if all were of one kind; `is_alarm`: they are of another; a line, `summary`.
     """
     from scipy.stats import betabinom
 
@@ -190,7 +173,12 @@ def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float])
     k = max(int(_SHARE * n), 1)
     threshold = np.sort(held_out)[k - 1]
     unlike = int((np.asarray(new) < threshold).sum())
-    return Drift(len(new), unlike, float(betabinom.sf(unlike - 1, len(new), k, n - k + 1)))
+    p_value = float(betabinom.sf(unlike - 1, len(new), k, n - k + 1))
+    share = f"no memory is like {unlike:,} of {len(new):,} texts ({unlike / max(len(new), 1):.1%};"
+    verdict = "DRIFT: the texts are of another kind" if p_value < _ALARM else "no sign of drift"
+    summary = f"{share} of the held-out rows {_SHARE:.0%}): {verdict} (p = {p_value:.1g})"
+    found = {"texts": len(new), "unlike": unlike, "p_value": p_value}
+    return {**found, "is_alarm": p_value < _ALARM, "summary": summary}
 
 
 def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float) -> float:

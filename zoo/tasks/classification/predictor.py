@@ -349,7 +349,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         for prediction in predictions:
             values.append(self.likeness(prediction))
             yield prediction
-        log.info("%s", drift(held_out, values))
+        log.info("%s", drift(held_out, values)["summary"])
 
     @override
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
