@@ -37,6 +37,7 @@ from zoo.ensemble.pool import fit_pool, folds_of
 from zoo.layers.tfidf import NGrams
 from zoo.loading import load
 from zoo.model_folder.folder import is_model
+from zoo.tasks.classification.metric_learning import using
 from zoo.tasks.predictor import Predictor
 
 #: Columns of the table; the last three have lists.
@@ -276,7 +277,7 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
     if before is None or plan is None:
         return cross_judge(rows)
     metric = EncoderMetric(model, data, split, rows.target, rows.groups, [plan], rows.sizes, before)
-    with model.in_use, metric.using(metric.original):
+    with model.in_use, using(metric.encoder, metric.original):
         metric.tune_folds()
         return cross_judge(rows, metric.fold_of_row, metric.read_without)
 

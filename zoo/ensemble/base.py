@@ -32,7 +32,7 @@ from zoo.ensemble.new_labels import rarity_of
 from zoo.layers.encoders import TransformerEncoder, WordEncoder, layers_of
 from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, steps_for
+from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, steps_for, using
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, ReadsTransformer
 from zoo.tasks.fitted import Fitted
@@ -294,6 +294,9 @@ def read_table(
     encode = partial(model.encode, data) if memory is None else memory.encoded.vectors_of
     if "vectors" in inputs:
         readings = readings._replace(vectors=torch.from_numpy(encode(texts)))
+    if "published" in inputs and network.encoder is not None and network.encoder_before is not None:
+        with using(network.encoder, network.encoder_before):
+            readings = readings._replace(published=torch.from_numpy(model.encode(data, texts)))
     if "guides" in inputs and network.guides is not None:
         readings = readings._replace(guides=network.guides.encoded_by(encode))
     return readings

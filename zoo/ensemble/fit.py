@@ -104,7 +104,10 @@ class EnsembleFit:
         show("stage 3 of 4: members are fitted")
         inputs = network.reads
         has_vector = self.data.words.has_vector()
-        readings = fit_members(self.model, self.data, self.training, self.target, inputs, has_vector)
+        published = None if self.metric is None else torch.from_numpy(self.metric.published)
+        readings = fit_members(
+            self.model, self.data, self.training, self.target, inputs, has_vector, published
+        )
         if isinstance(six := network.members.by_name.get("six"), BestOfSix):
             network.sizes = network.sizes._replace(pipeline=six.pipeline)
         show("stage 4 of 4: weights are fitted on held-out rows")
@@ -112,7 +115,7 @@ class EnsembleFit:
         if len(self.validation.rows):
             excludes = self.data.excludes_duplicates("validation")
             split, added = "validation", [held_out]
-            held_out = classify_rows(self.model, self.data, self.validation, excludes)
+            held_out = classify_rows(self.model, self.data, self.validation, network.used, excludes)
         fitted_on = [held_out.known(network.num_classes), *added]
         network.pool = fit_pool(HeldOut.join(fitted_on), self.class_weights)
         lines, condition = self._measure(held_out, added)
@@ -263,15 +266,16 @@ def classify_rows(
     model: EnsembleModel,
     data: ClassificationDataModule,
     labelled: LabelledRows,
+    names: Sequence[str],
     excludes_duplicates: bool = False,
 ) -> HeldOut:
-    """Outputs of members and references, as they are now, for labelled rows."""
+    """Outputs of some members and references, as they are now, for labelled rows."""
     split, rows, target, _ = labelled
     network: EnsembleNetwork = model.network
-    readings = read_table(model, data, split, network.reads, rows)
+    readings = read_table(model, data, split, network.members.inputs_of(names), rows)
     if excludes_duplicates:
         readings = readings.without_duplicates()
-    outputs = classify(network.members, network.used, readings, model.device)
+    outputs = classify(network.members, names, readings, model.device)
     return HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows)[rows])
 
 
@@ -299,6 +303,7 @@ def fit_members(
     target: NDArray[np.int64],
     inputs: set[Input],
     has_vector: Tensor | None = None,
+    published: Tensor | None = None,
 ) -> Readings:
     """Fit members and references to the rows of a split, and return their inputs, for the same rows.
 
@@ -309,6 +314,7 @@ def fit_members(
         target: int64 [n], their classes.
         inputs: further ones that are returned.
         has_vector: bool [V], words with a pre-trained vector, for a bag; None = those of its last fit.
+        published: float32 [n, l], vectors of the rows by the encoder before it was tuned, where they are known.
     """
     network = model.network
     network.ngrams.fit(split.rows.texts[:])
@@ -317,7 +323,9 @@ def fit_members(
         has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
-    readings = read_table(model, data, split, network.members.fitted_on(network.used) | inputs)
+    inputs = network.members.fitted_on(network.used) | inputs
+    readings = read_table(model, data, split, inputs if published is None else inputs - {"published"})
+    readings = readings if published is None else readings._replace(published=published)
     _fit_in_time(model, readings, target)
     return readings
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 #: Input of a member: a field of `Readings`.
-Input: TypeAlias = Literal["texts", "ngrams", "vectors", "bags", "neighbors", "memory", "guides"]
+Input: TypeAlias = Literal["texts", "ngrams", "vectors", "published", "bags", "neighbors", "memory", "guides"]
 
 #: Kinds of n-grams, and the name of a classifier.
 Pipeline: TypeAlias = tuple[str, str]
@@ -54,6 +54,8 @@ class Readings(NamedTuple):
     neighbors: Votes | None = None
     #: float32 [n, l], vectors of the encoder.
     vectors: Tensor | None = None
+    #: float32 [n, l], vectors of the encoder before it was tuned; None = it was not.
+    published: Tensor | None = None
     #: float32 [n, d], weighted means of word vectors.
     bags: Tensor | None = None
     #: None where there is none to search.
@@ -86,7 +88,7 @@ class Readings(NamedTuple):
         return self._replace(excluded=self.memory.encoded.memory.opened.excluded_rows(self.texts, own_ids))
 
     def _tensors(self) -> PlainDict:
-        parts = {"vectors": self.vectors, "bags": self.bags}
+        parts = {"vectors": self.vectors, "published": self.published, "bags": self.bags}
         return {name: part for name, part in parts.items() if part is not None}
 
     @classmethod

@@ -230,11 +230,11 @@ class BestOfSix(Lexical):
 
 
 class Regression(Member):
-    """A reference: multinomial logistic regression on the vectors of a frozen encoder."""
+    """A reference: multinomial logistic regression on the vectors of an encoder as it was published."""
 
     name = "regression"
-    title = "logistic regression on the transformer"
-    reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
+    title = "logistic regression on the transformer as published"
+    reads: ClassVar[frozenset[Input]] = frozenset({"vectors", "published"})
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
@@ -246,8 +246,7 @@ class Regression(Member):
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         from sklearn.linear_model import LogisticRegression
 
-        assert readings.vectors is not None
-        vectors, present = readings.vectors.numpy(), np.unique(target)
+        vectors, present = self._vectors(readings).numpy(), np.unique(target)
         if len(present) > 1:
             self.use_planes(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target))
         else:
@@ -261,10 +260,15 @@ class Regression(Member):
         weight, bias = (torch.from_numpy(part).float() for part in planes_of(model))
         self.linear.weight[model.classes_], self.linear.bias[model.classes_] = weight, bias
 
+    def _vectors(self, readings: Readings) -> Tensor:
+        is_tuned = "published" in self.reads and readings.published is not None
+        vectors = readings.published if is_tuned else readings.vectors
+        assert vectors is not None
+        return vectors
+
     @override
     def forward(self, readings: Readings) -> Scores:
-        assert readings.vectors is not None
-        vectors = functional.normalize(readings.vectors.float(), dim=1)
+        vectors = functional.normalize(self._vectors(readings).float(), dim=1)
         with torch.autocast(vectors.device.type, enabled=False):
             return Scores(self.linear(vectors))
 
@@ -282,6 +286,7 @@ class SelfTrained(Regression):
 
     name = "self_trained"
     title = "regression with class names and unlabelled texts"
+    reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
     learns_from: ClassVar[frozenset[Input]] = frozenset({"guides"})
 
     @override
@@ -291,12 +296,11 @@ class SelfTrained(Regression):
         guides = readings.guides
         if guides is None or guides.vectors is None:
             return
-        assert readings.vectors is not None
         rows = np.random.default_rng(0).permutation(len(target))[:_ROWS]
         directions = functional.normalize(guides.vectors.float(), dim=1).numpy()
         is_known = guides.target != UNLABELLED
         vectors = np.concatenate(
-            [functional.normalize(readings.vectors[rows].float(), dim=1).numpy(), directions[is_known]]
+            [functional.normalize(self._vectors(readings)[rows].float(), dim=1).numpy(), directions[is_known]]
         )
         classes = np.concatenate([target[rows], guides.target[is_known]])
         if len(np.unique(classes)) < 2:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -26,7 +25,7 @@ from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Encoder, SelfTrained
 from zoo.ensemble.pool import folds_of
 from zoo.tasks.classification.guides import UNLABELLED, Guides
-from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights
+from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights, use_weights, using
 
 log = logging.getLogger("zoo")
 
@@ -78,7 +77,9 @@ class EncoderMetric:
         """
         self._model = model
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
-        self._guides, self._published = guides, np.zeros((0, 0), np.float32)
+        self._guides = guides
+        #: float32 [n, l], vectors of the texts before any tuning.
+        self.published = np.zeros((0, 0), np.float32)
         #: the cheapest first.
         self.plans = list(plans)
         #: the number of steps is the user's: no plan is given up before all folds are tuned.
@@ -103,11 +104,11 @@ class EncoderMetric:
         Returns:
             The plan; None if the encoder is as it was.
         """
-        before = self._published = self._encode(self.texts)
+        before = self.published = self._encode(self.texts)
         if self._guides is not None:
             self._guides = self._guides.encoded_by(self._encode)
         plan, gains_of_first = self._best_plan(before)
-        self._use(self.original)  # also where only another plan has moved it
+        use_weights(self.encoder, self.original)  # also where only another plan has moved it
         if plan is not None:
             self.plans = [plan]
             self.original = self._weights()
@@ -122,10 +123,10 @@ class EncoderMetric:
                 tuned = {
                     name: torch.stack([fold.weights[name] for fold in self.folds]) for name in self.original
                 }
-                self._use({name: value.mean(dim=0) for name, value in tuned.items()})
+                use_weights(self.encoder, {name: value.mean(dim=0) for name, value in tuned.items()})
                 return plan
         self.folds = []
-        self._use(self.original)
+        use_weights(self.encoder, self.original)
         return None
 
     def _best_plan(self, before: NDArray[np.float32]) -> tuple[MetricPlan | None, NDArray[np.float32]]:
@@ -160,7 +161,7 @@ class EncoderMetric:
 
     def _tune_without(self, fold: int, plan: MetricPlan) -> _TunedFold:
         """Tune the encoder, from its weights before, on the rows outside of a fold."""
-        self._use(self.original)
+        use_weights(self.encoder, self.original)
         rows = np.flatnonzero(self.fold_of_row != fold)
         self._tune_on(plan, rows, self._guess(rows))
         return _TunedFold(np.flatnonzero(self.fold_of_row == fold), self._weights(), self._encode(self.texts))
@@ -172,7 +173,7 @@ class EncoderMetric:
         """
         if self._guides is None:
             return None
-        member, vectors = SelfTrained(self.sizes), torch.from_numpy(self._published[rows])
+        member, vectors = SelfTrained(self.sizes), torch.from_numpy(self.published[rows])
         member.fit(Readings([], vectors=vectors, guides=self._guides), self.target[rows])
         guessed = member(Readings([], vectors=self._guides.vectors)).scores.argmax(dim=1).numpy()
         is_unknown = self._guides.target == UNLABELLED
@@ -182,29 +183,12 @@ class EncoderMetric:
         """Return whether the model has time for all folds of a plan, by a few of its steps."""
         if self._model.deadline == math.inf:
             return True
-        self._use(self.original)
+        use_weights(self.encoder, self.original)
         begun = time.monotonic()
         self._tune_on(plan._replace(steps=_TIMED_STEPS), np.arange(len(self.target)))
         seconds = (time.monotonic() - begun) * plan.steps / _TIMED_STEPS
         seconds += seconds_to_encode(self.texts, len(self.texts), self._encode)
         return self._model.has_time(f"the encoder's metric by {plan}", FOLDS * seconds)
-
-    def _use(self, weights: Weights) -> None:
-        """Give the encoder these weights."""
-        own = dict(self.encoder.named_parameters())
-        with torch.no_grad():
-            for name, value in weights.items():
-                own[name].copy_(value)
-
-    @contextmanager
-    def using(self, weights: Weights) -> Iterator[None]:
-        """Give the encoder other weights for a while."""
-        before = self._weights()
-        try:
-            self._use(weights)
-            yield
-        finally:
-            self._use(before)
 
     def read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
         """The inputs for the n rows by the encoder that has not seen a fold; see `cross_fit`."""
@@ -220,7 +204,7 @@ class EncoderMetric:
     def _encode_by(self, fold: _TunedFold, texts: list[str]) -> NDArray[np.float32]:
         """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""
         rows = RowLookup.of(text_hashes(self.texts)).first_rows(text_hashes(texts)).astype(np.int64)
-        with self.using(fold.weights):
+        with using(self.encoder, fold.weights):
             return look_up_vectors(texts, fold.vectors, rows, self._encode)
 
     def _weights(self) -> Weights:

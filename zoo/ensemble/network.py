@@ -21,7 +21,7 @@ from zoo.layers.bags import VectorBag
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.tfidf import NGrams
 from zoo.tasks.classification.guides import Guides
-from zoo.tasks.classification.metric_learning import MetricPlan
+from zoo.tasks.classification.metric_learning import MetricPlan, using
 from zoo.tasks.outputs import ClassificationOutput
 
 #: Parts whose values are fitted without gradients.
@@ -142,6 +142,9 @@ class EnsembleNetwork(nn.Module):
             readings = readings._replace(neighbors=Votes(*fields, self.num_classes))
         if "vectors" in inputs:
             readings = readings._replace(vectors=self.encode_texts(batch))
+        if "published" in inputs and self.encoder is not None and self.encoder_before is not None:
+            with using(self.encoder, self.encoder_before):
+                readings = readings._replace(published=self.encode_texts(batch))
         if "bags" in inputs:
             assert self.bag is not None
             assert self.words is not None

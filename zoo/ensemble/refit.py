@@ -48,12 +48,12 @@ def refit(
     model.read_memory(data, memory)
     model.search_memory(data, memory)  # also for members that have no weight yet
     labelled = None if rows is None else _labelled_rows(model, data, memory, rows)
-    held_out = None if labelled is None else classify_rows(model, data, labelled)
+    held_out = None if labelled is None else classify_rows(model, data, labelled, network.names)
     accuracy = None if held_out is None else _accuracy(before, held_out.known(network.num_classes))
     if members:
         count = 0 if held_out is None else len(held_out.known(network.num_classes).target)
         added, fitted = refit_members(model, data, memory, crosses=count < _FEW_ROWS)
-        held_out = None if labelled is None else classify_rows(model, data, labelled)
+        held_out = None if labelled is None else classify_rows(model, data, labelled, network.names)
     else:
         added, fitted = _added_rows(model, data, memory), ""
     known = [] if held_out is None else [held_out.known(network.num_classes)]
@@ -141,7 +141,8 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
     used = np.flatnonzero(marks.is_independent & (target >= 0) & (target < model.network.num_classes))
     if len(used) == 0:
         return []
-    return [classify_rows(model, data, LabelledRows(split, used, target[used]), excludes_duplicates=True)]
+    added = LabelledRows(split, used, target[used])
+    return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True)]
 
 
 def refit_members(

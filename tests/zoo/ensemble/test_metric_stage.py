@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from transformers import AutoModel, DistilBertConfig, DistilBertModel, T5Config,
 
 import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
-from tests.zoo.conftest import Fit, Zoo, refusal, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
+from zoo.ensemble.answer import AnswerScores
 from zoo.ensemble.metric import FOLDS, EncoderMetric
 from zoo.model_folder.folder import ModelFolder
 
@@ -75,6 +77,26 @@ def test_the_memory_is_encoded_by_the_tuned_encoder(
     memory = predictor.model.network.memory.encoded
     texts = memory.memory.rows.texts[:10]
     np.testing.assert_allclose(predictor.encode(texts), memory.vectors[:10], atol=2e-2)
+
+
+def test_the_reference_is_that_of_the_published_encoder(
+    run: Fit, tiny_bert: Path, test_csv: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the table shows the gain of the learned metric, after the fit and in a test."""
+    gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
+    monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
+    tables: list[Mapping[str, torch.Tensor]] = []
+    monkeypatch.setattr(AnswerScores, "update", lambda _, table, *__: tables.append(table))
+    weights = {}
+    for name, steps in (("tuned", 40), ("plain", 0)):
+        folder = run(name, f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}")
+        weights[name] = ModelFolder.open(folder).weights()
+        tables.clear()
+        done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
+        weights[name] |= {row: torch.cat([table[row] for table in tables]) for row in ("regression", "encoder")}
+    for row in ("network.members.regression.linear.weight", "regression"):
+        torch.testing.assert_close(weights["tuned"][row], weights["plain"][row], atol=2e-2, rtol=2e-2)
+    assert (weights["tuned"]["encoder"] - weights["plain"]["encoder"]).abs().max() > 0.2
 
 
 def test_texts_without_labels_are_learned_from(

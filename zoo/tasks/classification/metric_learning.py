@@ -8,7 +8,8 @@ enough where labels are few, and votes of rows that join the memory later count 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -181,3 +182,23 @@ def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator
     named = [(name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned]
     adapters = [(name, weight) for name, weight in named if is_adapter(name)]
     return iter(adapters or named)
+
+
+@torch.no_grad()
+def use_weights(encoder: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give an encoder these weights, by name."""
+    own = dict(encoder.named_parameters())
+    for name, value in weights.items():
+        own[name].copy_(value)
+
+
+@contextmanager
+def using(encoder: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give an encoder other weights for a while."""
+    own = dict(encoder.named_parameters())
+    before = {name: own[name].detach().clone() for name in weights}
+    try:
+        use_weights(encoder, weights)
+        yield
+    finally:
+        use_weights(encoder, before)
