@@ -96,8 +96,14 @@ def run(name: str, options: Sequence[str]) -> None:
 
     from zoo.runs.parser import Parser
 
-    if any("retriever" in signature(function).parameters for function in functions.values()):
+    parameters = [each for function in functions.values() for each in signature(function).parameters.values()]
+    if any(each.name == "retriever" for each in parameters):
         import_retrievers(options)
+    flags = {f"--{each.name}" for each in parameters if each.annotation == "bool"}
+    options = [
+        f"{option}=true" if option in flags and following.startswith("-") else option
+        for option, following in pairwise([*options, "--"])
+    ]
     if command.first is not None and options and not options[0].startswith("-"):
         options = [command.first, *options]
     auto_cli(
