@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import yaml
 
@@ -25,8 +25,9 @@ from datamodules.base import DataModule
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import contents_of, lock_file, named_disk_errors, write_json, write_text
 from datamodules.core.types import PlainDict
-from zoo.markdown import markdown_table
-from zoo.reproduce.table import SPLITS, Row, Table, load_table, shipped_tables, title
+from zoo import __version__
+from zoo.reproduce.results import Score, merge, read_scores, score_tables, shipped_tables
+from zoo.reproduce.table import SPLITS, Row, Table, load_table
 from zoo.run_folder import read_run
 
 #: Data options that only training needs.
@@ -113,53 +114,6 @@ def without_absent_tests(table: Table, folder: Path) -> Table:
     return replace(table, rows=rows)
 
 
-#: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
-Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
-#: row -> the metrics of its finished runs.
-Results: TypeAlias = Mapping[str, Sequence[Mapping[str, float]]]
-
-
-def figures_of(rows: Sequence[Row], results: Results) -> Figures:
-    """Return means and standard deviations (of the sample) over finished runs."""
-    figures: Figures = {}
-    for row in rows:
-        runs = results[row.name]
-        figures[row.name] = {}
-        for name in dict.fromkeys([*(name for run in runs for name in run), *row.paper]):
-            values = [run[name] for run in runs if name in run]
-            figures[row.name][name] = {
-                "mean": statistics.fmean(values) if values else None,
-                "sd": statistics.stdev(values) if len(values) > 1 else None,
-                "n": len(values),
-                "paper": row.paper.get(name),
-            }
-    return figures
-
-
-def report_lines(table: Table, rows: Sequence[Row], figures: Figures, results: Results) -> Iterator[str]:
-    """Yield the lines of a report in Markdown, in percent."""
-    columns = {f"{key}/{name}": f"{SPLITS[key]} {title(name)}" for key in SPLITS for name in table.metrics}
-    metrics = [metric for metric in columns if any(metric in row for row in figures.values())]
-    papers = list(dict.fromkeys(metric for row in rows for metric in row.paper))
-    lines = [["row", *(columns[metric] for metric in metrics), *map(table.paper_title, papers), "runs"]]
-    for row in rows:
-        cells = [_cell(table, metric, figures[row.name].get(metric, {})) for metric in metrics]
-        cells += [_cell(table, metric, {"mean": row.paper.get(metric)}) for metric in papers]
-        lines.append([row.name, *cells, str(len(results[row.name]))])
-    yield f"# {table.name}\n\n{table.description}\n\n{markdown_table(lines)}"
-    counts = ", ".join(title(name) for name in table.metrics if name in table.counts)
-    unit = f"Percent, but {counts} are numbers" if counts else "Percent"
-    yield f"{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
-
-
-def _cell(table: Table, metric: str, figure: Mapping[str, float | None]) -> str:
-    mean, sd = figure.get("mean"), figure.get("sd")
-    if mean is None:
-        return ""
-    spread = "" if sd is None else f" ± {table.percent(metric, sd):.1f}"
-    return f"{table.percent(metric, mean):.1f}{spread}"
-
-
 def describe_skipped(skipped: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each reason to skip rows: `skipped` has the reason of each row."""
     for reason in dict.fromkeys(skipped.values()):
@@ -194,14 +148,21 @@ class Reproduction:
     """A table in progress. The command makes it; a finished run's folder has `result.json`."""
 
     def __init__(
-        self, table: Table, rows: Sequence[str], seeds: int, data_dir: Path, test_file: Path | None, out: Path
+        self,
+        table: Table,
+        rows: Sequence[str],
+        seeds: int,
+        data_dir: Path,
+        test_file: Path | None,
+        out: Path,
+        results: Path,
     ) -> None:
         """Check the files of the wanted rows and of those that they start from; nothing runs yet.
 
         Each of `rows` is the name of a row, for all of its seeds, or `ROW/SEED`.
         """
         self.table = without_absent_tests(table, data_dir) if table.skip_absent else table
-        self.data_dir, self.test_file, self.out = data_dir, test_file, out
+        self.data_dir, self.test_file, self.out, self.results = data_dir, test_file, out, results
         #: row, or run -> the reason.
         self.skipped: dict[str, str] = {}
         self.failed: dict[str, str] = {}
@@ -257,7 +218,7 @@ class Reproduction:
             yield "\t".join([str(run), state, start, *files])
 
     def run(self) -> None:
-        """Run what is not finished, and write the table after every run."""
+        """Run what is not finished, and write the results after every run."""
         for run in self.runs:
             self._result(run)  # refuses a run with other options or data before hours of training
         for run in self.runs:
@@ -274,23 +235,29 @@ class Reproduction:
                 print(visible(f"{run}: {shown}  ({'kept' if was_finished else f'{took:.0f} s'})"), flush=True)
             self.write()
 
-    def write(self) -> Figures:
-        """Write `table.json` and `table.md`: the wanted rows, and others with finished runs in the folder."""
+    def write(self) -> list[Score]:
+        """Merge all finished rows of the folder into the results, and return their scores in the table's order."""
         # The last of several processes writes what all have finished.
-        with lock_file(self.out / "table.lock"):
-            results = {row.name: self._results(row) for row in self.table.rows.values()}
-            finished = {name for name in results if results[name]}
-            rows = self.table.with_starts({row.name for row in self.rows} | finished)
-            figures = figures_of(rows, results)
-            lines = [*report_lines(self.table, rows, figures, results)]
-            lines += [f"\n{line}" for line in describe_skipped(self.skipped)]
-            lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
-            write_json(self.out / "table.json", figures)
-            text = "\n".join(lines).split("\n")
-            write_text(self.out / "table.md", "\n".join(map(visible, text)) + "\n")
-        return figures
+        with lock_file(self.results.with_name(f".{self.results.name}.lock")):
+            scores = [score for row in self.table.rows.values() for score in self._scores(row)]
+            merge(self.results, self.table.name, self.table.rows, scores)
+        return scores
 
-    def _results(self, row: Row) -> list[dict[str, float]]:
+    def _scores(self, row: Row) -> Iterator[Score]:
+        """Yield the scores of a row with finished runs: the table's metrics, and those of the paper."""
+        runs, model = self._finished(row), self.table.model_of(row).rpartition(".")[2]
+        metrics = [f"{split}/{name}" for split in SPLITS for name in self.table.metrics]
+        for metric in dict.fromkeys([*metrics, *row.paper]) if runs else ():
+            unit = self.table.percent(metric, 1)
+            values = [unit * run[metric] for run in runs if metric in run]
+            mean = round(statistics.fmean(values), 2) if values else None
+            sd = round(statistics.stdev(values), 2) if len(values) > 1 else None
+            paper = round(unit * row.paper[metric], 2) if metric in row.paper else None
+            if values or paper is not None:
+                names = (self.table.name, row.name, model, metric)
+                yield Score(*names, mean, sd, len(values), paper, __version__)
+
+    def _finished(self, row: Row) -> list[dict[str, float]]:
         """Return the metrics of each of a row's finished runs."""
         results = []
         for file in sorted((self.out / row.name).glob("seed-*/result.json")):
@@ -437,10 +404,12 @@ def reproduce(
     run_dir: str | None = None,
     encoder: str | None = None,
     list_runs: bool = False,
-) -> Figures:
+    results: str | None = None,
+) -> list[Score]:
     """Run a paper's table: every row for every seed, with the paper's figures. Without arguments, list the tables.
 
-    Writes `table.json` and `table.md`. The same command resumes a killed table; finished runs are kept.
+    Writes `results.csv`, and returns its lines of the table. The same command resumes a killed table; finished runs are
+    kept.
 
     Args:
         name: a table's name, or its YAML file.
@@ -451,13 +420,14 @@ def reproduce(
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
         encoder: Hub name or folder of a transformer in place of the table's own.
         list_runs: only print the runs: ROW/SEED, its state, the run that it starts from, and its files, between tabs.
+        results: a CSV in which the table's finished rows are replaced; null: results.csv in the table's folder.
     """
     if name is None and data_dir is None:
         for table in map(load_table, shipped_tables()):
             minutes = table.minutes
             time = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
             print(f"{table.name:22} {time:>8}  {table.description}")
-        return {}
+        return []
     if name is None or data_dir is None:
         raise InputError("zoo reproduce: give a table and --data_dir; `zoo reproduce` alone shows the tables")
     if encoder is not None and Path(encoder).is_dir():
@@ -471,18 +441,23 @@ def reproduce(
     check_count("seeds", number)
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
     test = None if test_file is None else Path(test_file)
-    reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
+    file = Path(results or out / "results.csv")
+    if file.exists():
+        read_scores(file)  # refuses a damaged one before hours of training
+    reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out, file)
     for line in describe_skipped(reproduction.skipped):
         print(visible(line), file=sys.stderr if list_runs else sys.stdout)
     if list_runs:
         for line in reproduction.run_lines():
             print(*map(visible, line.split("\t")), sep="\t")
-        return {}
-    with named_disk_errors(out, "--run_dir"):
-        out.mkdir(parents=True, exist_ok=True)
+        return []
+    for folder, option in ((out, "--run_dir"), (file.parent, "--results")):
+        with named_disk_errors(folder, option):
+            folder.mkdir(parents=True, exist_ok=True)
     reproduction.run()
-    print((out / "table.md").read_text(encoding="utf-8"), end="")
-    print(f"table: {out / 'table.md'} (.json)")
+    scores = reproduction.write()
+    print(*score_tables(scores), sep="\n", end="")
+    print(visible(f"mean ± standard deviation over seeds (the paper's figure): {file}"))
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")
-    return reproduction.write()
+    return scores

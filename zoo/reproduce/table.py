@@ -20,10 +20,10 @@ from datamodules.core.files import load_mapping
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.registry import model_class
+from zoo.reproduce.results import SHIPPED, shipped_tables
 
 #: Prefix of a metric's name -> split.
 SPLITS = {"val": "validation", "test": "test"}
-SHIPPED = Path(__file__).with_name("tables")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Table:
     paper_metric: str = "test/accuracy"
     #: number of runs of each row; the seeds are 1, 2, ...
     seeds: int = 3
-    #: metrics of the report; epochs are chosen by the first one, the data's `monitor`.
+    #: metrics of the results; epochs are chosen by the first one, the data's `monitor`.
     metrics: Sequence[str] = ("accuracy",)
     #: those of the metrics that are numbers, such as errors, and not shares of 1.
     counts: Sequence[str] = ()
@@ -67,11 +67,6 @@ class Table:
         """Return a figure in percent, or a count as it is."""
         return figure if metric.partition("/")[2] in self.counts else 100 * figure
 
-    def paper_title(self, metric: str) -> str:
-        """Return the title of the paper's figures of a metric."""
-        split, _, name = metric.partition("/")
-        return f"paper ({SPLITS[split]}{f' {title(name)}' if len(self.metrics) > 1 else ''})"
-
     @property
     def data_type(self) -> type[DataModule]:
         """The data module of all rows."""
@@ -79,8 +74,11 @@ class Table:
 
     def seeds_of(self, row: Row, seeds: int) -> int:
         """Return the number of a row's runs: one if its model does not depend on the seed."""
-        model = model_class(str(row.overrides.get("model", self.base["model"].get("class_path"))))
-        return seeds if model.depends_on_seed else 1
+        return seeds if model_class(self.model_of(row)).depends_on_seed else 1
+
+    def model_of(self, row: Row) -> str:
+        """Return the class path of a row's model."""
+        return str(row.overrides.get("model", self.base["model"].get("class_path")))
 
     def with_starts(self, names: Collection[str]) -> list[Row]:
         """Return the named rows and those that they start from, in the table's order."""
@@ -100,16 +98,6 @@ _TYPES: dict[str, Any] = {
 }
 _TABLE_KEYS = {each.name for each in fields(Table)} - {"name"} | {"like", "overrides", "encoder"}
 _ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
-
-
-def title(name: str) -> str:
-    """Return the title of a metric: `accuracy`, but `MAP` and `NDCG@3`."""
-    return name if name == "accuracy" else name.upper()
-
-
-def shipped_tables() -> list[str]:
-    """Return the names of the tables in the package."""
-    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
 def load_table(name: str, encoder: str | None = None) -> Table:

@@ -93,7 +93,9 @@ def test_the_reference_is_that_of_the_published_encoder(
         weights[name] = ModelFolder.open(folder).weights()
         tables.clear()
         done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
-        weights[name] |= {row: torch.cat([table[row] for table in tables]) for row in ("regression", "encoder")}
+        weights[name] |= {
+            row: torch.cat([table[row] for table in tables]) for row in ("regression", "encoder")
+        }
     for row in ("network.members.regression.linear.weight", "regression"):
         torch.testing.assert_close(weights["tuned"][row], weights["plain"][row], atol=2e-2, rtol=2e-2)
     assert (weights["tuned"]["encoder"] - weights["plain"]["encoder"]).abs().max() > 0.2

@@ -14,6 +14,7 @@ import yaml
 from tests.zoo.conftest import sentences, write_table
 from zoo.cli import main
 from zoo.reproduce import run as runs_of_a_table
+from zoo.reproduce.results import Score
 
 #: Returns the commands that ran since its last call.
 Calls: TypeAlias = Callable[[], list[list[str]]]
@@ -116,6 +117,14 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         assert main(arguments) == 0, log
 
     monkeypatch.setattr(runs_of_a_table, "_zoo", run)
+
+
+def reproduce(*arguments: Any, **options: Any) -> dict[str, dict[str, Score]]:
+    """Run a table; return row -> metric -> score."""
+    scores: dict[str, dict[str, Score]] = {}
+    for score in runs_of_a_table.reproduce(*arguments, **options):
+        scores.setdefault(score.row, {})[score.metric] = score
+    return scores
 
 
 def write_yaml(rows: dict[str, Any], **keys: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import pytest
 
 import zoo.reproduce.run as runs_of_a_table
 from tests.dialogues import made_up, write_published
-from tests.zoo.reproduce.conftest import write_yaml
-from zoo.reproduce.run import reproduce
+from tests.zoo.reproduce.conftest import reproduce, write_yaml
 
 BASE: dict[str, Any] = {
     "model": {"class_path": "HMN", "init_args": {"word_size": 6}},
@@ -48,22 +48,22 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = {"paper_metric": "test/errors_joint", "metrics": ["probability", "errors_joint"]}
-    write_yaml(ROWS, base=BASE, seeds=1, counts=["errors_joint"], skip_absent=True, **metrics)
+def test_joint_sets_absent_tests_and_counts(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {"paper_metric": "test/errors_joint", "metrics": ["questions", "errors_joint"]}
+    write_yaml(ROWS, base=BASE, seeds=1, counts=["questions", "errors_joint"], skip_absent=True, **metrics)
     figures = reproduce("small.yaml", str(data_dir), run_dir="out")
-    assert figures["joint set"]["val/questions"]["mean"] == 40
-    assert figures["joint set"]["test/questions"]["mean"] == 20
-    assert figures["joint set"]["test/errors_joint"]["paper"] == 4.2
-    assert figures["joint set"]["test/accuracy"]["paper"] == 0.99
+    assert figures["joint set"]["val/questions"].mean == 40
+    assert figures["joint set"]["test/questions"].mean == 20
+    assert figures["joint set"]["test/errors_joint"].paper == 4.2
     assert "test/questions" not in figures["no test"]
-    assert figures["no test"]["val/errors_sentence"]["n"] == 1
-    text = Path("out/table.md").read_text()
-    errors = figures["joint set"]["test/errors_joint"]["mean"]
-    assert f"| {errors:.1f} | 4.2 | 99.0 |" in " ".join(text.split())
-    assert "Percent, but ERRORS_JOINT are numbers" in text
-    assert "Skipped: no data:" in text
-    assert "c/train.txt is missing" in text
+    assert figures["no test"]["val/questions"].runs == 1
+    text = capsys.readouterr().out
+    errors = figures["joint set"]["test/errors_joint"].mean
+    accuracy = figures["joint set"]["test/accuracy"].mean  # only the paper's metric
+    assert f"| {errors:.1f} (4.2) | {accuracy:.1f} (99.0) | 1 |" in " ".join(text.split())
+    assert re.search(r"Skipped: no data: .*c/train\.txt is missing", text)
     # A second call reads the results.
     monkeypatch.setattr(runs_of_a_table, "_zoo", lambda *_: pytest.fail("nothing was left to run"))
     assert reproduce("small.yaml", str(data_dir), run_dir="out") == figures

@@ -17,37 +17,35 @@ import yaml
 
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import Zoo, done, sentences, write_table
-from tests.zoo.reproduce.conftest import MAJORITY, ROWS, Calls, write_yaml
+from tests.zoo.reproduce.conftest import MAJORITY, ROWS, Calls, reproduce, write_yaml
+from zoo import __version__
 from zoo.reproduce import run as runs_of_a_table
-from zoo.reproduce.run import RowFailed, as_arguments, reproduce
-from zoo.reproduce.table import load_table, shipped_tables
-
-
-def table_text() -> str:
-    """The report without the padding of its columns."""
-    return re.sub(" +", " ", Path("out/table.md").read_text())
-
+from zoo.reproduce.results import read_scores, shipped_tables
+from zoo.reproduce.run import RowFailed, as_arguments
+from zoo.reproduce.table import load_table
 
 # --- what is written ---
 
 
-def test_a_table_is_what_its_runs_were(data_dir: Path, test_csv: Path, stand_in: Calls) -> None:
-    name = write_yaml(ROWS, seeds=3)
-    figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
-    out = Path("out")
-    assert json.loads((out / "table.json").read_text()) == figures
+def test_a_table_is_what_its_runs_were(
+    data_dir: Path, test_csv: Path, stand_in: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = write_yaml(ROWS, seeds=3, metrics=["accuracy", "macro_f1"])
+    figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out", results="all/results.csv")
     assert list(figures) == ["majority", "M1", "M7"]
-    expected = {"mean": pytest.approx(0.2), "sd": pytest.approx(0.1), "n": 3, "paper": 0.5}
-    assert figures["M1"]["val/accuracy"] == expected
+    names = ("small", "M1", "KNNBiLSTM")
+    assert figures["M1"]["val/accuracy"] == (*names, "val/accuracy", 20.0, 10.0, 3, 50.0, __version__)
     # The first epoch of the highest accuracy is the one whose checkpoint was kept.
-    assert figures["M1"]["val/macro_f1"]["mean"] == pytest.approx(0.02)
-    assert figures["M1"]["test/accuracy"] == {"mean": 0.75, "sd": 0, "n": 3, "paper": None}
-    assert figures["majority"]["val/accuracy"]["n"] == 1
-    assert figures["majority"]["test/accuracy"]["sd"] is None
+    assert figures["M1"]["val/macro_f1"].mean == 2.0
+    assert figures["M1"]["test/accuracy"] == (*names, "test/accuracy", 75.0, 0.0, 3, None, __version__)
+    assert figures["majority"]["val/accuracy"].runs == 1
+    assert figures["majority"]["test/accuracy"].sd is None
+    scores = [score for row in figures.values() for score in row.values()]
+    assert read_scores(Path("all/results.csv")) == sorted(scores)
 
-    markdown = table_text()
-    assert "| row | validation accuracy | test accuracy | paper (validation) | runs |" in markdown
-    assert "| M1 | 20.0 ± 10.0 | 75.0 ± 0.0 | 50.0 | 3 |" in markdown
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "| row | model | val/accuracy | val/macro_f1 | test/accuracy | test/macro_f1 | runs |" in printed
+    assert "| M1 | KNNBiLSTM | 20.0 ± 10.0 (50.0) | 2.0 ± 0.0 | 75.0 ± 0.0 | 50.0 ± 0.0 | 3 |" in printed
 
 
 def test_every_run_is_a_fit_and_a_test_with_its_options(
@@ -107,10 +105,10 @@ def test_finished_runs_are_kept_and_half_a_run_is_repeated(
     second = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
     assert [call[0] for call in stand_in()] == ["test"] * 5
     assert second["M1"]["val/accuracy"] == first["M1"]["val/accuracy"]
-    assert second["M7"]["test/accuracy"]["n"] == 2
+    assert second["M7"]["test/accuracy"].runs == 2
     # More seeds are added; the data may be in another folder.
     data_dir.rename("moved")
-    assert reproduce(name, "moved", str(test_csv), seeds=3, run_dir="out")["M7"]["test/accuracy"]["n"] == 3
+    assert reproduce(name, "moved", str(test_csv), seeds=3, run_dir="out")["M7"]["test/accuracy"].runs == 3
     assert [call[0] for call in stand_in()] == ["fit", "test"] * 2
     # The table keeps its rows and seeds where fewer are run.
     whole = reproduce(name, "moved", str(test_csv), seeds=3, run_dir="out")
@@ -151,8 +149,8 @@ def test_single_runs_are_listed_run_and_merged(
     with ThreadPoolExecutor(3) as threads:
         run = [threads.submit(reproduce, table, str(data_dir), rows=name, run_dir="out") for name in names]
         assert all(future.result() for future in run)
-    figures = json.loads(Path("out/table.json").read_text())
-    assert [figures[row]["val/accuracy"]["n"] for row in figures] == [1, 2, 2, 2]
+    finished = {score.row: score.runs for score in read_scores(Path("out/results.csv"))}
+    assert finished == {"M1": 2, "M5": 2, "M7": 2, "majority": 1}
 
 
 def test_a_run_with_other_options_or_data_is_refused(data_dir: Path, stand_in: Calls) -> None:
@@ -199,24 +197,22 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
     assert "after/1: FAILED: starts from broken/1, which failed" in result.out
     assert "killed/1: FAILED: killed by SIGKILL" in result.out
     assert "half/1: FAILED: the run ended before its end" in result.out
-    assert "| M1 | 10.0 | 50.0 | 1 |" in table_text()
-    assert Path("out/table.md").read_text() in result.out
+    assert "| M1 | KNNBiLSTM | 10.0 (50.0) | 1 |" in " ".join(result.out.split())
     failed = "broken/1, after/1, killed/1, half/1"
     assert result.err == f"zoo: error: 4 of the runs failed: {failed}\n"
-    figures = json.loads(Path("out/table.json").read_text())
-    assert figures["broken"] == {"val/accuracy": {"mean": None, "sd": None, "n": 0, "paper": 0.915}}
-    assert figures["M1"]["val/accuracy"]["mean"] == 0.1
-    assert "Failed: broken/1: M2 is out of order" in table_text()
+    assert [score[1:5] for score in read_scores(Path("out/results.csv"))] == [
+        ("M1", "KNNBiLSTM", "val/accuracy", 10.0)
+    ]
     # A failed run is repeated.
     with pytest.raises(RowFailed, match="1 of the runs failed: broken/1"):
         reproduce("small.yaml", str(data_dir), rows="broken", seeds=1, run_dir="out")
 
 
 def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Calls, zoo_command: Zoo) -> None:
-    table = write_yaml({"M1": ROWS["M1"]}, description="red \x1b[31m text")
+    table = Path(write_yaml({"M1": ROWS["M1"]})).rename("red \x1b[31m.yaml")
     result = done(zoo_command("reproduce", table, "--data_dir", data_dir, "--run_dir=out", "--seeds=1"))
-    assert "red \\u001b[31m text" in result.out
-    assert "\x1b" not in result.out + table_text()
+    assert "# red \\u001b[31m\n" in result.out
+    assert "\x1b" not in result.out
 
 
 @pytest.mark.slow
@@ -238,17 +234,15 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
     assert done.stat().st_mtime_ns == before
     assert "M1/seed-1: taken" in Path("out/warm M5/seed-1.log").read_text()
     for row in rows:
-        assert figures[row]["val/rows"]["mean"] == 18
+        assert json.loads(Path(f"out/{row}/seed-1/result.json").read_text())["metrics"]["val/rows"] == 18
         summary = json.loads(Path(f"out/{row}/seed-1/summary.json").read_text())
-        assert figures[row]["val/accuracy"]["mean"] == pytest.approx(summary["best_score"], abs=1e-6)
+        assert figures[row]["val/accuracy"].mean == pytest.approx(100 * summary["best_score"], abs=0.006)
     assert not list(Path("out").glob("*/seed-1.[0-9]*"))  # nothing of the half run is left
 
     figures = reproduce(name, str(data_dir), str(test_csv), rows="M1", run_dir="out")
-    assert figures["M1"]["test/rows"]["mean"] == 31
-    assert (
-        figures["M1"]["test/accuracy"]["mean"]
-        == json.loads(done.with_name("test.json").read_text())["accuracy"]
-    )
+    tested = json.loads(done.with_name("test.json").read_text())
+    assert tested["rows"] == 31
+    assert figures["M1"]["test/accuracy"].mean == pytest.approx(100 * tested["accuracy"], abs=0.006)
 
 
 def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Calls) -> None:
@@ -260,7 +254,7 @@ def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Cal
         reproduce(write_yaml(rows), str(data_dir), "bare.csv", run_dir="out")
     name = write_yaml(rows, columns_without_header={"text_column": 1, "label_column": 0})
     figures = reproduce(name, str(data_dir), "bare.csv", run_dir="out", seeds=1)
-    assert figures["M1"]["test/accuracy"]["mean"] == 0.75
+    assert figures["M1"]["test/accuracy"].mean == 75
     tests = [set(call) for call in stand_in() if call[0] == "test"]
     assert all({"--data.text_column=1", "--data.label_column=0"} <= options for options in tests)
     assert len(tests) == 2
@@ -288,6 +282,7 @@ def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Cal
         (["small.yaml", "--data_dir=data", "--seeds=x"], r"seeds"),
         (["small.yaml", "--data_dir=elsewhere"], r"elsewhere/corpus/train.csv: no such file.*--data_dir"),
         (["small.yaml", "--data_dir=data", "--test_file=absent.csv"], r"absent.csv: no such file"),
+        (["small.yaml", "--data_dir=data", "--results=small.yaml"], r"small.yaml: line 1 must be table,row"),
         (["knn-features", "--data_dir=data"], r"data/ag_news/train_pool.csv.gz: no such file"),
         (["knn-table3", "--data_dir=data"], r"data: holds the data of no row of knn-table3"),
     ],
@@ -340,8 +335,8 @@ def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
     table = write_yaml({**ROWS, "far": absent, "farther": absent}, skip_absent=True)
     result = done(zoo_command("reproduce", table, "--data_dir", data_dir, "--run_dir=out"))
     line = f"Skipped: far, farther: {data_dir}/absent.csv is missing."
-    assert result.out.splitlines().count(line) == 2  # at once, and below the table
-    assert "far" not in json.loads(Path("out/table.json").read_text())
+    assert line in result.out.splitlines()
+    assert {score.row for score in read_scores(Path("out/results.csv"))} == {*ROWS}
 
 
 # --- the shipped tables ---

@@ -22,7 +22,6 @@ from tests.zoo.conftest import LABELS, Fit, last, pair_rows, sentences, trainer,
 from tests.zoo.examples.test_readme import write_wikiqa
 from zoo.model_folder.export import export
 from zoo.registry import model_class
-from zoo.reproduce.table import load_table
 from zoo.tasks import encoders
 from zoo.tasks.base import Task
 from zoo.tasks.predictor import evaluating
@@ -425,4 +424,3 @@ def test_tables_of_the_example_share_no_text(tmp_path: Path) -> None:
     ]
     assert [len(part) for part in questions] == [5, 5, 10]
     assert len(set.union(*questions)) == 20
-    assert all(load_table(str(page / f"{name}.yaml")).rows for name in ("few_labels", "few_questions"))
