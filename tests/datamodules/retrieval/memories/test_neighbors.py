@@ -18,6 +18,7 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Neighbors, build_neighbors, open_neighbors
 from tests.datamodules.checks import kill
 from tests.datamodules.corpus import in_processes, rows
+from tests.datamodules.retrieval.memories.test_memory_growth import hits_of
 
 K = 4
 
@@ -80,31 +81,11 @@ def test_the_neighbors_are_those_of_the_memory(tmp_path: Path, memory: RecordedM
     assert stored.rows.dtype == np.int32
     assert stored.scores.dtype == np.float32
     assert isinstance(stored.rows, np.memmap)
-    expected = memory.retriever.search(QUERIES.texts[:], K)
-    np.testing.assert_array_equal(stored.scores, expected.scores)
-    np.testing.assert_array_equal(stored.rows == -1, expected.rows == -1)
-    table = memory.rows
-    for own, row in zip(stored.rows.ravel().tolist(), expected.rows.ravel().tolist(), strict=True):
-        if row >= 0:
-            assert stored.memories.ids[own] == table.ids[row]
-            assert stored.memories.texts[own] == table.texts[row]
-            assert stored.memories.label(own) == table.label(row)
+    expected = FolderMemory.search(memory, QUERIES.texts[:], K)
+    assert hits_of(stored) == hits_of(expected)
     # Blocks share memories, but each is stored only once.
     assert len(set(stored.memories.ids)) == len(stored.memories)
     assert set(stored.rows[stored.rows >= 0].tolist()) == set(range(len(stored.memories)))
-
-
-def test_the_size_of_blocks_changes_no_neighbor(
-    tmp_path: Path, memory: RecordedMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def texts(stored: Neighbors) -> list[list[str]]:
-        return [[stored.memories.texts[i] if i >= 0 else "" for i in row] for row in stored.rows.tolist()]
-
-    small = open_neighbors(*build(memory, tmp_path / "a"))
-    monkeypatch.setattr(memory_module, "BLOCK", 1000)
-    large = open_neighbors(*build(memory, tmp_path / "b"))
-    assert texts(small) == texts(large)
-    np.testing.assert_array_equal(small.scores, large.scores)
 
 
 def test_missing_hits_are_minus_one_and_zero(tmp_path: Path, memory: RecordedMemory) -> None:
