@@ -32,6 +32,7 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from tests.benchmarks.timing import parser
 from zoo.audit import cross_judge, read_texts, share_of_errors
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Members
@@ -166,17 +167,21 @@ def _scores(suspicion: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> list
 
 def main() -> None:
     """Print a line for each table, share, seed and contender, and the means over seeds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="+", type=Path, help="folders with train.csv and test.csv")
-    parser.add_argument("--encoder", help="folder of a sentence encoder; without one, texts alone are read")
-    parser.add_argument("--rows", type=int, default=3000)
-    parser.add_argument("--test_rows", type=int, default=1000)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.1, 0.2])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--noise", choices=["uniform", "confused"], default="uniform")
-    parser.add_argument("--peer_python", help="interpreter with cleanlab")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()), help="folder for vectors")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("data", nargs="+", type=Path, help="folders with train.csv and test.csv")
+    arguments.add_argument(
+        "--encoder", help="folder of a sentence encoder; without one, texts alone are read"
+    )
+    arguments.add_argument("--rows", type=int, default=3000)
+    arguments.add_argument("--test_rows", type=int, default=1000)
+    arguments.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.1, 0.2])
+    arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    arguments.add_argument("--noise", choices=["uniform", "confused"], default="uniform")
+    arguments.add_argument("--peer_python", help="interpreter with cleanlab")
+    arguments.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()), help="folder for vectors"
+    )
+    options = arguments.parse_args()
     results: dict[tuple[str, float, str], list[list[float]]] = defaultdict(list)
     for seed in options.seeds:
         for source in options.data:

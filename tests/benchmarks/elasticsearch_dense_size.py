@@ -10,7 +10,6 @@ score from that of the exact vectors. A server with a heap of 1 GB is started, u
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from datamodules.retrieval.dense.nearest import nearest
 from datamodules.retrieval.dense.ranking import OVERSAMPLE, Quantization
 from datamodules.retrieval.elasticsearch.dense_retriever import _LOST, ElasticsearchDenseRetriever
 from tests.benchmarks.dense_size import K, drawn, read
+from tests.benchmarks.timing import parser
 from tests.elasticsearch import server
 
 KINDS: list[Quantization | None] = [None, "int8", "bbq"]
@@ -117,17 +117,17 @@ def measure(contenders: Sequence[Contender], vectors: GivenVectors, n: int, roun
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    arguments = parser(__doc__)
+    arguments.add_argument("--vectors", type=int, default=20_000)
+    arguments.add_argument("--size", type=int, default=384)
+    arguments.add_argument("--rounds", type=int, default=2)
+    arguments.add_argument("--num_candidates", type=int, nargs="*", default=[100])
+    arguments.add_argument(
+        "--oversample", type=int, nargs="+", default=sorted({1, 2, 3, *OVERSAMPLE.values()})
     )
-    parser.add_argument("--vectors", type=int, default=20_000)
-    parser.add_argument("--size", type=int, default=384)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--num_candidates", type=int, nargs="*", default=[100])
-    parser.add_argument("--oversample", type=int, nargs="+", default=sorted({1, 2, 3, *OVERSAMPLE.values()}))
-    parser.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
-    parser.add_argument("--server", help="URL of an Elasticsearch, instead of one that is started")
-    given = parser.parse_args()
+    arguments.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
+    arguments.add_argument("--server", help="URL of an Elasticsearch, instead of one that is started")
+    given = arguments.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if given.embeddings:

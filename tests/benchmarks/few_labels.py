@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datamodules.corpora.table import read_table
+from tests.benchmarks.timing import parser
 
 CONFIG = "your_own_data/classification"
 OWN, PEERS = ("labels", "names", "texts"), ("six", "regression", "setfit")
@@ -83,18 +84,9 @@ def write(target: Path, pairs: Sequence[tuple[str, str]]) -> None:
 
 def call(command: list[str], folder: Path) -> tuple[str, float, float]:
     """Run a process on one core; its output, CPU seconds and peak memory in megabytes."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    environment |= {
-        "WANDB_MODE": "disabled",
-        "ZOO_CACHE_DIR": str(folder / "cache"),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    offline = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "CUDA_VISIBLE_DEVICES": ""}
+    one_core = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**os.environ, **offline, **one_core, "ZOO_CACHE_DIR": str(folder / "cache")}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors, text=True)
         _, status, usage = os.wait4(process.pid, 0)
@@ -107,18 +99,6 @@ def call(command: list[str], folder: Path) -> tuple[str, float, float]:
     return text, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def fit_options(run_dir: Path, train: Path, encoder: str, options: Sequence[str] = ()) -> list[str]:
-    """The command that trains the default on a table of few rows."""
-    return [
-        "fit",
-        f"--config={CONFIG}",
-        f"--data.train_file={train}",
-        *([f"--model.transformer={encoder}"] if encoder else []),
-        f"--run_dir={run_dir}",
-        *options,
-    ]
-
-
 def run_own(name: str, folder: Path, source: Path, encoder: str, options: list[str]) -> Result:
     """Train the default on a folder of tables and test it."""
     output, run_dir = folder / "scores.json", folder / "run"
@@ -129,7 +109,9 @@ def run_own(name: str, folder: Path, source: Path, encoder: str, options: list[s
         train, test = folder / train.name, folder / test.name
     if name == "texts":
         options = [*options, f"--data.unlabelled_file={source / 'unlabelled.csv'}"]
-    fit = fit_options(run_dir, train, encoder, options)
+    if encoder:
+        options = [f"--model.transformer={encoder}", *options]
+    fit = ["fit", f"--config={CONFIG}", f"--data.train_file={train}", f"--run_dir={run_dir}", *options]
     test_command = ["test", f"--ckpt_path={run_dir}", f"--data.test_file={test}", f"--output={output}"]
     # One process, like the peers.
     code = f"from zoo.cli.main import main; main({fit}); main({test_command})"
@@ -151,16 +133,16 @@ def run(name: str, source: Path, given: argparse.Namespace, options: list[str]) 
 
 def main() -> None:
     """Race on all tables, print a line for each sample, and the means."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="+", type=Path, help="folders with train.csv and test.csv")
-    parser.add_argument("--encoder", default="", help="folder of a sentence encoder; none without it")
-    parser.add_argument("--rows", type=int, nargs="+", default=[8, 16, 50], help="rows per class")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--test_rows", type=int, default=1000)
-    parser.add_argument("--contenders", nargs="+", default=[*OWN, *PEERS], choices=[*OWN, *PEERS])
-    parser.add_argument("--peer_python", default=sys.executable)
-    parser.add_argument("--output", type=Path, help="a CSV file, to which a line for each result is added")
-    given, options = parser.parse_known_args()  # other options are those of `zoo fit`
+    arguments = parser(__doc__)
+    arguments.add_argument("data", nargs="+", type=Path, help="folders with train.csv and test.csv")
+    arguments.add_argument("--encoder", default="", help="folder of a sentence encoder; none without it")
+    arguments.add_argument("--rows", type=int, nargs="+", default=[8, 16, 50], help="rows per class")
+    arguments.add_argument("--seeds", type=int, default=3)
+    arguments.add_argument("--test_rows", type=int, default=1000)
+    arguments.add_argument("--contenders", nargs="+", default=[*OWN, *PEERS], choices=[*OWN, *PEERS])
+    arguments.add_argument("--peer_python", default=sys.executable)
+    arguments.add_argument("--output", type=Path, help="a CSV file, to which a line for each result is added")
+    given, options = arguments.parse_known_args()  # other options are those of `zoo fit`
     means: dict[tuple[int, str], list[Result]] = defaultdict(list)
     for source, rows, seed in product(given.data, given.rows, range(given.seeds)):
         with tempfile.TemporaryDirectory() as name_of_folder:

@@ -10,7 +10,6 @@ to rank 3,000 documents for. Words are seeded draws with Zipf's distribution. CP
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import csv
 import io
@@ -26,7 +25,7 @@ import numpy as np
 import torch
 
 import zoo
-from tests.benchmarks.timing import cpu_seconds, zipf
+from tests.benchmarks.timing import cpu_seconds, parser, zipf
 from tests.dialogues import MadeUp, write_published
 from zoo.cli import main as zoo_command
 from zoo.registry import MODELS
@@ -141,7 +140,7 @@ def measure(name: str, options: list[str], tables: Tables, folder: Path) -> tupl
 
 def main() -> None:
     """Print the table."""
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = parser(__doc__)
     arguments.add_argument("--models", help="names, with commas between; default: all")
     arguments.add_argument("--transformer", help="folder of a transformer, for rows of models that take one")
     given = arguments.parse_args()

@@ -83,15 +83,8 @@ def built_in_its_own_process(
     system: str, options: argparse.Namespace, folder: Path
 ) -> dict[str, float] | None:
     """CPU seconds and peak memory of a build; None where it needs more memory than it may use."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.benchmarks.retrieval",
-        "--build",
-        system,
-        "--folder",
-        str(folder / system),
-    ]
+    command = [sys.executable, "-m", "tests.benchmarks.retrieval", "--build", system]
+    command += ["--folder", str(folder / system)]
     command += ["--documents", str(options.documents), "--length", str(options.length)]
     if options.gigabytes:
         command += ["--gigabytes", str(options.gigabytes)]

@@ -11,7 +11,6 @@ has it and the packages of this project (`pip install litserve` in another virtu
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -29,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from datamodules.corpora.table import read_table
+from tests.benchmarks.timing import parser
 
 CLIENTS = (1, 16, 64)
 PAGE = Path(__file__).parents[2] / "examples" / "serving" / "README.md"
@@ -125,16 +125,14 @@ def single_texts(process: int, texts: list[str], seconds: float) -> None:
 
 def main() -> None:
     """Start a server, and print the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model")
-    parser.add_argument("table")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--peer_python", help="an interpreter with LitServe; not measured without it")
-    given = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("model")
+    arguments.add_argument("table")
+    arguments.add_argument("--workers", type=int, default=1)
+    arguments.add_argument("--seconds", type=float, default=10)
+    arguments.add_argument("--batch", type=int, default=256)
+    arguments.add_argument("--peer_python", help="an interpreter with LitServe; not measured without it")
+    given = arguments.parse_args()
     texts = list(read_table(given.table, label_column=None).texts)
     size = min(given.batch, len(texts))
     with tempfile.TemporaryDirectory() as folder:
