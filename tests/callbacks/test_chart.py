@@ -64,16 +64,8 @@ def test_one_row_sets_no_scale_and_missing_values_have_no_color(tmp_path: Path) 
     rows = [[f"text {row}", *[0.05] * 20] for row in range(30)]
     columns = ["text", *map(str, range(1, 21))]
     marked = [[0, 19], *[[]] * 30]
-    drawn = Chart(
-        "map",
-        "t",
-        columns,
-        [*rows, ["alone", 1.0, *[None] * 19]],
-        "map",
-        value="weight",
-        mark="same label",
-        marked=marked,
-    )
+    rows.append(["alone", 1.0, *[None] * 19])
+    drawn = Chart("map", "t", columns, rows, "map", value="weight", mark="same label", marked=marked)
     axes = chart._draw(drawn, 0).axes[0]
     (image,) = axes.images
     assert image.get_clim() == (0, pytest.approx(0.05))

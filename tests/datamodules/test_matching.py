@@ -336,25 +336,20 @@ def test_token_vectors_are_made_once_for_all_runs(kind: Kind[MatchingDataModule]
 
 
 @pytest.mark.parametrize(
-    ("table", "lines", "part"),
+    ("table", "lines", "options", "part"),
     [
-        ("train", "a,x,0\nb,y,0\n", "no pair has a label above 0"),
-        ("train", "a,x,1\nb,y,1\n", "set data.negatives=random"),
-        ("validation", "a,x,0\na,y,0\n", "no question of the validation pairs has a positive"),
+        ("train", "a,x,0\nb,y,0\n", {}, "no pair has a label above 0"),
+        ("train", "a,x,1\nb,y,1\n", {}, "set data.negatives=random"),
+        ("validation", "a,x,0\na,y,0\n", {}, "no question of the validation pairs has a positive"),
+        ("train", "a,x,1\na,y,0\n", {"validation_file": None}, "no question of the validation pairs has"),
     ],
 )
 def test_tables_without_anything_to_learn_or_to_select_by_are_refused(
-    kind: Kind[MatchingDataModule], table: str, lines: str, part: str
+    kind: Kind[MatchingDataModule], table: str, lines: str, options: dict[str, None], part: str
 ) -> None:
     (kind.folder / f"{table}.csv").write_text("first,second,label\n" + lines)
     with pytest.raises(InputError, match=part):
-        kind.prepared()
-
-
-def test_a_table_without_questions_for_validation_is_refused(kind: Kind[MatchingDataModule]) -> None:
-    (kind.folder / "train.csv").write_text("first,second,label\na,x,1\na,y,0\n")
-    with pytest.raises(InputError, match="no question of the validation pairs has a positive"):
-        kind.prepared(validation_file=None)
+        kind.prepared(**options)
 
 
 def test_questions_of_empty_candidates_and_of_one_are_counted(

@@ -191,27 +191,22 @@ def test_a_test_after_training_uses_the_memory_of_the_training(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "function", "table", "option"),
+    ("name", "function", "tables"),
     [
-        ("classification", TrainerFn.FITTING, "train_file", "data.train_file"),
-        ("classification", TrainerFn.TESTING, "test_file", "data.test_file"),
-        ("matching", TrainerFn.FITTING, "train_file", "data.train_file"),
-        ("matching", TrainerFn.TESTING, "test_file", "data.test_file"),
-        ("clickthrough", TrainerFn.FITTING, "train_queries", "data.train_queries"),
-        ("clickthrough", TrainerFn.FITTING, "train_judgements", "data.train_judgements"),
-        ("clickthrough", TrainerFn.FITTING, "corpus_file", "data.corpus_file"),
-        ("clickthrough", TrainerFn.TESTING, "test_judgements", "data.test_judgements"),
-        ("dialogue", TrainerFn.FITTING, "train_file", "data.train_file"),
-        ("dialogue", TrainerFn.TESTING, "test_file", "data.test_file"),
+        *((name, TrainerFn.FITTING, "train_file") for name in ("classification", "matching", "dialogue")),
+        *((name, TrainerFn.TESTING, "test_file") for name in ("classification", "matching", "dialogue")),
+        ("clickthrough", TrainerFn.FITTING, "train_queries train_judgements corpus_file"),
+        ("clickthrough", TrainerFn.TESTING, "test_judgements"),
     ],
 )
 def test_a_table_that_is_needed_must_be_named(
-    tmp_path: Path, name: str, function: TrainerFn, table: str, option: str
+    tmp_path: Path, name: str, function: TrainerFn, tables: str
 ) -> None:
-    data = make_kind(name, tmp_path).make(**{table: None})
-    set_stage(data, function)
-    with pytest.raises(InputError, match=option):
-        data.prepare_data()
+    for table in tables.split():
+        data = make_kind(name, tmp_path).make(**{table: None})
+        set_stage(data, function)
+        with pytest.raises(InputError, match=f"data.{table}"):
+            data.prepare_data()
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ TEXTS = [
 ]
 
 
-def expected(texts: list[str]) -> list[list[str]]:
-    return [["the", "cat", "sat", "."], [], ["a", "\ud800", "and", "a", "\0", ",", "the", "cat", "!"],
-            ["\udc00", "\ud83d", "\ude00", "\U0001f600"], ["x" * 1_000_000]]  # fmt: skip
+WORDS_OF_TEXTS = [
+    ["the", "cat", "sat", "."], [], ["a", "\ud800", "and", "a", "\0", ",", "the", "cat", "!"],
+    ["\udc00", "\ud83d", "\ude00", "\U0001f600"], ["x" * 1_000_000],
+]  # fmt: skip
 
 
 def all_words(store: TokenStore) -> list[list[str]]:
@@ -30,11 +31,11 @@ def all_words(store: TokenStore) -> list[list[str]]:
 
 def test_a_store_gives_back_every_token(tmp_path: Path) -> None:
     built = TokenStore.build(TEXTS, WORDS, tmp_path / "store", "f")
-    assert all_words(built) == expected(TEXTS)
+    assert all_words(built) == WORDS_OF_TEXTS
     opened = TokenStore.open(tmp_path / "store", "f")
     memory = TokenStore.from_texts(TEXTS, WORDS)
     for store in (opened, memory, pickle.loads(pickle.dumps(opened)), pickle.loads(pickle.dumps(memory))):
-        assert all_words(store) == expected(TEXTS)
+        assert all_words(store) == WORDS_OF_TEXTS
         assert store.lexicon == built.lexicon
         assert (store.tokens.dtype, store.offsets.dtype) == (np.int32, np.int64)
     assert len(pickle.dumps(opened)) < 1000
