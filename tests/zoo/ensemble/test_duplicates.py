@@ -101,13 +101,8 @@ def test_equal_row_numbers_of_another_table_exclude_no_memory(
     monkeypatch.setattr(Readings, "without_duplicates", record)
     table = write_table(tmp_path / "train.csv", distinct_sentences(60, seed=1))
     other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2))
-    options = [
-        "--model.members=[dense_vote]",
-        f"--model.transformer={tiny_bert}",
-        "--model.metric_steps=0",
-        "--data.validation_split=0",
-        "--data.memory_label_column=label",
-    ]
+    options = ["--model.members=[dense_vote]", f"--model.transformer={tiny_bert}", "--model.metric_steps=0"]
+    options += ["--data.validation_split=0", "--data.memory_label_column=label"]
     run("other", *options, f"--data.memory={other}", table=table)
     assert excluded == [0] * 60
     excluded.clear()

@@ -71,16 +71,10 @@ def test_an_ensemble_reads_names_and_texts_without_labels(
             [("text",), *[(text,) for text, _ in rows[30:]], (rows[59][0].upper(),), (" ",)]
         )
     described = write_table(tmp_path / "labels.csv", [("a thing to eat", rows[0][1])])
+    options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=1", "--data.validation_split=0"]
+    options += [f"--data.unlabelled_file={pool}", f"--data.label_texts={described}"]
     with caplog.at_level(logging.INFO, logger="zoo"):
-        folder = run(
-            "run",
-            f"--model.transformer={tiny_bert}",
-            "--model.metric_steps=1",
-            "--data.validation_split=0",
-            f"--data.unlabelled_file={pool}",
-            f"--data.label_texts={described}",
-            table=table,
-        )
+        folder = run("run", *options, table=table)
     assert "10 texts are train rows; they are skipped" in caplog.text
     assert "regression with class names and unlabelled texts" in (folder / "output.txt").read_text()
     for file in (pool, described, table):
