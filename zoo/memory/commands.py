@@ -88,7 +88,6 @@ def remove(
     file: str | None = None,
     where: str | None = None,
     id_column: Column = "id",
-    allow_empty_class: bool = False,
     refit: bool = False,
     note: str | None = None,
     preview: str | None = None,
@@ -104,7 +103,6 @@ def remove(
         file: in place of ids, a table that has them in a column, or a .txt file with one in each line.
         where: in place of ids, label=NAME for all rows of a class.
         id_column: name or number of the column of ids in `file`.
-        allow_empty_class: whether the last row of a class may be removed.
         refit: also fit the members that need no gradients again, and the weights, without the rows.
         note: see `zoo memory add`.
         preview: see `zoo memory add`.
@@ -121,7 +119,7 @@ def remove(
         earlier = (Version.open(memory.folder, each["version"]).rows.ids for each in memory.history())
         gone = set().union(*earlier) - set(memory.rows.ids)
         wanted = [each for each in wanted if each not in gone]
-    arguments = wanted, allow_empty_class, note
+    arguments = wanted, note
     _correct(opened, lambda each: each.folder.remove(*arguments), "removed", refit, preview)
 
 
@@ -132,7 +130,6 @@ def relabel(
     file: str | None = None,
     id_column: Column = "id",
     label_column: Column = "label",
-    allow_empty_class: bool = False,
     refit: bool = False,
     note: str | None = None,
     preview: str | None = None,
@@ -146,7 +143,6 @@ def relabel(
         file: in place of both, a table with ids and labels, such as that of `zoo audit`.
         id_column: name or number of the column of ids in `file`.
         label_column: name or number of the column of labels in `file`.
-        allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
         note: see `zoo memory add`.
         preview: see `zoo memory add`.
@@ -162,7 +158,7 @@ def relabel(
         labels = [str(label)] * len(wanted)
     opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
     changes, known = dict(zip(wanted, labels, strict=True)), opened.addable_labels()
-    arguments = changes, known, allow_empty_class, note
+    arguments = changes, known, note
     _correct(opened, lambda each: each.folder.replace(*arguments), "relabelled", refit, preview)
 
 
@@ -172,7 +168,6 @@ def replace(
     id_column: Column = "id",
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
-    allow_empty_class: bool = False,
     refit: bool = False,
     note: str | None = None,
     preview: str | None = None,
@@ -185,14 +180,13 @@ def replace(
         id_column: name or number of the column of ids.
         text_column: name or number of the text, or several; null: as for the first rows of the memory.
         label_column: name or number of the label; null: as for the first rows.
-        allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
         note: see `zoo memory add`.
         preview: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
-    arguments = rows, opened.addable_labels(), allow_empty_class, note
+    arguments = rows, opened.addable_labels(), note
     _correct(opened, lambda each: each.folder.replace(*arguments), "replaced", refit, preview)
 
 

@@ -154,9 +154,7 @@ def make_app(
     def remove(body: Removed) -> PlainDict:
         """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
         check_size(body.ids, "ids")
-        return live.write(
-            lambda opened: opened.folder.remove(body.ids, body.allow_empty_class, body.note)._asdict()
-        )
+        return live.write(lambda opened: opened.folder.remove(body.ids, body.note)._asdict())
 
     @app.post("/memory/relabel")
     def relabel(body: Labels) -> PlainDict:
@@ -165,7 +163,7 @@ def make_app(
 
         def change(opened: OpenedMemory) -> PlainDict:
             allowed = opened.addable_labels(body.new_labels)
-            return opened.folder.replace(body.labels, allowed, body.allow_empty_class, body.note)._asdict()
+            return opened.folder.replace(body.labels, allowed, body.note)._asdict()
 
         return live.write(change)
 

@@ -90,7 +90,6 @@ class Removed(_Body):
     """Rows to remove."""
 
     ids: list[str] = Field(min_length=1)
-    allow_empty_class: bool = Field(False, description="also if no row of a label remains")
     note: str | None = Field(None, description="a reason, which is kept with the new version")
 
 
@@ -99,7 +98,6 @@ class Labels(_Body):
 
     labels: dict[str, _Name] = Field(min_length=1, description="id of a row: its new label")
     new_labels: bool = Field(False, description="also labels that the model does not know yet")
-    allow_empty_class: bool = Field(False, description="also if no row of a label remains")
     note: str | None = Field(None, description="a reason, which is kept with the new version")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,8 @@ from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import UnknownLabels
+
+log = logging.getLogger(__name__)
 
 
 def select_new(
@@ -95,10 +98,8 @@ def check_labels(
     return known
 
 
-def check_kept_labels(
-    memory: Rows, removed: NDArray[np.int64], new: pa.Table, allow_empty_class: bool
-) -> None:
-    """Raise an `InputError` if no row is left of a class, unless that is allowed."""
+def warn_of_empty_classes(memory: Rows, removed: NDArray[np.int64], new: pa.Table) -> None:
+    """Name the classes of which no row is left."""
 
     def count(labels: pa.ChunkedArray) -> dict[str, int]:
         counts = pc.value_counts(labels.drop_null()).to_pylist()
@@ -106,12 +107,9 @@ def check_kept_labels(
 
     labels = memory.table.column("label")
     before, less, more = count(labels), count(labels.take(pa.array(removed))), count(new.column("label"))
-    empty = [label for label in less if before[label] == less[label] and label not in more]
-    if empty and not allow_empty_class:
-        raise InputError(
-            f"{memory.source}: no row would be left with the label {name_some(empty)}; to have none,"
-            " --allow_empty_class true"
-        )
+    if empty := [label for label in less if before[label] == less[label] and label not in more]:
+        advice = "`zoo memory revert` takes the change back"
+        log.warning("%s: no row is left with the label %s; %s", memory.source, name_some(empty), advice)
 
 
 def check_ids(rows: Rows) -> None:

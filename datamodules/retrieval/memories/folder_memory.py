@@ -20,7 +20,7 @@ from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories import versions
-from datamodules.retrieval.memories.changes import check_ids, check_kept_labels, check_labels, select_new
+from datamodules.retrieval.memories.changes import check_ids, check_labels, select_new, warn_of_empty_classes
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
 from datamodules.retrieval.memories.versions import PointerChange, Version
 
@@ -155,10 +155,10 @@ class FolderMemory(Memory):
             self._write_version(new, np.arange(len(self) + added), f"+{added}", note)
         return addition
 
-    def remove(self, ids: Sequence[str], allow_empty_class: bool = False, note: str | None = None) -> Change:
+    def remove(self, ids: Sequence[str], note: str | None = None) -> Change:
         """Remove the rows with these ids; an `InputError`, e.g. for an unknown id, leaves the memory unchanged.
 
-        The last row of a class is removed only with `allow_empty_class`, the last row of the memory never.
+        The last row of the memory is never removed.
         """
         with self._changing():
             removed = self.opened.rows_with_ids(ids)
@@ -167,7 +167,7 @@ class FolderMemory(Memory):
                 return Change(self.version, len(self), 0)
             if len(kept) == 0:
                 raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
-            check_kept_labels(self.rows, removed, SCHEMA.empty_table(), allow_empty_class)
+            warn_of_empty_classes(self.rows, removed, SCHEMA.empty_table())
             self._write_version(Rows(SCHEMA.empty_table(), ""), kept, f"-{len(removed)}", note)
         return Change(self.version, len(self), len(removed))
 
@@ -175,7 +175,6 @@ class FolderMemory(Memory):
         self,
         rows: Rows | Mapping[str, str],
         labels: Sequence[str] | None = None,
-        allow_empty_class: bool = False,
         note: str | None = None,
     ) -> Change:
         """Put rows, or labels by ids, in the place of those with the same ids; see `add` for `labels`, and `remove`."""
@@ -190,7 +189,7 @@ class FolderMemory(Memory):
             if len(changed) == 0:
                 return Change(self.version, len(self), 0)
             new = rows.select(changed)
-            check_kept_labels(self.rows, places[changed], new.table, allow_empty_class)
+            warn_of_empty_classes(self.rows, places[changed], new.table)
             order = np.arange(len(self))
             order[places[changed]] = len(self) + np.arange(len(changed))
             done = "replaced" if text.any() else "relabelled"

@@ -61,7 +61,7 @@ def a_random_edit(random: np.random.Generator, folder: Path) -> list[object]:
     table = write_table(Path("edit.csv"), [*zip(ids, texts, names, strict=False)], columns)
     named = {"remove": [f"--ids=[{','.join(ids)}]"], "relabel": ["--file", table], "replace": [table]}[kind]
     refit = ["--refit=true"] if random.integers(4) == 0 else []
-    return [kind, folder, *named, "--allow_empty_class=true", *refit]
+    return [kind, folder, *named, *refit]
 
 
 @pytest.mark.parametrize("edits", [15, pytest.param(60, marks=pytest.mark.slow)])
@@ -134,7 +134,6 @@ def test_texts_without_labels_and_what_is_refused(
         (by_id, texts, f"{place}: has no row with the id 'nobody'"),
         (("relabel", folder, "--ids=nobody", "--label=fruit"), texts, f"{place}: has no row with the id"),
         (("replace", folder, more, "--id_column=text"), texts, f"{place}: has no row with the id"),
-        (("remove", folder, "--where=label=fruit"), texts, "no row would be left with the label"),
         ((*add, f"--note={'x' * 501}"), texts, "--note: has 501 characters"),
         (("add", plain, more), texts, "has no weights; name the model"),
     ):

@@ -142,12 +142,9 @@ def test_rows_are_named_in_several_ways(shared_run: Fit, zoo_command: Zoo, tmp_p
     row = memory.rows.ids.index("9")
     assert (memory.rows.texts[row], memory.rows.label(row)) == ("a whole new text", other)
     left = sum(memory.rows.label(row) == other for row in range(len(memory)))
-    refusal(
-        zoo_command("memory", "remove", folder, f"--where=label={other}"),
-        f"no row would be left with the label '{other}'; to have none, --allow_empty_class true",
-    )
-    lines = run_lines(zoo_command, "remove", folder, f"--where=label={other}", "--allow_empty_class=true")
-    assert f"{left} removed" in lines[0]
+    removed = done(zoo_command("memory", "remove", folder, f"--where=label={other}"))
+    assert f"{left} removed" in removed.out
+    assert f"no row is left with the label '{other}'; `zoo memory revert`" in removed.err
     assert all(prediction.label for prediction in zoo.load(folder).predict(TEXTS))
 
 

@@ -539,7 +539,7 @@ async function takeBack() {
   const last = page.answers[page.answers.length - 1];
   if (last === undefined) throw new Error("There is no answer of this tab to undo.");
   if (last.label !== null) {
-    const body = { ids: last.ids, allow_empty_class: true, note: "undo of a label" };
+    const body = { ids: last.ids, note: "undo of a label" };
     const done = await call("memory/remove", body).catch((error) => {
       if (error.status === 400) page.answers.pop(); // the row is no longer in the memory
       throw error;

@@ -202,7 +202,7 @@ def test_another_file_points_to_the_version(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     storage.set_key(state, "fitted", {"1": "weights"})
     copy = memory.copy_to(tmp_path / "copy", pointer=state)
-    copy.remove(copy.rows.ids[:1], allow_empty_class=True)
+    copy.remove(copy.rows.ids[:1])
     assert not (tmp_path / "copy" / POINTER).exists()
     assert storage.read_checked(state, "")["fitted"] == {"1": "weights"}
     assert FolderMemory(tmp_path / "copy", EmbeddedRetriever(), pointer=state).version == 2

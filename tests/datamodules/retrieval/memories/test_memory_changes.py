@@ -116,11 +116,6 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
         (lambda m: m.remove(["0", "nobody", "\x1b[2J"]), r"has no row with the id 'nobody', '\\u001b[2J'"),
         (lambda m: m.remove(["1", "0", "1"]), "the id '1' is given more than once"),
         (lambda m: m.remove(m.rows.ids), "these are all rows of the memory, which needs at least one"),
-        (
-            lambda m: m.remove(["2", "3"]),
-            "no row would be left with the label 'boats'; to have none, --allow_empty",
-        ),
-        (lambda m: m.replace({"2": "bread", "3": "beasts"}), "no row would be left with the label 'boats'"),
         (lambda m: m.replace({"4": "cars"}, ["bread"]), "row 1 ('dough') has the label 'cars', which the"),
         (lambda m: m.replace(Rows.from_lists(["x"], None, ["0"], "new")), "new: row 1 ('x') has no label"),
         (lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])), "; removed rows, and those drawn"),
@@ -128,7 +123,7 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
     ],
 )
 def test_a_refused_change_changes_nothing(
-    tmp_path: Path, change: Callable[[FolderMemory], object], message: str
+    tmp_path: Path, change: Callable[[FolderMemory], object], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = Rows.from_lists(
         ["lion", "tiger", "oar", "sail", "dough"], ["beasts", "beasts", "boats", "boats", "bread"]
@@ -138,7 +133,8 @@ def test_a_refused_change_changes_nothing(
     with refused(message):
         change(memory)
     assert contents(tmp_path / "m") == before
-    assert memory.remove(["2", "3"], allow_empty_class=True) == (2, 3, 2)
+    assert memory.remove(["2", "3"]) == (2, 3, 2)
+    assert "no row is left with the label 'boats'; `zoo memory revert` takes" in caplog.text
     assert memory.labels() == ["beasts", "bread"]
 
 
