@@ -123,15 +123,8 @@ def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
 
 
 def test_the_pages_have_commands() -> None:
-    assert {command[0] for page in PAGES for command in commands_of(page)} >= {
-        "fit",
-        "test",
-        "predict",
-        "prepare",
-        "index",
-        "search",
-        "memory",
-    }
+    names = {command[0] for page in PAGES for command in commands_of(page)}
+    assert names >= {"fit", "test", "predict", "prepare", "index", "search", "memory"}
 
 
 @pytest.mark.usefixtures("_named_files", "_wandb_offline")

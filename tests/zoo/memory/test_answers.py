@@ -29,8 +29,6 @@ from tests.zoo.conftest import (
     write_pairs,
     write_table,
 )
-from tests.zoo.ensemble.conftest import folder as folder
-from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from zoo import loading
 from zoo.memory import answers
 from zoo.model_folder.folder import ModelFolder

@@ -15,7 +15,6 @@ import pytest
 
 import zoo
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.cli.main import main
 from zoo.tasks.classification.predictor import Prediction
 

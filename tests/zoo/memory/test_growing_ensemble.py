@@ -17,8 +17,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import run as run
-from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import NEVER, with_new_classes

@@ -8,8 +8,6 @@ from pathlib import Path
 import zoo
 from datamodules.retrieval import FolderMemory
 from tests.zoo.conftest import LABELS, Zoo, done, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import folder as folder
-from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from zoo.model_folder.folder import ModelFolder
 
 TEXTS = [text for text, _ in sentences(20, seed=3)]

@@ -16,8 +16,6 @@ import zoo
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import LABELS, Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
-from tests.zoo.ensemble.conftest import run as run
-from tests.zoo.ensemble.conftest import shared_run as shared_run
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Encoder
 from zoo.ensemble.metric import EncoderMetric

@@ -1,4 +1,4 @@
-"""A real Chromium, from Debian's packages `chromium` and `chromium-driver`, and axe-core from npm."""
+"""A served model, a real Chromium, from Debian's packages `chromium` and `chromium-driver`, and axe-core from npm."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.zoo.ensemble.conftest import folder, trained_ensemble  # noqa: F401 (fixtures)
+
+
+@pytest.fixture
+def live(folder: Path) -> Any:  # noqa: F811 (the fixture)
+    """The served model of a small ensemble."""
+    from zoo.serve.live_model import LiveModel
+
+    return LiveModel(str(folder))
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +49,8 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str | None:
     """The source of axe-core, which is no part of this repository; None where npm cannot load it."""
-    folder = tmp_path_factory.mktemp("axe")
-    if shutil.which("npm") is None or subprocess.run(["npm", "pack", "axe-core@4"], cwd=folder).returncode:
+    unpacked = tmp_path_factory.mktemp("axe")
+    if shutil.which("npm") is None or subprocess.run(["npm", "pack", "axe-core@4"], cwd=unpacked).returncode:
         return None
-    shutil.unpack_archive(next(folder.glob("*.tgz")), folder, filter="data")
-    return (folder / "package" / "axe.min.js").read_text()
+    shutil.unpack_archive(next(unpacked.glob("*.tgz")), unpacked, filter="data")
+    return (unpacked / "package" / "axe.min.js").read_text()

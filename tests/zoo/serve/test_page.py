@@ -11,10 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from datamodules.corpora.rows import Rows
-from tests.zoo.ensemble.conftest import folder as folder
-from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from tests.zoo.serve.test_serve import SECRET, serving
-from tests.zoo.serve.test_serve import live as live
 from zoo.serve.bodies import Texts
 from zoo.serve.live_model import LiveModel
 

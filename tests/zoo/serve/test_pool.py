@@ -12,10 +12,7 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 from tests.zoo.conftest import TOPIC_WORDS, Zoo, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import folder as folder
-from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from tests.zoo.serve.test_serve import client_of, post
-from tests.zoo.serve.test_serve import live as live
 from zoo.model_folder.folder import ModelFolder
 from zoo.serve.live_model import LiveModel
 from zoo.serve.pool import read_pool

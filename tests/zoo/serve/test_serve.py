@@ -33,8 +33,6 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
 from tests.zoo.conftest import Result, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import folder as folder
-from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from zoo.serve import limits
 from zoo.serve.app import make_app
 from zoo.serve.bodies import Texts
@@ -48,11 +46,6 @@ Zoo = Callable[..., Result]
 TEXTS = [text for text, _ in sentences(7, seed=3)]
 NEW = {"text": "a quite new zebra", "label": "fruit"}
 SECRET = "0123456789abcdef"
-
-
-@pytest.fixture
-def live(folder: Path) -> LiveModel:
-    return LiveModel(str(folder))
 
 
 def client_of(live: LiveModel, **options: Any) -> TestClient:
