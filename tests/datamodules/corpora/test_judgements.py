@@ -13,7 +13,6 @@ import pytest
 from datamodules.core.errors import InputError
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.table import read_identified
 
 QUERIES = Rows.from_lists(["old plum", "rain", "zinc"], ids=["q1", "q2", "q3"], source="queries")
 DOCUMENTS = Rows.from_lists(["a plum", "a storm", "a grape"], ids=["d1", "d2", "d3"], source="corpus")
@@ -104,9 +103,3 @@ def test_a_table_without_the_columns(tmp_path: Path) -> None:
     path.write_text('{"query_id": "q1", "what": "d1", "grade": 1}\n')
     with pytest.raises(InputError, match=r"judged.jsonl, line 1: has none of the columns doc_id, corpus_id"):
         read_judgements(path, QUERIES, DOCUMENTS)
-
-
-def test_a_beir_corpus_is_read_by_its_column(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
-    path.write_text('{"_id": "d1", "title": "a plum", "text": "blue"}\n')
-    assert read_identified(path, ["title", "text"]).texts[:] == ["a plum blue"]

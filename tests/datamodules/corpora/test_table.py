@@ -334,7 +334,6 @@ REFUSED = [
         for labels in (["x", None], [1.0, float("nan")])
     ),
     ("t.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n', {}, "line 2: no label"),
-    ("t.csv", "text,label\na,  \n", {}, "line 2: no label"),
     (
         "t.parquet",
         parquet({"text": pa.array([b"fine", b"Gr\xfc\xdfe"]).view(pa.string())}),

@@ -54,7 +54,9 @@ def test_many_queries_have_the_hits_of_each(
     monkeypatch.setattr(progress, "_SECONDS", 0)
     batch = ["search", "--queries=queries.csv", "--memory=memory", "--k=3"]
     done(zoo_command(*batch, "--output=out.run"))
-    assert caplog.messages[-2:] == ["searching: 4 of 5 queries in 0 s", "5 queries: out.run"]
+    progressed, written = caplog.messages[-2:]
+    assert progressed.startswith("searching: 4 of 5 queries in ")
+    assert written == "5 queries: out.run"
     assert read_run("out.run") == expected(None, 3)
     assert Path("out.run").read_text().splitlines()[0].split()[:4] == ["q1", "Q0", "d4", "1"]
     done(zoo_command(*batch, "--output=out.jsonl", "--id_column=id"))
@@ -107,7 +109,6 @@ def test_many_queries_on_a_server(zoo_command: Zoo, elasticsearch_url: str, inde
             ["no_ids.csv", "none of the columns _id, id", "rename one"],
         ),
         (["--queries=queries.txt", "--output=out.run"], ["queries.txt", "a TREC run needs ids"]),
-        (["--queries=twice.csv", "--output=out.run"], ["twice.csv", "several texts have the id 'q1'"]),
         (["--queries=space.csv", "--output=out.run"], ["query 'q 1'", "no white space"]),
         (["--queries=queries.csv", "--output=out.csv"], ["--output out.csv", ".run"]),
         (["--queries=queries.csv", "--output=queries.csv"], ["which this command reads"]),
@@ -119,7 +120,6 @@ def test_many_queries_on_a_server(zoo_command: Zoo, elasticsearch_url: str, inde
 )
 def test_refused_searches(zoo_command: Zoo, options: list[str], names: list[str]) -> None:
     Path("no_ids.csv").write_text("text\nold iron\n")
-    Path("twice.csv").write_text("id,text\nq1,old\nq1,iron\n")
     Path("space.csv").write_text("id,text\nq0,plum\nq 1,iron\n")
     Path("queries.txt").write_text("old iron\n")
     before = sorted(Path().iterdir())
