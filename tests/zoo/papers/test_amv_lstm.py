@@ -12,7 +12,7 @@ import torch
 
 from datamodules.batch import MatchingBatch
 from tests.zoo.baselines.pairs import M, N, S, T, make_batch, make_network, make_spec
-from tests.zoo.plain import Vector, lstm_states, numbers
+from tests.zoo.plain import Vector, cosine, lstm_states, numbers
 from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention
 from zoo.layers.interactions import pair_mask, word_overlap
 from zoo.tasks.model import Given
@@ -41,11 +41,6 @@ def plain_attention(words: list[Vector], v: Vector, scale: str) -> list[Vector]:
 def plain_states(lstm: dict[str, Vector], words: list[Vector]) -> tuple[list[Vector], list[Vector]]:
     """Equation 2: a forward and a backward state for each position."""
     return lstm_states(lstm, "", words), lstm_states(lstm, "_reverse", words[::-1])[::-1]
-
-
-def plain_cosine(u: Vector, v: Vector) -> float:
-    """The interaction of two states."""
-    return float(np.dot(u, v)) / (math.sqrt(np.dot(u, u)) * math.sqrt(np.dot(v, v)))
 
 
 def plain_overlap(batch: MatchingBatch, first: list[int], second: list[int]) -> list[float]:
@@ -87,7 +82,7 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
 
     pooled = []
     for part, (us, vs) in enumerate(parts):
-        strongest = sorted((plain_cosine(u, v) for u in us for v in vs), reverse=True)[: options["k"]]
+        strongest = sorted((cosine(u, v) for u in us for v in vs), reverse=True)[: options["k"]]
         pooled += strongest + [float(weights["none"][part])] * (options["k"] - len(strongest))
     if options["overlap"]:
         pooled += plain_overlap(batch, words_of[0], words_of[1])
@@ -151,7 +146,7 @@ def test_the_interaction_is_the_mean_over_directions_of_real_words() -> None:
     firsts, seconds = (plain_states(lstm, side) for side in words)
     for t in range(len(words[0])):
         for s in range(len(words[1])):
-            cosines = [plain_cosine(firsts[d][t], seconds[d][s]) for d in range(2)]
+            cosines = [cosine(firsts[d][t], seconds[d][s]) for d in range(2)]
             assert float(shown[0, t, s]) == pytest.approx(sum(cosines) / 2, abs=1e-5)
 
 
@@ -197,28 +192,16 @@ def test_overlap_skips_special_tokens() -> None:
 # --- transformer ---
 
 
-@pytest.fixture
-def transformer(tmp_path: Path) -> str:
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-    )
-    BertModel(config).save_pretrained(tmp_path / "bert")
-    return str(tmp_path / "bert")
-
-
-def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
-    model = AMVLSTM(transformer=transformer, freeze_encoder=True, attention="both", hidden_size=HIDDEN)
+def test_frozen_transformer_gives_token_vectors(tiny_bert: Path) -> None:
+    model = AMVLSTM(transformer=str(tiny_bert), freeze_encoder=True, attention="both", hidden_size=HIDDEN)
     model._build(Given(make_spec()))
     network, batch = model.network, make_batch()
     model.train()  # a frozen transformer has no dropout in training either
     score = network(batch).score
     first = network.words(batch.word, batch.char, batch.first_text)
     second = network.words(batch.word, batch.char, batch.second_text)
-    assert first.shape == (N, T, 8)
-    assert second.shape == (M, S, 8)
+    assert first.shape == (N, T, 16)
+    assert second.shape == (M, S, 16)
     cached = batch._replace(first_vector=first.detach(), second_vector=second.detach())
     torch.testing.assert_close(network(cached).score, score)
     # The network reads the vectors of the batch.

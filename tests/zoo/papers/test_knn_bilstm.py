@@ -129,11 +129,21 @@ TABLE_2 = {
 # --- the comparison ---
 
 
-@pytest.mark.parametrize("num_perspectives", [0, 1, 5])
-@pytest.mark.parametrize("features", sorted(TABLE_2))
-def test_equations(features: str, num_perspectives: int) -> None:
-    network = make_network(features=features, num_perspectives=num_perspectives)
-    batch = make_batch()
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"features": name, "num_perspectives": views} for name in TABLE_2 for views in (0, 1, 5)),
+        {"features": "M1", "characters": False},
+        # Memories may have other classes than the texts: the label feature has a column for each of them.
+        {"features": "M7", "num_perspectives": 2, "memory_labels": ["a", "b", "c", "d", "e"]},
+    ],
+    ids=str,
+)
+def test_equations(options: dict[str, Any]) -> None:
+    network, features = make_network(**options), options["features"]
+    memory_classes = len(options.get("memory_labels", range(CLASSES)))
+    batch = make_batch(memory_classes)
+    assert int(batch.memory_target.max()) == memory_classes - 1
     with torch.no_grad():
         output = network(batch)
     classifier = numbers(network.classifier)
@@ -142,51 +152,12 @@ def test_equations(features: str, num_perspectives: int) -> None:
             values = {"text": plain_text(network, batch, batch.text[row].tolist())}
             weights = np.zeros(K)
         else:
-            values, weights = plain_features(network, batch, row, CLASSES)
+            values, weights = plain_features(network, batch, row, memory_classes)
         joined = np.concatenate([values[name] for name in TABLE_2[features]])
         expected = classifier["weight"] @ joined + classifier["bias"]
         # The network computes in float32.
         np.testing.assert_allclose(output.logits[row], expected, rtol=2e-5, atol=2e-5)
         np.testing.assert_allclose(output.memory_weight[row], weights, rtol=2e-5, atol=2e-6)
-
-
-def test_labels_of_another_task() -> None:
-    """Memories may have other classes than the texts: the label feature has a column for each of them."""
-    network = make_network(["a", "b", "c", "d", "e"], features="M7", num_perspectives=2)
-    batch = make_batch(memory_classes=5)
-    assert int(batch.memory_target.max()) == 4
-    classifier = numbers(network.classifier)
-    with torch.no_grad():
-        logits = network(batch).logits
-    for row in range(B):
-        values, _ = plain_features(network, batch, row, 5)
-        joined = np.concatenate([values[name] for name in TABLE_2["M7"]])
-        np.testing.assert_allclose(
-            logits[row], classifier["weight"] @ joined + classifier["bias"], rtol=2e-5, atol=2e-5
-        )
-
-
-@pytest.mark.parametrize("characters", [True, False])
-def test_encoder(characters: bool) -> None:
-    network = make_network(features="M1", characters=characters).double()
-    batch = make_batch()
-    with torch.no_grad():
-        encoded = network.encoder(batch.word, batch.char, batch.text)
-    for row in range(B):
-        expected = plain_text(network, batch, batch.text[row].tolist())
-        np.testing.assert_allclose(encoded[row], expected, rtol=1e-10, atol=1e-12)
-
-
-def test_memory_weight_of_a_duplicate_is_one() -> None:
-    batch = make_batch()
-    memories = torch.zeros(M, 6, dtype=torch.long)
-    memories[:B] = batch.text
-    memory = torch.arange(B).unsqueeze(1).expand(B, K)
-    batch = batch._replace(
-        memory_text=memories, memory=memory, memory_mask=torch.ones(B, K, dtype=torch.bool)
-    )
-    weight = make_network(num_perspectives=4)(batch).memory_weight
-    torch.testing.assert_close(weight, torch.ones_like(weight), rtol=0, atol=1e-5)
 
 
 def test_sizes_of_the_paper() -> None:
@@ -250,11 +221,6 @@ def test_sharp_attention_is_a_softmax_of_cosine_and_score() -> None:
         ]
         expected = [value / sum(unnormalised) for value in unnormalised]
         assert weights[0, :, view].tolist() == pytest.approx([*expected, 0.0], abs=1e-6)
-
-
-def test_sharp_attention_without_memories_is_zero() -> None:
-    weights = SharpAttention(2)(torch.zeros(1, 3, 2), torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool))
-    assert weights.tolist() == torch.zeros(1, 3, 2).tolist()
 
 
 def test_text_dropout_hides_whole_text_features_in_training_only() -> None:
