@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents
@@ -23,9 +24,10 @@ STRINGS = BatchContents(strings=True)
 class Adapter(ABC):
     """One kind of task, or one goal of it."""
 
-    task: ClassVar[type[Task]]
     #: number of examples of a split in the batch.
     examples: ClassVar[int]
+    #: fields whose last dimension has padding.
+    padding: ClassVar[tuple[str, ...]]
     #: model -> its variants.
     variants: ClassVar[dict[str, Variants]]
 
@@ -46,8 +48,9 @@ class Adapter(ABC):
     def results(self, model: Task, batch: Any) -> Tensor:
         """The outputs of the model for each row of the batch, [rows, ...]."""
 
-    @abstractmethod
-    def loss(self, model: Task, batch: Any) -> Tensor: ...
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        terms: Tensor = model.loss_terms(model(batch), batch)
+        return terms.mean()
 
     @abstractmethod
     def is_learned(self, model: Task, batch: Any) -> bool:
@@ -57,9 +60,10 @@ class Adapter(ABC):
         """The batch without rows from which some models could learn nothing."""
         return batch
 
-    @abstractmethod
     def padded(self, batch: Any) -> Any:
         """The batch with more padding of words and of texts."""
+        wider = {name: functional.pad(getattr(batch, name), (0, 3)) for name in self.padding}
+        return batch._replace(**wider)
 
     def hidden(self, batch: Any) -> list[Any]:
         """Batches that differ behind masks only."""
@@ -88,15 +92,17 @@ def take_rows(batch: Any, fields: Sequence[str], rows: Any) -> Any:
     return batch._replace(**taken)
 
 
-def with_words_of(batch: Any, by_word: Sequence[str], **texts: Tensor) -> Any:
-    """The batch with these texts, each [1, T], without their padding and without words that they lack."""
+def with_words_of(batch: Any, by_word: Sequence[str], **rows: Tensor) -> Any:
+    """The batch with one text of each of these sides, without padding and without words that the texts lack."""
+    texts = {f"{side}_text": getattr(batch, f"{side}_text")[row][None] for side, row in rows.items()}
+    strings = {f"{side}_string": [getattr(batch, f"{side}_string")[row]] for side, row in rows.items()}
     cut = {name: text[:, : max(1, int((text != 0).sum()))] for name, text in texts.items()}
     words = torch.unique(torch.cat([torch.zeros(1, dtype=torch.long), *(text[0] for text in cut.values())]))
     number = torch.zeros(len(batch.word), dtype=torch.long)
     number[words] = torch.arange(len(words))
     kept = {name: getattr(batch, name)[words] for name in by_word}
     kept["char"] = kept["char"][:, : max(1, int((kept["char"] != 0).sum(dim=1).max()))]
-    return batch._replace(**kept, **{name: number[text] for name, text in cut.items()})
+    return batch._replace(**kept, **strings, **{name: number[text] for name, text in cut.items()})
 
 
 def renamed(batch: Any, by_word: Sequence[str], by_text: Sequence[str]) -> Any:

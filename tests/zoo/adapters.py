@@ -18,9 +18,7 @@ from tests.zoo.adapter import Adapter, renamed, take_rows, with_words_of
 from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
 from tests.zoo.retrieval_adapter import Retrieval
 from zoo.tasks.base import Task
-from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.dialogue.task import DialogueTask
-from zoo.tasks.matching.task import MatchingTask
 
 SIZES = {
     "hidden_size": 8, "word_size": 10, "char_hidden_size": 6, "num_perspectives": 3
@@ -28,7 +26,7 @@ SIZES = {
 
 
 class Classification(Adapter):
-    task, examples = ClassificationTask, 12
+    examples, padding = 12, ("char", "text", "memory_text")
     variants: ClassVar = {
         "KNNBiLSTM": {
             **{name: {**SIZES, "features": name} for name in ("M1", "M2", "M3", "M4", "M5", "M6", "M7")},
@@ -112,7 +110,7 @@ class Classification(Adapter):
         logits: Tensor = output.logits
         return logits
 
-    def loss(self, model: Task, batch: Any) -> Tensor:
+    def loss(self, model: Any, batch: Any) -> Tensor:
         return functional.cross_entropy(model(batch).logits, batch.target)
 
     def is_learned(self, model: Task, batch: Any) -> bool:
@@ -121,13 +119,6 @@ class Classification(Adapter):
     def learnable(self, batch: Any) -> Any:
         # A model that reads memories only learns nothing from texts without memories.
         return take_rows(batch, self.by_row, torch.arange(3, len(batch.row)))
-
-    def padded(self, batch: Any) -> Any:
-        return batch._replace(
-            char=functional.pad(batch.char, (0, 3)),
-            text=functional.pad(batch.text, (0, 4)),
-            memory_text=functional.pad(batch.memory_text, (0, 5)),
-        )
 
     def hidden(self, batch: Any) -> list[Any]:
         hidden = ~batch.memory_mask
@@ -188,7 +179,7 @@ AMV = {**WORDS, "hidden_size": 7, "k": 16}
 
 
 class Ranking(Adapter):
-    task, examples, goal = MatchingTask, 4, "ranking"
+    examples, goal = 4, "ranking"
     variants: ClassVar = {
         "AMVLSTM": {
             "none-paper": {**AMV, "attention": "none", "attention_scale": "paper"},
@@ -220,6 +211,7 @@ class Ranking(Adapter):
     }  # fmt: skip
     by_pair = ("first", "second", "query", "place", "target", "weight", "row")
     by_word = ("word", "char", "idf")
+    padding = ("char", "first_text", "second_text")
 
     def make_data(self, folder: Path) -> MatchingDataModule:
         # The common words are in both texts of many pairs.
@@ -248,10 +240,6 @@ class Ranking(Adapter):
         logits: Tensor = output.logits
         return logits
 
-    def loss(self, model: Task, batch: Any) -> Tensor:
-        assert isinstance(model, MatchingTask)
-        return model.loss_terms(model(batch), batch).mean()
-
     def is_learned(self, model: Task, batch: Any) -> bool:
         score, positive = model(batch).score, batch.target > 0
         if self.goal == "classification":
@@ -263,25 +251,10 @@ class Ranking(Adapter):
             if (of_list & positive).any() and (of_list & ~positive).any()
         )
 
-    def padded(self, batch: Any) -> Any:
-        return batch._replace(
-            char=functional.pad(batch.char, (0, 3)),
-            first_text=functional.pad(batch.first_text, (0, 4)),
-            second_text=functional.pad(batch.second_text, (0, 5)),
-        )
-
     def alone(self, batch: Any, row: int) -> Any:
         """The batch as the data would build it, without anything of other pairs."""
-        first, second = int(batch.first[row]), int(batch.second[row])
-        texts = {
-            "first_text": batch.first_text[first : first + 1],
-            "second_text": batch.second_text[second : second + 1],
-        }
-        zero = torch.zeros(1, dtype=torch.long)
-        pair = take_rows(batch, self.by_pair, slice(row, row + 1))
-        return with_words_of(pair, self.by_word, **texts)._replace(
-            first_string=[batch.first_string[first]],
-            second_string=[batch.second_string[second]],
+        zero, pair = torch.zeros(1, dtype=torch.long), take_rows(batch, self.by_pair, slice(row, row + 1))
+        return with_words_of(pair, self.by_word, first=batch.first[row], second=batch.second[row])._replace(
             first=zero,
             second=zero,
             query=zero,
@@ -324,7 +297,7 @@ HOPS = {"word_size": 14, "word_dropout": 0.0}
 
 
 class Dialogue(Adapter):
-    task, examples = DialogueTask, 5
+    examples = 5
     variants: ClassVar = {
         "MemNN": {
             "": HOPS,
@@ -339,6 +312,7 @@ class Dialogue(Adapter):
     }
     by_question = ("question", "dialogue", "readable", "answer", "weight", "row")
     by_dialogue = ("text", "turn", "place", "choice", "own", "age")
+    padding = (*by_dialogue, "question", "readable")
 
     def make_data(self, folder: Path) -> DialogueDataModule:
         table = write_published(folder / "train.txt", made_up(24, seed=4))
@@ -366,19 +340,9 @@ class Dialogue(Adapter):
         )
         return torch.cat([known, own], dim=1)
 
-    def loss(self, model: Task, batch: Any) -> Tensor:
-        assert isinstance(model, DialogueTask)
-        return model.loss_terms(model(batch), batch).mean()
-
     def is_learned(self, model: Task, batch: Any) -> bool:
         assert isinstance(model, DialogueTask)
         return bool((model(batch).choices()[model.readout].argmax(dim=1) == batch.answer).all())
-
-    def padded(self, batch: Any) -> Any:
-        wider = {
-            name: functional.pad(getattr(batch, name), (0, 3)) for name in (*self.by_dialogue, "question")
-        }
-        return batch._replace(**wider, readable=functional.pad(batch.readable, (0, 3)))
 
     def hidden(self, batch: Any) -> list[Any]:
         nothing, no_turn = batch.text == 0, torch.ones_like(batch.age, dtype=torch.bool)

@@ -7,14 +7,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from datamodules import ClickthroughDataModule
 from tests.clicks import write_collection
 from tests.zoo.adapter import STRINGS, Adapter, renamed, take_rows, with_words_of
 from zoo.layers.dual_encoder import DualEncoder
 from zoo.tasks.base import Task
-from zoo.tasks.retrieval.task import RetrievalTask
 
 # Words that are dropped at random can't be memorized.
 CLICKS = {"word_dropout": 0.0}
@@ -22,7 +20,7 @@ CELLS = {**CLICKS, "hidden_size": 7}
 
 
 class Retrieval(Adapter):
-    task, examples = RetrievalTask, 10
+    examples = 10
     variants: ClassVar = {
         "LSTMRNN": {
             "lstm": CELLS,
@@ -45,6 +43,7 @@ class Retrieval(Adapter):
         "RetrievalDoc2Vec": {"": {"vector_size": 8, "epochs": 4}},
     }
     by_example = ("query", "positive", "candidate", "row")
+    padding = ("char", "query_text", "document_text")
 
     def make_data(self, folder: Path) -> ClickthroughDataModule:
         collection = write_collection(folder, documents=60, queries=24, seed=6)
@@ -71,32 +70,17 @@ class Retrieval(Adapter):
         of_examples: Tensor = score[batch.query, batch.positive]
         return of_examples
 
-    def loss(self, model: Task, batch: Any) -> Tensor:
-        assert isinstance(model, RetrievalTask)
-        return model.loss_terms(model(batch), batch).mean()
-
     def is_learned(self, model: Task, batch: Any) -> bool:
         score = model(batch)[batch.query].masked_fill(~batch.candidate, -2)
         return bool((score.argmax(dim=1) == batch.positive).all())
 
-    def padded(self, batch: Any) -> Any:
-        return batch._replace(
-            char=functional.pad(batch.char, (0, 3)),
-            query_text=functional.pad(batch.query_text, (0, 4)),
-            document_text=functional.pad(batch.document_text, (0, 5)),
-        )
-
     def alone(self, batch: Any, row: int) -> Any:
         """The batch as the data would build it, without anything of other examples."""
-        query, document = int(batch.query[row]), int(batch.positive[row])
-        texts = {
-            "query_text": batch.query_text[query : query + 1],
-            "document_text": batch.document_text[document : document + 1],
-        }
-        zero = torch.zeros(1, dtype=torch.long)
-        return with_words_of(batch, ("word", "char"), **texts)._replace(
-            query_string=[batch.query_string[query]],
-            document_string=[batch.document_string[document]],
+        zero, sides = (
+            torch.zeros(1, dtype=torch.long),
+            {"query": batch.query[row], "document": batch.positive[row]},
+        )
+        return with_words_of(batch, ("word", "char"), **sides)._replace(
             query=zero,
             positive=zero,
             candidate=torch.ones(1, 1, dtype=torch.bool),
