@@ -1,8 +1,9 @@
-"""Bags of words and n-grams against scikit-learn and plain loops."""
+"""Bags of words and n-grams against scikit-learn and plain loops; memories that decide, also by means of vectors."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.zoo.adapter import STRINGS
 from tests.zoo.baselines.test_references import fitted_to_texts, labels_of
 from tests.zoo.conftest import sentences, write_table
 from zoo.baselines.bag_of_words import WEIGHTS, BOWRocchio, NGrams, TfidfSVM
+from zoo.baselines.word_averages import LINE, PTE, SkipGram
 from zoo.tasks.model import Given
 
 TRAIN, QUERIES = sentences(90, seed=7), [text for text, _ in sentences(30, seed=8)]
@@ -125,20 +127,31 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
     assert (model(batch).logits.argmax(dim=1) == batch.target).all()
 
 
-def test_a_memory_of_another_kind_decides(tmp_path: Path) -> None:
-    """A word that no training text has is classified by its memory."""
-    memory = write_table(
-        tmp_path / "m.csv", [("zzz apple pear plum",), *((text,) for text, _ in TRAIN)], ("text",)
-    )
-    predictor = fitted_to_texts(tmp_path, BOWRocchio(weight=0.5), TRAIN, num_memories=1, memory=str(memory))
+@pytest.mark.parametrize(
+    ("model", "share"),
+    [
+        (BOWRocchio(weight=0.5), 0.5),
+        *((kind(word_size=12, epochs=200, expand="join"), 5 / 6) for kind in (SkipGram, LINE, PTE)),
+    ],
+)
+def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any, share: float) -> None:
+    texts = ["zzz apple pear plum apple", *(text for text, _ in TRAIN)]
+    memory = write_table(tmp_path / "m.csv", [(text,) for text in texts], ("text",))
+    predictor = fitted_to_texts(tmp_path, model, TRAIN, num_memories=1, memory=str(memory))
     [prediction] = predictor.predict("zzz")
     assert prediction.label == "fruit"
-    assert [memory.text for memory in prediction.memories] == ["zzz apple pear plum"]
+    assert [memory.text for memory in prediction.memories] == texts[:1]
+    assert prediction.memories[0].weight == pytest.approx(share)
 
 
-def test_texts_without_words_are_refused(tmp_path: Path) -> None:
-    for model in (NGrams(), TfidfSVM()):
-        with pytest.raises(InputError, match="empty vocabulary"):
-            fitted_to_texts(
-                tmp_path, model, [("!", "a"), ("?", "b"), ("!!", "a"), ("??", "b")], num_memories=0
-            )
+@pytest.mark.parametrize(
+    ("model", "words", "message"),
+    [
+        (NGrams(), "!?", "empty vocabulary"),
+        (TfidfSVM(), "!?", "empty vocabulary"),
+        (SkipGram(), " ", "no text has a word"),
+    ],
+)
+def test_texts_without_words_are_refused(tmp_path: Path, model: Any, words: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fitted_to_texts(tmp_path, model, [("", "a"), (words, "b")] * 2, num_memories=0)

@@ -134,13 +134,10 @@ def test_bm25_by_hand(tmp_path: Path) -> None:
 def test_random_order_has_one_tie(tmp_path: Path) -> None:
     rows = [("a", "x", 1), ("a", "y", 0), ("a", "z", 0), ("b", "x", 0), ("b", "y", 1)]
     predictor = fitted_to_pairs(tmp_path, RandomOrder(), rows)
-    (metrics,) = trainer(tmp_path).test(predictor.model, datamodule=_tested(tmp_path), verbose=False)
+    data = MatchingDataModule(test_file=str(tmp_path / "train.tsv"), cache_dir=str(tmp_path / "cache"))
+    (metrics,) = trainer(tmp_path).test(predictor.model, datamodule=data, verbose=False)
     assert metrics["test/map"] == pytest.approx(((1 + 1 / 2 + 1 / 3) / 3 + (1 + 1 / 2) / 2) / 2)
     assert metrics["test/p@1"] == pytest.approx((1 / 3 + 1 / 2) / 2)
-
-
-def _tested(folder: Path) -> MatchingDataModule:
-    return MatchingDataModule(test_file=str(folder / "train.tsv"), cache_dir=str(folder / "cache"))
 
 
 @pytest.mark.parametrize("model", [WordOverlap, PairBM25])

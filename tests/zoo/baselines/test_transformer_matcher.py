@@ -13,7 +13,7 @@ from torch.nn import functional
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching.datamodule import MatchingDataModule
-from zoo.baselines.transformer_matcher import BiEncoder, CrossEncoder, TransformerMatcher
+from zoo.baselines.transformer_matcher import CrossEncoder, TransformerMatcher
 from zoo.layers.encoders import positions_of
 from zoo.tasks.model import Given
 
@@ -23,6 +23,7 @@ FIRST = [[5, 9, 11], [7], []]
 SECOND = [[12, 5], [20, 21, 22, 23, 24], [], [8]]
 PAIRS = [(0, 0), (0, 1), (1, 2), (2, 3), (2, 2), (1, 1)]
 SPEC = MatchingSpec(WORDS, 0, "ranking", 8, 8)
+every_mode = pytest.mark.parametrize("mode", ["cross", "bi"])
 
 
 def make_batch(extra: int = 0, pairs: list[tuple[int, int]] = PAIRS) -> MatchingBatch:
@@ -66,51 +67,29 @@ def plain_vector(network: Any, ids: list[int], types: list[int]) -> Tensor:
     return states.mean(dim=0)
 
 
-def test_cross(tiny_bert: Path) -> None:
-    network = make_network(tiny_bert, mode="cross")
-    assert isinstance(network, CrossEncoder)
-    with torch.no_grad():
-        logits = network(make_batch()).logits
-        for pair, (i, j) in enumerate(PAIRS):
-            left, right = [CLS, *FIRST[i], SEP], [*SECOND[j], SEP]
-            vector = plain_vector(network, left + right, [0] * len(left) + [1] * len(right))
-            torch.testing.assert_close(logits[pair], network.out(vector), rtol=1e-4, atol=1e-5)
+def plain_logit(network: Any, first: list[int], second: list[int]) -> Tensor:
+    left, right = [CLS, *first, SEP], [*second, SEP]
+    if isinstance(network, CrossEncoder):
+        logit: Tensor = network.out(plain_vector(network, left + right, [0] * len(left) + [1] * len(right)))
+        return logit
+    vectors = [plain_vector(network, ids, [0] * len(ids)) for ids in (left, [CLS, *right])]
+    return 20 * functional.cosine_similarity(*vectors, dim=0)[None]
 
 
-def test_bi(tiny_bert: Path) -> None:
-    network = make_network(tiny_bert, mode="bi")
-    assert isinstance(network, BiEncoder)
-    with torch.no_grad():
-        logits = network(make_batch()).logits
-        for pair, (i, j) in enumerate(PAIRS):
-            texts = ([CLS, *FIRST[i], SEP], [CLS, *SECOND[j], SEP])
-            vectors = [plain_vector(network, ids, [0] * len(ids)) for ids in texts]
-            expected = 20 * functional.cosine_similarity(*vectors, dim=0)
-            torch.testing.assert_close(logits[pair, 0], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["cross", "bi"])
-def test_padding_and_batch_mates(mode: str, tiny_bert: Path) -> None:
-    network = make_network(tiny_bert, mode=mode)
-    with torch.no_grad():
-        logits = network(make_batch()).logits
-        torch.testing.assert_close(network(make_batch(extra=3)).logits, logits, rtol=1e-4, atol=1e-5)
-        for pair in range(len(PAIRS)):
-            alone = network(make_batch(pairs=PAIRS[pair : pair + 1])).logits
-            torch.testing.assert_close(alone, logits[pair : pair + 1], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("mode", ["cross", "bi"])
-def test_texts_without_tokens(mode: str, tiny_bert: Path) -> None:
-    """Rows without even special tokens, such as those that pad a distributed evaluation."""
+@every_mode
+def test_logits_whatever_the_padding_and_the_rest_of_the_batch(mode: str, tiny_bert: Path) -> None:
     network, batch = make_network(tiny_bert, mode=mode), make_batch()
-    empty = batch._replace(
-        first_text=torch.zeros_like(batch.first_text), second_text=torch.zeros_like(batch.second_text)
-    )
-    assert network(empty).logits.isfinite().all()
+    with torch.no_grad():
+        expected = torch.stack([plain_logit(network, FIRST[i], SECOND[j]) for i, j in PAIRS])
+        alone = [network(make_batch(pairs=[pair])).logits for pair in PAIRS]
+        for logits in (network(batch).logits, network(make_batch(extra=3)).logits, torch.cat(alone)):
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+    # Rows without even special tokens, such as those that pad a distributed evaluation.
+    empty = {name: torch.zeros_like(getattr(batch, name)) for name in ("first_text", "second_text")}
+    assert network(batch._replace(**empty)).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("mode", ["cross", "bi"])
+@every_mode
 def test_every_weight_learns(mode: str, tiny_bert: Path) -> None:
     network = make_network(tiny_bert, mode=mode)
     logits = network(make_batch()).logits
@@ -136,11 +115,11 @@ def test_restored_from_a_checkpoint(tiny_bert: Path) -> None:
         torch.testing.assert_close(again(make_batch()).logits, network(make_batch()).logits)
 
 
-def test_pairs_to_classify(tiny_bert: Path) -> None:
-    for mode in ("cross", "bi"):
-        model = TransformerMatcher(str(tiny_bert), mode=mode, loss="cross_entropy")
-        network = model.build_network(Given(SPEC._replace(goal="classification")))
-        assert network(make_batch()).logits.shape == (len(PAIRS), 2)
+@every_mode
+def test_pairs_to_classify(mode: Any, tiny_bert: Path) -> None:
+    model = TransformerMatcher(str(tiny_bert), mode=mode, loss="cross_entropy")
+    network = model.build_network(Given(SPEC._replace(goal="classification")))
+    assert network(make_batch()).logits.shape == (len(PAIRS), 2)
 
 
 def test_impossible_options(tiny_bert: Path, tmp_path: Path) -> None:
@@ -148,20 +127,20 @@ def test_impossible_options(tiny_bert: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(tiny_bert))
-    same, other = str(tmp_path / "same"), str(tmp_path / "other")
-    tokenizer.save_pretrained(same)
+    tokenizer.save_pretrained(tmp_path / "same")
     tokenizer.add_tokens(["unknown"])
-    tokenizer.save_pretrained(other)
-    model.check_data(MatchingDataModule(tokenizer=same, first_length=8, second_length=8))
+    tokenizer.save_pretrained(tmp_path / "other")
+
+    def data_of(folder: Path, first: int, second: int) -> MatchingDataModule:
+        return MatchingDataModule(tokenizer=str(folder), first_length=first, second_length=second)
+
+    model.check_data(data_of(tmp_path / "same", 8, 8))
     with pytest.raises(InputError, match=r"not the transformer's tokens: set"):
-        model.check_data(MatchingDataModule(tokenizer=other, first_length=8, second_length=8))
+        model.check_data(data_of(tmp_path / "other", 8, 8))
     positions = positions_of(str(tiny_bert))
     assert positions is not None
-    half = MatchingDataModule(
-        tokenizer=str(tiny_bert), first_length=positions // 2, second_length=positions // 2
-    )
-    model.check_data(half)
-    more = MatchingDataModule(tokenizer=str(tiny_bert), first_length=positions, second_length=1)
+    model.check_data(data_of(tiny_bert, positions // 2, positions // 2))
+    more = data_of(tiny_bert, positions, 1)
     with pytest.raises(
         InputError, match=rf"data\.first_length \+ data\.second_length: .* {positions} tokens"
     ):

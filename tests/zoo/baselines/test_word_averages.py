@@ -16,10 +16,8 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from datamodules.classification import label_numbers
-from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
-from tests.zoo.baselines.test_references import fitted_to_texts
-from tests.zoo.conftest import sentences, write_table
+from tests.zoo.conftest import write_table
 from zoo.baselines.word_averages import (
     LINE,
     PTE,
@@ -33,7 +31,6 @@ from zoo.baselines.word_averages import (
 )
 from zoo.tasks.model import Given
 
-TRAIN = sentences(60, seed=3)
 #: Three texts of five words, one without any, one memory.
 CORPUS = Corpus(
     np.array([2, 3, 4, 5, 6, 2, 2, 3, 7, 8, 9], np.int32),
@@ -129,23 +126,6 @@ def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None
     corpus = read_corpus(data, labels, with_memories=True)
     assert sorted(texts_of(corpus)[6:]) == ["a z", "e"]
     assert corpus.labels.tolist() == [*labels, -1, -1]
-
-
-@pytest.mark.parametrize("model", [SkipGram, LINE, PTE])
-def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any) -> None:
-    memory = write_table(
-        tmp_path / "m.csv", [("zzz apple pear plum apple",), *((text,) for text, _ in TRAIN)], ("text",)
-    )
-    predictor = fitted_to_texts(
-        tmp_path,
-        model(word_size=12, epochs=200, expand="join"),
-        TRAIN,
-        num_memories=1,
-        memory=str(memory),
-    )
-    [prediction] = predictor.predict("zzz")
-    assert prediction.label == "fruit"
-    assert prediction.memories[0].weight == pytest.approx(5 / 6)
 
 
 def test_the_seed_decides(adapter: Classification) -> None:
@@ -250,8 +230,3 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
 
     options: dict[str, Any] = {"word_size": 8, "epochs": 60}
     assert share_explained(PTE(**options)) > 1.3 * share_explained(LINE(**options))
-
-
-def test_texts_without_words_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no text has a word"):
-        fitted_to_texts(tmp_path, SkipGram(), [("", "a"), (" ", "b"), ("", "a"), (" ", "b")], num_memories=0)

@@ -88,21 +88,13 @@ def test_a_class_without_rows_is_excluded_from_the_mean() -> None:
     assert "recall/d" not in computed
 
 
-def test_padding_rows_are_not_counted() -> None:
+def test_padding_rows_and_rows_without_a_label_are_not_counted() -> None:
     logits, target = random_rows(7)
-    weight = (torch.arange(200) % 3 > 0).float()
-    kept = weight > 0
-    padded = scores_of((logits, target, weight))
-    assert padded == scores_of((logits[kept], target[kept], torch.ones(int(kept.sum()))))
-    assert padded["rows"] == 133
-
-
-def test_rows_without_a_label_are_not_counted() -> None:
-    logits, target = random_rows(8)
-    target[::2] = -100
-    assert scores_of((logits, target, torch.ones(200))) == scores_of(
-        (logits[1::2], target[1::2], torch.ones(100))
-    )
+    kept = torch.arange(200) % 3 > 0
+    expected = scores_of((logits[kept], target[kept], torch.ones(133)))
+    assert expected["rows"] == 133
+    assert scores_of((logits, target, kept.float())) == expected
+    assert scores_of((logits, target.where(kept, -100), torch.ones(200))) == expected
 
 
 def test_nothing_to_count_is_finite() -> None:

@@ -54,6 +54,12 @@ def train(model: Task, data: Any, **options: Any) -> Task:
     return model
 
 
+def train_bert(bert: Path, **options: Any) -> Task:
+    """A classifier by the transformer in a folder."""
+    model = zoo.KNNBiLSTM(transformer=str(bert), features="M1", **options)
+    return train(model, table("new", NEW, tokenizer=str(bert)))
+
+
 def keep(model: Task, name: str = "old.ckpt") -> Start:
     model.trainer.save_checkpoint(name)
     model.save(Path(name).with_suffix(""), model.trainer.datamodule)  # type: ignore[attr-defined]
@@ -101,14 +107,7 @@ def test_rows_of_hashed_numbers_are_taken_only_where_the_numbers_mean_the_same()
     old = train(zoo.FastText(**options), table("old", OLD))
     keep(old)
     for data, same in ((table("old", OLD), True), (table("new", NEW), False)):
-        model = train(
-            zoo.FastText(
-                **options,
-                init_from="old.ckpt",
-                optimizer=keeping,
-            ),
-            data,
-        )
+        model = train(zoo.FastText(**options, init_from="old.ckpt", optimizer=keeping), data)
         buckets = next(name for name in weights(model) if name.endswith("bigrams.table"))
         assert torch.equal(weights(model)[buckets], weights(old)[buckets]) == same
 
@@ -136,13 +135,10 @@ def test_votes_of_a_grown_set_of_labels(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_classifier_starts_from_a_matcher(tiny_bert: Path) -> None:
     """Only the transformer is taken from a model of another task."""
     pairs = write_pairs(Path("pairs.tsv"), pair_rows(12, seed=1))
-    shared: dict[str, Any] = {"transformer": str(tiny_bert)}
     data = MatchingDataModule(train_file=str(pairs), tokenizer=str(tiny_bert), validation_split=0.3)
-    old = train(zoo.TransformerMatcher(**shared, mode="bi"), data)
+    old = train(zoo.TransformerMatcher(transformer=str(tiny_bert), mode="bi"), data)
     keep(old)
-    model = zoo.KNNBiLSTM(**shared, features="M1", freeze=["encoder"], init_from="old.ckpt")
-    train(model, table("new", NEW, tokenizer=str(tiny_bert)))
-    after, before = weights(model), weights(old)
+    after, before = weights(train_bert(tiny_bert, freeze=["encoder"], init_from="old.ckpt")), weights(old)
     taken = [name for name in after if ".transformer." in name]
     assert taken
     assert all(torch.equal(after[name], before[name]) for name in taken)
@@ -150,12 +146,8 @@ def test_a_classifier_starts_from_a_matcher(tiny_bert: Path) -> None:
 
 def test_a_start_from_which_no_weight_fits_is_refused(tiny_bert: Path) -> None:
     keep(train(zoo.TextCNN(**SMALL["TextCNN"]), table("old", OLD)))
-    other = {"transformer": str(tiny_bert), "features": "M1"}
     with pytest.raises(InputError, match=r"init_from=old\.ckpt: is a TextCNN, none of whose weights fit"):
-        train(
-            zoo.KNNBiLSTM(**other, init_from="old.ckpt"),
-            table("other", ("metal", "weather"), tokenizer=str(tiny_bert)),
-        )
+        train_bert(tiny_bert, init_from="old.ckpt")
     with pytest.raises(InputError, match=r"model\.init_from: a Majority has no trained weights"):
         train(zoo.Majority(init_from="old.ckpt"), table("old", OLD))
 
@@ -180,10 +172,9 @@ def test_words_of_the_start_are_kept_although_the_new_rows_lack_them(fit: Fit, t
 
 
 def test_frozen_parts_do_not_change() -> None:
-    start = keep(train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"], dropout=0.5), table("old", OLD)))
-    model = zoo.KNNBiLSTM(
-        **SMALL["KNNBiLSTM"], dropout=0.5, init_from="old.ckpt", freeze=["encoder.[!l]*", "*.lstm"]
-    )
+    options = {**SMALL["KNNBiLSTM"], "dropout": 0.5}
+    start = keep(train(zoo.KNNBiLSTM(**options), table("old", OLD)))
+    model = zoo.KNNBiLSTM(**options, init_from="old.ckpt", freeze=["encoder.[!l]*", "*.lstm"])
     train(model, table("old", OLD))
     before, after = start.weights, weights(model)
     same = {name for name in after if torch.equal(before[name], after[name])}
@@ -208,9 +199,8 @@ def test_a_head_is_frozen_where_all_its_labels_are_known() -> None:
 def test_freeze_and_freeze_encoder_are_equal(tiny_bert: Path) -> None:
     results = []
     for more in ({"freeze": ["encoder"]}, {"freeze_encoder": True}):
-        model = zoo.KNNBiLSTM(transformer=str(tiny_bert), features="M1", **more)
-        data = table("new", NEW, tokenizer=str(tiny_bert))
-        train(model, data)
+        model = train_bert(tiny_bert, **more)
+        data = model.trainer.datamodule  # type: ignore[attr-defined]
         dataset = data.dataset(data.split("train"), model.batch_contents("train"))
         assert dataset.__getitems__([0]).text_vector is not None
         results.append(weights(model))
@@ -220,10 +210,7 @@ def test_freeze_and_freeze_encoder_are_equal(tiny_bert: Path) -> None:
 def test_a_prediction_during_training_changes_no_mode(tiny_bert: Path) -> None:
     """Callbacks that show predictions would otherwise switch on the dropout of frozen parts."""
     frozen = "encoder.transformer.embeddings"
-    model = train(
-        zoo.KNNBiLSTM(transformer=str(tiny_bert), features="M1", freeze=[frozen]),
-        table("new", NEW, tokenizer=str(tiny_bert)),
-    )
+    model = train_bert(tiny_bert, freeze=[frozen])
     before = {name: module.training for name, module in model.named_modules()}
     # Only the frozen part is in evaluation mode.
     assert {name for name, training in before.items() if not training} == {
@@ -347,14 +334,7 @@ def test_a_model_trained_by_adapters_is_used_without_peft_and_its_start(
     train_adapters(tiny_bert)
     expected = probabilities("lora")
     folder = export(tmp_path / "lora", tmp_path / "model")
-    plain = zoo.KNNBiLSTM(
-        transformer=str(tiny_bert),
-        features="M1",
-        init_from="lora.ckpt",
-        optimizer=keeping,
-    )
-    train(plain, table("new", NEW, tokenizer=str(tiny_bert)))
-    keep(plain, "plain.ckpt")
+    keep(train_bert(tiny_bert, init_from="lora.ckpt", optimizer=keeping), "plain.ckpt")
     monkeypatch.setitem(sys.modules, "peft", None)
     tiny_bert.rename(tiny_bert.with_name("gone"))
     for source in (folder, "plain", "lora"):
@@ -363,27 +343,15 @@ def test_a_model_trained_by_adapters_is_used_without_peft_and_its_start(
 
 def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
     pytest.importorskip("peft")
-    options: dict[str, Any] = {"transformer": str(tiny_bert), "features": "M1"}
-    old = train(zoo.KNNBiLSTM(**options), table("new", NEW, tokenizer=str(tiny_bert)))
-    keep(old)
-    model = zoo.KNNBiLSTM(
-        **options,
-        lora_rank=2,
-        init_from="old.ckpt",
-        optimizer=keeping,
-    )
-    train(model, table("new", NEW, tokenizer=str(tiny_bert)))
-    keep(model, "lora.ckpt")
+    keep(train_bert(tiny_bert))
+    keep(train_bert(tiny_bert, lora_rank=2, init_from="old.ckpt", optimizer=keeping), "lora.ckpt")
     torch.testing.assert_close(probabilities("lora"), probabilities("old"))
 
 
 def test_frozen_adapters_are_refused(tiny_bert: Path) -> None:
     pytest.importorskip("peft")
-    model = zoo.KNNBiLSTM(
-        transformer=str(tiny_bert), features="M1", lora_rank=2, freeze=["encoder.transformer"]
-    )
     with pytest.raises(InputError, match=r"model\.lora_rank trains parts that model\.freeze"):
-        train(model, table("new", NEW, tokenizer=str(tiny_bert)))
+        train_bert(tiny_bert, lora_rank=2, freeze=["encoder.transformer"])
 
 
 def test_a_schedule_with_one_rate_for_all_weights_is_refused() -> None:
@@ -415,12 +383,7 @@ def test_tables_of_the_example_share_no_text(tmp_path: Path) -> None:
     assert labels["source"].keys() == {"fruit", "metal"}
     pairs = write_wikiqa(tmp_path / "WikiQA.tsv")
     cut(["--questions", str(pairs), str(tmp_path / "questions"), "--rows=5"])
-    questions = [
-        {
-            line.split("\t")[0]
-            for line in (tmp_path / "questions" / f"{name}.tsv").read_text().splitlines()[1:]
-        }
-        for name in ("few", "dev", "test")
-    ]
+    files = [tmp_path / "questions" / f"{name}.tsv" for name in ("few", "dev", "test")]
+    questions = [{line.split("\t")[0] for line in file.read_text().splitlines()[1:]} for file in files]
     assert [len(part) for part in questions] == [5, 5, 10]
     assert len(set.union(*questions)) == 20
