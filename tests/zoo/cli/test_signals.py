@@ -159,7 +159,7 @@ def test_a_model_of_no_finite_weights_predicts_nothing(
     finish_folder(Path("partial"), Path("nan"), KIND)
     result = zoo_command("predict", "--ckpt_path=nan", "--input", test_csv)
     assert result.code == 2
-    assert "nan: its scores are not finite" in result.err
+    assert "nan: no finite scores" in result.err
     # Its scores are JSON that every reader takes.
     done(zoo_command("test", "--ckpt_path=nan", "--data.test_file", test_csv, "--output=m.json"))
     scores = json.loads(Path("m.json").read_text(), parse_constant=pytest.fail)

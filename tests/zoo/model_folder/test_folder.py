@@ -179,7 +179,7 @@ def test_nothing_is_imported_by_a_name_in_a_folder(
         (
             ("options", "optimizer"),
             {"class_path": "os.system"},
-            "options that this version does not have: opt",
+            "this version lacks the options opt",
         ),
         (("options", "hidden_size"), 7, "weights do not fit the model, which was trained with other"),
     ],

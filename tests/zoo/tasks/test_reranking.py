@@ -129,7 +129,7 @@ def test_runs_of_another_collection(zoo_command: Zoo, matcher: Path) -> None:
     )
     Path("questions.txt").write_text("where is plum\n")
     texts = ["--input=questions.txt", "--output=out.run"]
-    refusal(zoo_command("predict", "--ckpt_path", matcher, *texts), "questions.txt has texts without ids")
+    refusal(zoo_command("predict", "--ckpt_path", matcher, *texts), "questions.txt has none")
 
 
 def test_few_judged_queries_are_a_warning(zoo_command: Zoo, caplog: pytest.LogCaptureFixture) -> None:
