@@ -1,18 +1,18 @@
 """Every option of every model changes what is trained, is refused, or is logged as without effect.
 
 The other value of an option is one of its type. `CASES` has another one where the type names none or other options are
-needed, or the reason why no value changes a result.
+needed, and None where no value changes a result.
 """
 
 from __future__ import annotations
 
 import inspect
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -22,8 +22,9 @@ from torch import Tensor
 
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
+from tests.sentence_folders import write_bert
 from tests.zoo.adapters import ADAPTERS, SIZES, Adapter
-from tests.zoo.conftest import trainer
+from tests.zoo.conftest import COMMON_WORDS, TOPIC_WORDS, trainer
 from zoo.registry import MODELS, model_class
 from zoo.runs.finishing import fit
 from zoo.tasks.base import Task
@@ -41,16 +42,6 @@ class Case(NamedTuple):
     #: the options of a model's data, with both values.
     data: Mapping[str, Any] = MappingProxyType({})
     effect: str = CHANGES
-
-
-class NoEffect(NamedTuple):
-    """No value changes a result."""
-
-    reason: str
-
-
-#: Class -> option -> case; of the classes that a class inherits from, the first with the option counts.
-Cases: TypeAlias = dict[str, dict[str, Case | NoEffect]]
 
 
 class Option(NamedTuple):
@@ -95,9 +86,9 @@ def wrong_options(
     bases = [base.__name__ for base in kind.__mro__]
     wrong = []
     for name, option in options.items():
-        found = (CASES[base].get(name) for base in bases if base in CASES)
-        case = next((each for each in found if each is not None), Case(option.other()))
-        if isinstance(case, NoEffect):
+        found = (CASES[base][name] for base in bases if name in CASES.get(base, {}))
+        case = next(found, Case(option.other()))
+        if case is None:
             continue
         if case.value is None:
             wrong.append(f"{kind.__name__}.{name}: has no case in the table of this test")
@@ -118,21 +109,6 @@ def plain_values(value: Any) -> Iterator[Any]:
             yield from plain_values(each)
     else:
         yield repr(value)
-
-
-def write_other_bert(bert: Path) -> None:
-    """Write a transformer with other weights than `bert` into the folder `other-bert`."""
-    from transformers import AutoModel
-
-    model = AutoModel.from_pretrained(shutil.copytree(bert, "other-bert"))
-    model.embeddings.word_embeddings.weight.data.neg_()
-    model.save_pretrained("other-bert")
-
-
-class OfModel(NamedTuple):
-    """A value that is made from the model that was trained with other options."""
-
-    make: Callable[[Task], Any]
 
 
 #: The file of a model of the same kind that was trained with another seed.
@@ -156,14 +132,14 @@ def falling(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSche
 
 
 #: Class -> option -> case; of the classes that a model inherits from, the first with the option counts.
-CASES: Cases = {
+CASES: dict[str, dict[str, Case | None]] = {
     "Task": {
         "init_from": Case(TRAINED),
         "optimizer": Case(descent),
         "lr_scheduler": Case(falling),
-        "freeze": Case(OfModel(first_weight), {"init_from": TRAINED}),
+        "freeze": Case(first_weight, {"init_from": TRAINED}),
         "learning_rates": Case({"*": 0.5}),
-        "compile": NoEffect("the backend of torch.compile"),
+        "compile": None,
     },
     "Fitted": {
         "init_from": Case(TRAINED, effect=REFUSED),
@@ -239,8 +215,8 @@ class Training:
     def effect(self, option: str, case: Case) -> str:
         """The effect of another value of an option."""
         value = case.value
-        if isinstance(value, OfModel):
-            value = value.make(self.train(case.options, case.data)[2])
+        if value is first_weight:
+            value = first_weight(self.train(case.options, case.data)[2])
         try:
             result, idle, _ = self.train({**case.options, option: value}, case.data)
         except InputError as error:
@@ -270,11 +246,8 @@ class Training:
             run.save_checkpoint(TRAINED)
         scores = {name: value for name, value in run.callback_metrics.items() if "time" not in name}
         idle = {name for name, _ in model.idle_options(data)}
-        return (
-            list(plain_values([model.network.state_dict(), scores, self.output(model, data)])),
-            idle,
-            model,
-        )
+        results = [model.network.state_dict(), scores, self.output(model, data)]
+        return list(plain_values(results)), idle, model
 
     def output(self, model: Task, data: DataModule) -> Any:
         """The output for a batch; a collection is ranked by scores alone."""
@@ -303,7 +276,7 @@ def kind_of(name: str) -> str:
 def test_every_option_has_an_effect(name: str, adapters: Any, tiny_bert: Path) -> None:
     words = ["apple", "iron", "rain", "the", "of", "near", "where", "is", "in", "old"]
     Path(VECTORS).write_text("".join(f"{word} {i} {i % 3} 1\n" for i, word in enumerate(words)))
-    write_other_bert(tiny_bert)
+    write_bert(Path("other-bert"), [*COMMON_WORDS, *chain(*TOPIC_WORDS.values())], hidden_size=8)
     training = Training(name, adapters(kind_of(name)))
     options = constructor_options(training.kind, training.base)
     wrong = wrong_options(training.kind, options, training.effect)

@@ -37,28 +37,32 @@ def test_of_the_data(data: Any, names: set[str]) -> None:
     assert {name for name, _ in data.idle_options()} == names
 
 
-def test_of_a_model_and_its_data() -> None:
-    data = ClassificationDataModule(memory_max_length=9)
-    assert [name for name, _ in MemoryEnsemble().idle_options(data)] == ["data.memory_max_length"]
-    assert [name for name, _ in zoo.ExpaNet(train_word_vectors=True).idle_options(data)] == [
-        "model.train_word_vectors"
-    ]
-    clicks = ClickthroughDataModule(num_hits=9)
-    assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.num_hits"]
-    # The model ranks by its own BM25, whatever the retriever.
-    clicks = ClickthroughDataModule(retriever=OTHER)
-    assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.retriever"]
-    clicks = ClickthroughDataModule(retriever=DenseRetriever("an-encoder"), num_hits=9, negatives="retrieved")
-    # A model without training learns from no negatives, and ranks by its own BM25.
-    assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.num_hits", "data.retriever"]
-    assert [name for name, _ in RetrievalBM25(mix_retriever=True).idle_options(clicks)] == []
-    assert [name for name, _ in zoo.LSTMRNN().idle_options(clicks)] == []
+TEXTS = ClassificationDataModule(memory_max_length=9)
+CLICKS = ClickthroughDataModule(retriever=DenseRetriever("an-encoder"), num_hits=9, negatives="retrieved")
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "names"),
+    [
+        (MemoryEnsemble(), TEXTS, ["data.memory_max_length"]),
+        (zoo.ExpaNet(train_word_vectors=True), TEXTS, ["model.train_word_vectors"]),
+        (RetrievalBM25(), ClickthroughDataModule(num_hits=9), ["data.num_hits"]),
+        # The model ranks by its own BM25, whatever the retriever, and learns from no negatives.
+        (RetrievalBM25(), ClickthroughDataModule(retriever=OTHER), ["data.retriever"]),
+        (RetrievalBM25(), CLICKS, ["data.num_hits", "data.retriever"]),
+        (RetrievalBM25(mix_retriever=True), CLICKS, []),
+        (zoo.LSTMRNN(), CLICKS, []),
+    ],
+)
+def test_of_a_model_and_its_data(model: Any, data: Any, names: list[str]) -> None:
+    assert [name for name, _ in model.idle_options(data)] == names
+
+
+def test_of_retrievers() -> None:
     lone = EmbeddedRetriever(similarity="LMDirichlet", k1=0.5)
-    retrievers = (lone, FusedRetriever([lone, EmbeddedRetriever(mu=9.0)]))
-    assert [[name for name, _ in retriever.idle_options()] for retriever in retrievers] == [
-        ["k1"],
-        ["retrievers.0.k1", "retrievers.1.mu"],
-    ]
+    fused = FusedRetriever([lone, EmbeddedRetriever(mu=9.0)])
+    assert [name for name, _ in lone.idle_options()] == ["k1"]
+    assert [name for name, _ in fused.idle_options()] == ["retrievers.0.k1", "retrievers.1.mu"]
 
 
 def test_they_are_logged(zoo_command: Zoo, train_csv: Any, caplog: pytest.LogCaptureFixture) -> None:

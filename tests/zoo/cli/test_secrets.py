@@ -18,6 +18,7 @@ from zoo.reproduce.table import load_table
 from zoo.runs import configs
 
 SECRET = "hunter2"
+LOGIN = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@host:9200"}}
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,7 @@ def test_other_values_are_kept(value: dict[str, object]) -> None:
 
 def test_a_table_with_a_login_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "table.yaml"
-    retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@host:9200"}}
-    rows = {"a": {"overrides": {"data.retriever": retriever}}}
+    rows = {"a": {"overrides": {"data.retriever": LOGIN}}}
     base = {"data": {"init_args": {}}}
     table.write_text(yaml.safe_dump({"description": "", "minutes": 1, "base": base, "rows": rows}))
     with pytest.raises(
@@ -68,9 +68,8 @@ def test_a_model_has_neither_credentials_nor_servers(monkeypatch: pytest.MonkeyP
 
 
 def test_python_refuses_them_as_well(train_csv: Path) -> None:
-    retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@host:9200"}}
     with pytest.raises(InputError, match=r"data.retriever.init_args.url: holds a secret") as error:
-        zoo.fit(train_csv, retriever=retriever)
+        zoo.fit(train_csv, retriever=LOGIN)
     assert SECRET not in str(error.value)
 
 
@@ -107,13 +106,8 @@ def test_no_way_of_giving_a_secret_shows_it(
     given: list[str], train_csv: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither in a file, nor in what is printed; W&B has not started, so nothing of the command line is recorded."""
-    retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@b:9200"}}
-    files = {
-        "secret.yaml": {"data": {"init_args": {"retriever": retriever}}},
-        "list.yaml": [{"token": SECRET}],
-    }
-    for name, contents in files.items():
-        Path(name).write_text(yaml.safe_dump(contents))
+    Path("secret.yaml").write_text(yaml.safe_dump({"data": {"init_args": {"retriever": LOGIN}}}))
+    Path("list.yaml").write_text(yaml.safe_dump([{"token": SECRET}]))
     options = ["--data.retriever=ElasticsearchRetriever", *given, "--model.features=M1", "--run_dir=run"]
     code = main(["fit", *SMALL, *options, f"--data.train_file={train_csv}", "--data.batch_size=many"])
     out, err = capfd.readouterr()
@@ -131,12 +125,10 @@ def test_files_of_a_run_hold_no_credential_of_the_environment(
     """The model without memory sends nothing, yet its configuration names a server."""
     monkeypatch.setenv("ELASTICSEARCH_API_KEY", SECRET)
     url = "http://search.example:9200"
-    options = [
-        "--data.retriever=ElasticsearchRetriever",
-        f"--data.retriever.url={url}",
-        "--model.features=M1",
-    ]
-    run = fit("run", *options, "--config=logger/wandb", "--trainer.logger.log_model=true")
+    retriever = ("--data.retriever=ElasticsearchRetriever", f"--data.retriever.url={url}")
+    run = fit(
+        "run", *retriever, "--model.features=M1", "--config=logger/wandb", "--trainer.logger.log_model=true"
+    )
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["data"]["init_args"]["retriever"]["init_args"]["url"] == url
     assert list(run.glob("wandb/offline-run-*/*.wandb"))
