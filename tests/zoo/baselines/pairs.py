@@ -74,6 +74,12 @@ def words_of(text: Tensor) -> list[int]:
     return [position for position in text.tolist() if position != 0]
 
 
+def pairs_of(batch: MatchingBatch) -> list[tuple[list[int], list[int]]]:
+    """The words of both texts of each pair."""
+    first, second = ([words_of(text) for text in texts] for texts in (batch.first_text, batch.second_text))
+    return [(first[i], second[j]) for i, j in zip(batch.first, batch.second, strict=True)]
+
+
 def parts(length: int, number: int) -> list[range]:
     """The positions of each of n even parts of a text."""
     return [range(i * length // number, -(-(i + 1) * length // number)) for i in range(number)]

@@ -11,7 +11,7 @@ from torch import nn
 
 from datamodules.batch import MatchingBatch
 from datamodules.text.trigrams import letter_trigrams
-from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_spec, score, words_of
+from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_spec, pairs_of, score
 from tests.zoo.plain import Vector, cosine, numbers
 from zoo.baselines.dssm import CDSSM, DSSM
 from zoo.tasks.matching.task import MatchingTask
@@ -67,9 +67,8 @@ def test_equations(name: str) -> None:
     network, batch = make_network(SMALL[name]), make_batch()
     kind = name.partition("-")[0]
     logits = score(network, batch).logits
-    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
-        q = plain_tower(network.tower, kind, batch, words_of(batch.first_text[first]))
-        d = plain_tower(network.tower, kind, batch, words_of(batch.second_text[second]))
+    for pair, texts in enumerate(pairs_of(batch)):
+        q, d = (plain_tower(network.tower, kind, batch, text) for text in texts)
         expected = numbers(network.out)["scale"] * cosine(q, d)
         assert float(logits[pair, 0]) == pytest.approx(expected, abs=2e-5)
 

@@ -16,9 +16,9 @@ from tests.zoo.baselines.pairs import (
     convolve_image,
     make_batch,
     make_network,
+    pairs_of,
     pool_image,
     score,
-    words_of,
 )
 from tests.zoo.plain import Vector, cosine, numbers, relu, sigmoid
 from zoo.baselines.convolution import WordConvolution
@@ -63,9 +63,9 @@ def window_at(matrices: NDArray[np.float64], vectors: list[Vector], t: int) -> V
     return total
 
 
-def table(network: ARCINetwork | ARCIINetwork, batch: MatchingBatch, text: torch.Tensor) -> list[Vector]:
+def table(network: ARCINetwork | ARCIINetwork, batch: MatchingBatch, text: list[int]) -> list[Vector]:
     rows = numbers(network.words)["table"]
-    return [rows[batch.word[position]] for position in words_of(text)]
+    return [rows[batch.word[position]] for position in text]
 
 
 def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
@@ -85,11 +85,10 @@ def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
 def test_arc_i(name: str) -> None:
     network, batch = make_network(SMALL_I[name]), make_batch()
     logits = score(network, batch).logits
-    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
-        x = plain_sentence(network.first, table(network, batch, batch.first_text[first]))
-        y = plain_sentence(network.second, table(network, batch, batch.second_text[second]))
-        expected = classify(network.classifier, np.concatenate([x, y]))
-        np.testing.assert_allclose(logits[pair], expected, rtol=1e-5, atol=1e-4)
+    for pair, texts in enumerate(pairs_of(batch)):
+        sides = zip((network.first, network.second), texts, strict=True)
+        joined = np.concatenate([plain_sentence(side, table(network, batch, text)) for side, text in sides])
+        np.testing.assert_allclose(logits[pair], classify(network.classifier, joined), rtol=1e-5, atol=1e-4)
 
 
 def plain_image(network: ARCIINetwork, first: list[Vector], second: list[Vector]) -> NDArray[np.float64]:
@@ -123,9 +122,8 @@ def halve(image: NDArray[np.float64]) -> NDArray[np.float64]:
 def test_arc_ii(name: str) -> None:
     network, batch = make_network(SMALL_II[name]), make_batch()
     logits = score(network, batch).logits
-    for pair, (i, j) in enumerate(zip(batch.first, batch.second, strict=True)):
-        first = table(network, batch, batch.first_text[i])
-        second = table(network, batch, batch.second_text[j])
+    for pair, texts in enumerate(pairs_of(batch)):
+        first, second = (table(network, batch, text) for text in texts)
         pooled = np.zeros(network.classifier[1].in_features)
         if first and second:
             pooled = pool_image(plain_image(network, first, second), network.grid)
@@ -152,8 +150,7 @@ def similarity(network: MatchPyramidNetwork, q: int, a: int) -> float:
 def test_match_pyramid(name: str) -> None:
     network, batch = make_network(PYRAMIDS[name]), make_batch()
     output = score(network, batch)
-    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
-        question, answer = words_of(batch.first_text[first]), words_of(batch.second_text[second])
+    for pair, (question, answer) in enumerate(pairs_of(batch)):
         pooled = np.zeros(network.classifier[1].in_features)
         if question and answer:
             image = np.array([[[similarity(network, q, a)] for a in answer] for q in question])
@@ -175,8 +172,7 @@ def test_anmm() -> None:
     weights = numbers(network)
     vectors = weights["words.table"]
     exact = 0
-    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
-        question, answer = words_of(batch.first_text[first]), words_of(batch.second_text[second])
+    for pair, (question, answer) in enumerate(pairs_of(batch)):
         energies = [math.exp(weights["gate"] @ vectors[q]) for q in question]
         total = 0.0
         for j, q in enumerate(question):
