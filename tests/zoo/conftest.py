@@ -69,8 +69,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test its own working directory and cache, and no run's settings from another test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("ZOO_RUN_DIR",):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("ZOO_RUN_DIR", raising=False)
 
 
 def sentences(number: int, seed: int, labels: Sequence[str] = LABELS) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,15 +157,8 @@ def test_a_learned_metric_does_not_know_the_row_that_it_judges(
     weights = {name: value.clone() for name, value in predictor.model.network.encoder.state_dict().items()}
     known, size = set(label_of), predictor.model.vector_size
 
-    def tune(
-        self: object,
-        data: object,
-        split: TextSplit,
-        target: object,
-        plan: object,
-        rows: np.ndarray,
-        guides: None,
-    ) -> None:
+    def tune(self: object, data: object, split: TextSplit, *given: Any) -> None:
+        _, _, rows, _ = given
         known.clear()
         known.update(split.rows.texts.take(rows))
 

@@ -93,16 +93,12 @@ def test_learning_rates_belong_to_the_epoch_that_follows(tmp_path: Path) -> None
     assert read.best() == (2, {"lr-Adam": 0.01, "val/accuracy": 0.6})
 
 
-def test_the_best_of_several_validations_in_an_epoch() -> None:
-    logged = [
-        (1, {"val/map": 0.7, "val/loss": 2.0}),
-        (1, {"val/map": 0.6, "val/loss": 3.0, "train/loss": 4.0}),
-    ]
-    best = {"val/map": 0.7, "val/loss": 2.0, "train/loss": 4.0}
-    assert run_of("a", "val/map", [], logged=logged).best() == (1, best)
-
-
-def test_values_that_are_not_finite_are_not_the_best() -> None:
+def test_the_best_epoch() -> None:
+    # Of several validations in an epoch, the best counts.
+    first, second = {"val/map": 0.7, "val/loss": 2.0}, {"val/map": 0.6, "val/loss": 3.0, "train/loss": 4.0}
+    run = run_of("a", "val/map", [], logged=[(1, first), (1, second)])
+    assert run.best() == (1, {**first, "train/loss": 4.0})
+    # Values that are not finite are not the best.
     assert run_of("a", "val/accuracy", [0.5, math.nan, 0.4]).best() == (1, {"val/accuracy": 0.5})
     assert run_of("a", "val/loss", [0.5, math.nan, 0.4]).best() == (3, {"val/loss": 0.4})
     assert run_of("a", "val/cost", [0.5, math.inf, 0.4], mode="min").best()[0] == 3

@@ -1,4 +1,4 @@
-"""`zoo.load` and what it returns; a transformer in the BiLSTM's place."""
+"""`zoo.load` and what it returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
-from tests.zoo.conftest import LABELS, Fit, Zoo, done, sentences, write_table
+from tests.zoo.conftest import LABELS, Zoo, done, sentences, write_table
 from zoo.knn_bilstm import KNNBiLSTM
 
 
@@ -50,10 +50,9 @@ def test_texts_without_known_words(trained_run: Path) -> None:
 
 
 def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
-    checkpoint = trained_run
     table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])
     done(zoo_command("index", "--file", table, "--memory", "memory"))
-    (prediction,) = zoo.load(checkpoint, memory="memory").predict("plum")
+    (prediction,) = zoo.load(trained_run, memory="memory").predict("plum")
     # A label that the model does not know is shown, and counts as unknown.
     assert {(m.text, m.label) for m in prediction.memories} == {
         ("plum jam", "fruit"),
@@ -61,22 +60,4 @@ def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Zoo) -> 
     }
     assert set(prediction.probabilities) == set(LABELS)
     with pytest.raises(InputError, match="LMDirichlet"):
-        zoo.load(checkpoint, memory="memory", retriever=EmbeddedRetriever(similarity="LMDirichlet"))
-
-
-# --- transformer ---
-
-
-def test_transformer(tiny_bert: Path, fit: Fit) -> None:
-    run = fit(
-        "run", f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false",
-        "--trainer.max_epochs=3",
-    )  # fmt: skip
-    checkpoint = run
-    texts = [text for text, _ in sentences(9, seed=6)]
-    before = zoo.load(checkpoint).predict(texts)
-    # The checkpoint holds the weights and their configuration: the pre-trained ones are not read again.
-    for name in ("model.safetensors", "config.json"):
-        (tiny_bert / name).unlink()
-    assert zoo.load(checkpoint).predict(texts) == before
-    assert sum(p.label == label for p, (_, label) in zip(before, sentences(9, seed=6), strict=True)) >= 5
+        zoo.load(trained_run, memory="memory", retriever=EmbeddedRetriever(similarity="LMDirichlet"))

@@ -255,12 +255,6 @@ def make_data(folder: Path, **options: Any) -> ClassificationDataModule:
     return ClassificationDataModule(**given)
 
 
-def prepare(data: ClassificationDataModule) -> ClassificationDataModule:
-    data.prepare_data()
-    data.setup("fit")
-    return data
-
-
 def fit(model: MemNet, data: ClassificationDataModule, folder: Path, **options: Any) -> pl.Trainer:
     run: pl.Trainer = trainer(folder, **{"max_epochs": 1, **options})
     run.fit(model, datamodule=data)
@@ -281,7 +275,9 @@ def test_the_temperature_falls_by_the_same_factor_in_each_step(tmp_path: Path) -
 
 
 def test_no_label_of_a_validation_row_changes_a_prediction(tmp_path: Path) -> None:
-    data = prepare(make_data(tmp_path))
+    data = make_data(tmp_path)
+    data.prepare_data()
+    data.setup("fit")
     model = ExpaNet(word_size=6, label_vectors=True)
     model._build(Given(data.spec))
     dataset = data.dataset(data.split("validation"))
