@@ -210,7 +210,6 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
         **shared: the paper keeps pre-trained vectors fixed.
     """
 
-    #: prefix of the names of the weights that `take_head` takes.
     head = "network.classifier."
     without_memory = "--model.features M1"
     _encoded_memory: EncodedMemory | None = None
@@ -311,7 +310,7 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
         return {"head": self.network.sizes}
 
     def take_head(self, start: Start) -> list[str]:
-        """Take the columns of common features for common labels, and describe them; others are 0, unless they vote."""
+        """Take the columns of common features for common labels; others become 0, unless they vote."""
         assert self.data_state is not None
         facts, other, extras = self.data_state.facts, start.meta.data.facts, start.meta.extras
         labels: list[str] = facts["labels"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,17 @@ FEW_ROWS = 20
 RowNames: TypeAlias = Callable[[str, Tensor, DataState], "Sequence[Hashable] | None"]
 
 
+@runtime_checkable
+class TransfersHead(Protocol):
+    """A model that takes parts of another model's head by itself."""
+
+    #: prefix of the names of the head's weights.
+    head: str
+
+    def take_head(self, start: Start) -> list[str]:
+        """Take the parts of another model's head that fit, and return their descriptions for the log."""
+
+
 class _Taken(NamedTuple):
     """The parts of another model that were taken."""
 
@@ -49,14 +60,13 @@ def take_weights(
     """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
-    characters, labels), the rows that both models have; of a head, what the model takes itself (`take_head`).
+    characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`).
     The returned names include those of word tables that were taken in part. `data` is that of the model, `source` the
     name of the trained one.
     """
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
     taken = _Taken(set(), {}, [], [])
-    take_head: Callable[[Start], list[str]] | None = getattr(model, "take_head", None)
-    head = None if take_head is None else str(model.head)
+    head = model.head if isinstance(model, TransfersHead) else None
     with torch.no_grad():
         for name, parameter in own.items():
             value = start.weights.get(plain_name(name))
@@ -67,9 +77,9 @@ def take_weights(
             value = start.weights.get(name)
             if name.endswith(_BUFFERS) and value is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
-        if take_head is not None and head is not None and (parts := take_head(start)):
+        if isinstance(model, TransfersHead) and (parts := model.take_head(start)):
             taken.head.extend(parts)
-            taken.head_weights.extend(name for name in own if name.startswith(head))
+            taken.head_weights.extend(name for name in own if name.startswith(model.head))
     if not (taken.whole or taken.rows or taken.head):
         raise InputError(
             f"model.init_from={source}: is a {start.meta.model}, none of whose weights fit this {type(model).__name__}"
