@@ -162,7 +162,7 @@ class TableOptions(MemoryOptions, VectorOptions, FileOptions):
     """Options of data in tables, with word vectors and a memory.
 
     Attributes:
-        test_split: share (or rows per class) split off the training table for the test, before the validation rows.
+        test_split: share (or rows per class) split off the training table for the test, before validation; None = none.
         label_column: name or number of the label; numbers start at 0.
         header: whether CSV files have a header line; None detects it.
         quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
