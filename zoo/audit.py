@@ -34,6 +34,7 @@ from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.new_labels import votes_of
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import fit_pool, folds_of
+from zoo.layers.lora import is_adapter
 from zoo.layers.tfidf import NGrams
 from zoo.loading import load
 from zoo.model_folder.folder import is_model
@@ -276,6 +277,10 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
     before, plan = network.encoder_before, network.metric_plan
     if before is None or plan is None:
         return cross_judge(rows)
+    if any(map(is_adapter, before)):
+        raise InputError(
+            f"{predictor.source}: an encoder that low-rank adapters tuned (model.lora_rank) has no audit"
+        )
     metric = EncoderMetric(model, data, split, rows.target, rows.groups, [plan], rows.sizes, before)
     with model.in_use, using(metric.encoder, metric.original):
         metric.tune_folds()

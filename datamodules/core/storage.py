@@ -238,7 +238,8 @@ def check_inside(folder: Path) -> None:
 
 def with_checksum(values: PlainDict) -> PlainDict:
     """Return plain values with their checksum, which `read_checked` compares."""
-    return {**values, "checksum": fingerprint_of(values)}
+    written = json.loads(json.dumps(_finite(values)))
+    return {**written, "checksum": fingerprint_of(written)}
 
 
 def read_checked(path: Path, advice: str) -> PlainDict:

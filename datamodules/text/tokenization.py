@@ -192,7 +192,7 @@ class TransformersTokenizer(Tokenizer):
                     if type(error).__name__ != "PanicException":
                         raise
                     raise InputError(
-                        f"{self.name}: a text cannot be cut into tokens: {reason(error)}"
+                        f"{self.name}: use another tokenizer, it fails: {reason(error)}"
                     ) from error
                 rows = [encoding.ids for encoding in encodings]
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from inspect import signature
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 from datamodules.core.errors import InputError
@@ -30,6 +30,8 @@ class Command(NamedTuple):
 
 
 _RUN = "zoo.cli.runs:run"
+#: Values of options that are true or false.
+_BOOLEANS = {"true", "false", "yes", "no"}
 _MEMORY = {
     name: f"zoo.memory.commands:{name}"
     for name in ("add", "tune", "show", "remove", "relabel", "replace", "compact")
@@ -100,10 +102,9 @@ def run(name: str, options: Sequence[str]) -> None:
     if any(each.name == "retriever" for each in parameters):
         import_retrievers(options)
     flags = {f"--{each.name}" for each in parameters if each.annotation == "bool"}
-    options = [
-        f"{option}=true" if option in flags and following.startswith("-") else option
-        for option, following in pairwise([*options, "--"])
-    ]
+    is_flag = [a in flags and b.lower() not in _BOOLEANS for a, b in pairwise([*options, ""])]
+    values = [option for option, alone in zip(options, is_flag, strict=True) if not alone]
+    options = [*values, *(f"{option}=true" for option in compress(options, is_flag))]
     if command.first is not None and options and not options[0].startswith("-"):
         options = [command.first, *options]
     auto_cli(

@@ -105,9 +105,8 @@ class EnsembleFit:
         inputs = network.reads
         has_vector = self.data.words.has_vector()
         published = None if self.metric is None else torch.from_numpy(self.metric.published)
-        readings = fit_members(
-            self.model, self.data, self.training, self.target, inputs, has_vector, published
-        )
+        given = self.training, self.target, network.used, inputs, has_vector, published
+        readings = fit_members(self.model, self.data, *given)
         if isinstance(six := network.members.by_name.get("six"), BestOfSix):
             network.sizes = network.sizes._replace(pipeline=six.pipeline)
         show("stage 4 of 4: weights are fitted on held-out rows")
@@ -301,17 +300,19 @@ def fit_members(
     data: ClassificationDataModule,
     split: TextSplit,
     target: NDArray[np.int64],
+    names: Sequence[str],
     inputs: set[Input],
     has_vector: Tensor | None = None,
     published: Tensor | None = None,
 ) -> Readings:
-    """Fit members and references to the rows of a split, and return their inputs, for the same rows.
+    """Fit some members and references to the rows of a split, and return their inputs, for the same rows.
 
     Args:
         model: its network has the members, and an encoder that stays as it is.
         data: prepares batches of the split.
         split: n rows.
         target: int64 [n], their classes.
+        names: of the members and references.
         inputs: further ones that are returned.
         has_vector: bool [V], words with a pre-trained vector, for a bag; None = those of its last fit.
         published: float32 [n, l], vectors of the rows by the encoder before it was tuned, where they are known.
@@ -323,18 +324,20 @@ def fit_members(
         has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
-    inputs = network.members.fitted_on(network.used) | inputs
+    inputs = network.members.fitted_on(names) | inputs
     readings = read_table(model, data, split, inputs if published is None else inputs - {"published"})
     readings = readings if published is None else readings._replace(published=published)
-    _fit_in_time(model, readings, target)
+    _fit_in_time(model, names, readings, target)
     return readings
 
 
-def _fit_in_time(model: EnsembleModel, readings: Readings, target: NDArray[np.int64]) -> None:
+def _fit_in_time(
+    model: EnsembleModel, names: Sequence[str], readings: Readings, target: NDArray[np.int64]
+) -> None:
     """Fit members and references, first those that cost nothing; skip one that there is no time to cross-fit."""
     network: EnsembleNetwork = model.network
     crossing, is_first = 0.0, True
-    used = [network.members.by_name[name] for name in network.used]
+    used = [network.members.by_name[name] for name in names]
     for member in sorted(used, key=lambda each: each.has_fit):
         begun = time.monotonic()
         if is_first or model.has_time(member.title, crossing):

@@ -21,7 +21,7 @@ from zoo.layers.bags import VectorBag
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.tfidf import NGrams
 from zoo.tasks.classification.guides import Guides
-from zoo.tasks.classification.metric_learning import MetricPlan, using
+from zoo.tasks.classification.metric_learning import MetricPlan
 from zoo.tasks.outputs import ClassificationOutput
 
 #: Parts whose values are fitted without gradients.
@@ -77,6 +77,12 @@ class EnsembleNetwork(nn.Module):
         return [name for name in self.members if name not in self.skipped]
 
     @property
+    def applied(self) -> list[str]:
+        """Names of those that still have their inputs: a tuned encoder makes no vectors as it was published."""
+        reads = {name: self.members.by_name[name].reads for name in self.used}
+        return [name for name in reads if self.encoder_before is None or "published" not in reads[name]]
+
+    @property
     def names(self) -> list[str]:
         """Names of the members among them, without the references that the table compares them with."""
         return [name for name in self.used if name not in REFERENCES]
@@ -127,7 +133,7 @@ class EnsembleNetwork(nn.Module):
     def active_members(self) -> list[str]:
         """The members whose outputs are needed: those with a weight, or all, and references, for the table."""
         if self.pool is None or self.measures_table:
-            return self.used
+            return self.applied
         weights = self.pool.weights
         combinations = ("all", "memory") if len(self.rarity) else ("all",)
         return [name for name in self.names if any(weights.get(each, {}).get(name) for each in combinations)]
@@ -142,9 +148,6 @@ class EnsembleNetwork(nn.Module):
             readings = readings._replace(neighbors=Votes(*fields, self.num_classes))
         if "vectors" in inputs:
             readings = readings._replace(vectors=self.encode_texts(batch))
-        if "published" in inputs and self.encoder is not None and self.encoder_before is not None:
-            with using(self.encoder, self.encoder_before):
-                readings = readings._replace(published=self.encode_texts(batch))
         if "bags" in inputs:
             assert self.bag is not None
             assert self.words is not None

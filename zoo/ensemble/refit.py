@@ -173,7 +173,8 @@ def refit_members(
     rows, target = memory.rows.select(known), target[known]
     keys, seen = data.duplicate_keys(rows), data.seen
     split = data.split_of(rows, memory if crosses else None, exclude_duplicates=True)
-    readings = fit_members(model, data, split, target, network.reads if crosses else set())
+    inputs = network.members.inputs_of(network.names) if crosses else set()
+    readings = fit_members(model, data, split, target, network.applied, inputs)
     network.fitted_version = memory.version
     lost = 0 if seen is None else int((~np.isin(seen, keys)).sum())
     less = f" (without {lost:,} training texts, which the memory lacks)" if lost else ""

@@ -108,8 +108,7 @@ def warn_of_empty_classes(memory: Rows, removed: NDArray[np.int64], new: pa.Tabl
     labels = memory.table.column("label")
     before, less, more = count(labels), count(labels.take(pa.array(removed))), count(new.column("label"))
     if empty := [label for label in less if before[label] == less[label] and label not in more]:
-        advice = "`zoo memory revert` takes the change back"
-        log.warning("%s: no row is left with the label %s; %s", memory.source, name_some(empty), advice)
+        log.warning("no row is left with the label %s", name_some(empty))
 
 
 def check_ids(rows: Rows) -> None:

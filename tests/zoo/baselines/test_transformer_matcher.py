@@ -79,6 +79,7 @@ def plain_logit(network: Any, first: list[int], second: list[int]) -> Tensor:
 @every_mode
 def test_logits_whatever_the_padding_and_the_rest_of_the_batch(mode: str, tiny_bert: Path) -> None:
     network, batch = make_network(tiny_bert, mode=mode), make_batch()
+    assert isinstance(network, CrossEncoder) == (mode == "cross")
     with torch.no_grad():
         expected = torch.stack([plain_logit(network, FIRST[i], SECOND[j]) for i, j in PAIRS])
         alone = [network(make_batch(pairs=[pair])).logits for pair in PAIRS]

@@ -82,7 +82,7 @@ def test_the_memory_is_encoded_by_the_tuned_encoder(
 def test_the_reference_is_that_of_the_published_encoder(
     run: Fit, tiny_bert: Path, test_csv: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the table shows the gain of the learned metric, after the fit and in a test."""
+    """So that the table of the fit shows the gain of the learned metric; a test has no such vectors."""
     gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
     tables: list[Mapping[str, torch.Tensor]] = []
@@ -93,12 +93,9 @@ def test_the_reference_is_that_of_the_published_encoder(
         weights[name] = ModelFolder.open(folder).weights()
         tables.clear()
         done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
-        weights[name] |= {
-            row: torch.cat([table[row] for table in tables]) for row in ("regression", "encoder")
-        }
-    for row in ("network.members.regression.linear.weight", "regression"):
-        torch.testing.assert_close(weights["tuned"][row], weights["plain"][row], atol=2e-2, rtol=2e-2)
-    assert (weights["tuned"]["encoder"] - weights["plain"]["encoder"]).abs().max() > 0.2
+        assert ("regression" in tables[0]) == (name == "plain")
+    planes = "network.members.regression.linear.weight"
+    torch.testing.assert_close(weights["tuned"][planes], weights["plain"][planes], atol=2e-2, rtol=2e-2)
 
 
 def test_texts_without_labels_are_learned_from(

@@ -261,7 +261,10 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         rows = self._held_out_rows()
         if rows.memory != contents_of(self.memory) and not self._has_named_change:
             self._has_named_change = True
-            log.info("max_error, label_sets: the memory has changed since the held-out rows; %s", TUNE_ADVICE)
+            log.info(
+                "max_error, label_sets: the memory has changed since its held-out rows were classified; %s",
+                TUNE_ADVICE,
+            )
         return rows.scores
 
     def predict_split(

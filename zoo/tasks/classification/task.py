@@ -50,7 +50,7 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
         yield from super().idle_options(data)
         if not self.reads_guides:
             for name in ("label_texts", "unlabelled_file"):
-                if getattr(data.options, name) is not None:
+                if getattr(data.options, name, None) is not None:
                     yield (
                         f"data.{name}",
                         "only the member self_trained of MemoryEnsemble reads it, with model.transformer",
