@@ -184,16 +184,16 @@ def limits(modules: list[Source]) -> list[Limit]:
         # are corrected and compacted, audits, abstention, drift and the server; 2,100 for training from Python, search
         # in one's own collection, tables of predictions, and models in W&B; 1,400 for shards, tables that machines
         # share, quantized search, and the searched fields of existing indexes.
-        Limit("lines", totals["lines"], 36_181),
-        Limit("lines of tests", lines_of_tests(), 31_822),
-        Limit("public classes", len(classes), 361),
-        Limit("lines of code of the largest class", max(lines for _, lines in classes), 219),
-        Limit("options", len(options()), 343),
+        Limit("lines", totals["lines"], 35_956),
+        Limit("lines of tests", lines_of_tests(), 31_706),
+        Limit("public classes", len(classes), 354),
+        Limit("lines of code of the largest class", max(lines for _, lines in classes), 218),
+        Limit("options", len(options()), 342),
         Limit("circles of imports, those for type checking included", len(circles(modules)), 0),
         Limit("assert isinstance", sum(module.narrowings() for module in modules), 0),
-        Limit("except clauses of more than two types", sum(each.broad_handlers() for each in modules), 5),
+        Limit("except clauses of more than two types", sum(each.broad_handlers() for each in modules), 4),
         Limit("modules in the largest folder", largest, 15),
-        Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 15.36),
+        Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 14.1),
         Limit(
             "docstrings that begin with What, Whether, How or Which",
             sum(_QUESTION.match(docstring) is not None for docstring in docstrings),
