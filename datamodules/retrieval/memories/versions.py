@@ -288,7 +288,7 @@ def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
     path = pointer or pointer_of(folder)
     if not (path.exists() and folder.is_dir()):
         raise InputError(
-            f"{folder}: no memory here (no {path.name}); build one with `zoo index`, or name another"
+            f"{folder}: no memory here (it has no {path.name}); make one with `zoo index`, or name another"
         )
     storage.check_inside(folder)
     advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"

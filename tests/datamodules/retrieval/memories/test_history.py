@@ -28,7 +28,7 @@ def edit(memory: FolderMemory, state: list[Any], states: dict[int, list[Any]]) -
         memory.add(Rows.from_lists([row[1] for row in new], [row[2] for row in new]), note=note)
         return f"+{len(new)}", state + new
     if kind == "remove":
-        memory.remove([row[0] for row in chosen], True, note)
+        memory.remove([row[0] for row in chosen], note)
         return f"-{len(chosen)}", [row for row in state if row not in chosen]
     if kind == "revert":
         version = int(random.integers(1, number))
@@ -38,9 +38,9 @@ def edit(memory: FolderMemory, state: list[Any], states: dict[int, list[Any]]) -
     changed = {row[0]: (row[0], text or row[1], LABELS[LABELS.index(row[2]) - 1]) for row in chosen}
     ids, texts, labels = zip(*changed.values(), strict=True)
     if kind == "replace":
-        memory.replace(Rows.from_lists(texts, labels, ids), None, True, note)
+        memory.replace(Rows.from_lists(texts, labels, ids), None, note)
     else:
-        memory.replace(dict(zip(ids, labels, strict=True)), None, True, note)
+        memory.replace(dict(zip(ids, labels, strict=True)), None, note)
     return f"{len(ids)} {'replaced' if text else 'relabelled'}", [changed.get(row[0], row) for row in state]
 
 
