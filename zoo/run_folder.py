@@ -100,7 +100,9 @@ def _read_metrics(file: Path) -> list[tuple[int, dict[str, float]]]:
                     rows.setdefault((int(float(epoch)), int(float(step))), {}).update(waiting)
                     waiting = {}
         except (ValueError, TypeError, KeyError, OverflowError, csv.Error) as error:
-            raise InputError(f"{file.name}, line {reader.line_num} can't be read: {reason(error)}") from error
+            raise InputError(
+                f"{file.name}, line {reader.line_num}: can't be read: {reason(error)}"
+            ) from error
     if not rows:
         raise InputError(f"{file.name} has no metrics")
     return [(epoch, rows[epoch, step]) for epoch, step in sorted(rows)]

@@ -196,7 +196,7 @@ def test_mistakes_are_named() -> None:
     fails("each must be above 0", weights=[1, 0])
     fails("each must be above 0", weights=[1, math.inf])
     fails("depth=0", depth=0)
-    with pytest.raises(InputError, match="existing index 'articles' has no row numbers"):
+    with pytest.raises(InputError, match="the index 'articles' has no row numbers"):
         FusedRetriever([EmbeddedRetriever(), ElasticsearchRetriever(index="articles")])
 
 
