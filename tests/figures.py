@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
-#: Minutes of the longest command that is always run.
-SHORT = 3.0
+SHORT = 3.0  # minutes of the longest command that is always run
 #: Largest difference of a stated and a measured value, in units of the last digit of the stated one.
 TOLERANCE = 1.5
 

@@ -30,7 +30,6 @@ class Command(NamedTuple):
 
 
 _RUN = "zoo.cli.runs:run"
-#: Values of options that are true or false.
 _BOOLEANS = {"true", "false", "yes", "no"}
 _MEMORY = {
     name: f"zoo.memory.commands:{name}"

@@ -83,17 +83,18 @@ def test_the_reference_is_that_of_the_published_encoder(
     run: Fit, tiny_bert: Path, test_csv: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the table of the fit shows the gain of the learned metric; a test has no such vectors."""
-    gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
+    gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)] * 2)
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
     tables: list[Mapping[str, torch.Tensor]] = []
     monkeypatch.setattr(AnswerScores, "update", lambda _, table, *__: tables.append(table))
     weights = {}
-    for name, steps in (("tuned", 40), ("plain", 0)):
-        folder = run(name, f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}")
+    for name, steps, *more in (("tuned", 40), ("plain", 0), ("adapted", 3, "--model.lora_rank=2")):
+        folder = run(name, f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}", *more)
         weights[name] = ModelFolder.open(folder).weights()
         tables.clear()
         done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
         assert ("regression" in tables[0]) == (name == "plain")
+    refusal(zoo_command("audit", folder), "low-rank adapters tuned (model.lora_rank) has no audit")
     planes = "network.members.regression.linear.weight"
     torch.testing.assert_close(weights["tuned"][planes], weights["plain"][planes], atol=2e-2, rtol=2e-2)
 

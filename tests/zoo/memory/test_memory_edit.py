@@ -118,9 +118,7 @@ def test_compaction_keeps_the_weights_in_use(shared_run: Fit, zoo_command: Zoo) 
     assert len(list(folder.glob("model/fitted/members-*"))) == 1
 
 
-def test_rows_are_named_in_several_ways(
-    shared_run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_are_named_in_many_ways(shared_run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: Any) -> None:
     folder = shared_run(ROWS, LEXICAL, validation=DEV)
     labels = dict(enumerate(label for _, label in ROWS))
     (tmp_path / "ids.txt").write_text("1\n2\n")

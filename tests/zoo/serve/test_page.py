@@ -98,8 +98,7 @@ def test_another_site_whose_name_leads_here_reaches_nothing(live: LiveModel, chr
     with serving(live) as url:
         chromium.get(url.replace("127.0.0.1", "rebound.test"))
         assert "Invalid host header" in chromium.find_element("css selector", "body").text
-    for kind in ("browser", "performance"):
-        chromium.get_log(kind)  # forgets what the next test would read
+    assert [*map(chromium.get_log, ("browser", "performance"))]  # which the next test would read
 
 
 def test_a_correction_by_keys_and_the_way_back(live: LiveModel, page: Page) -> None:

@@ -262,8 +262,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if rows.memory != contents_of(self.memory) and not self._has_named_change:
             self._has_named_change = True
             log.info(
-                "max_error, label_sets: the memory has changed since its held-out rows were classified; %s",
-                TUNE_ADVICE,
+                "max_error, label_sets: the memory changed after its rows were held out; %s", TUNE_ADVICE
             )
         return rows.scores
 
