@@ -85,13 +85,13 @@ def test_results_are_those_of_the_last_fit(
     """A version of the memory without a `tune` uses them, and it is logged once."""
     model = train("--model.members=[lexical_vote]")
     before = zoo.load(model).held_out_scores()
-    assert "the memory has changed" not in caplog.text
+    assert "the memory changed" not in caplog.text
     add(zoo_command, model, distinct_sentences(60, seed=2))
     predictor = zoo.load(model)
     with caplog.at_level("INFO", logger="zoo"):
         for _ in range(2):
             assert (predictor.held_out_scores().probability == before.probability).all()
-    assert caplog.text.count("the memory has changed since") == 1
+    assert caplog.text.count("the memory changed after") == 1
     dev = write_table(tmp_path / "other.csv", distinct_sentences(80, seed=6))
     done(zoo_command("memory", "tune", model, dev))
     tuned = zoo.load(model).held_out_scores()
