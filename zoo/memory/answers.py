@@ -6,7 +6,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from datamodules.core import storage
 from datamodules.core.errors import InputError, excerpt, visible
@@ -22,6 +22,10 @@ DoneT = TypeVar("DoneT", Addition, Change)
 Edit: TypeAlias = Callable[[OpenedMemory], DoneT]
 #: Fits the weights of a model again.
 Fit: TypeAlias = Callable[[ModelFolder], object]
+#: Held-out rows that are predicted around an edit, within a second or two.
+_MOST_COMPARED = 1_000
+#: Probability of a loss of accuracy that counts as chance.
+_CHANCE = 0.05
 #: The answers to n texts before and after an edit.
 Answers: TypeAlias = "list[tuple[Prediction, Prediction]]"
 
@@ -31,23 +35,21 @@ def preview_edit(opened: OpenedMemory, file: str, edit: Edit[DoneT], fit: Fit | 
 
     `file` has the columns of the training; without labels, no accuracy is printed.
     """
-    from zoo.loading import held_out_rows
-
     model, unlabelled = opened.named_model("--preview"), ""
     columns = model.training_columns()
     try:
         rows = read_table(file, **columns)
     except InputError as error:
         rows, unlabelled = read_table(file, **{**columns, "label_column": None}), f"no accuracy: {error}"
-    kept = held_out_rows(model, model.state.fitted_to(opened.folder.version))
-    held_out = [] if kept is None or kept.texts is None else kept.texts
-    done, (answers, of_held_out) = answers_around(opened, [rows.texts[:], held_out], edit, fit)
+    held_out = texts_held_out(model)
+    tables = [rows.texts[:], [] if held_out is None else held_out.texts]
+    done, (answers, of_held_out) = answers_around(opened, tables, edit, fit)
     changes = [describe_change(*each) for each in answers if each[0].label != each[1].label]
     print(f"preview: {opened.memory.location()}: {done.describe()}")
     print(f"{len(changes):,} of {len(answers):,} answers change", *changes, sep="\n")
-    print(unlabelled or _describe_accuracy(file, answers, rows.labels or []))
-    if kept is not None and held_out:
-        print(_describe_accuracy("held-out rows", of_held_out, kept.labels))
+    print(unlabelled or describe_accuracy(file, answers, rows.labels or []))
+    if held_out is not None:
+        print(describe_accuracy("held-out rows", of_held_out, held_out.labels))
     print("nothing is changed; without --preview, the same command makes the edit")
 
 
@@ -113,7 +115,44 @@ def describe_change(before: Prediction, after: Prediction) -> str:
     return f"~ [{visible(states)}] {excerpt(after.text)}"
 
 
-def _describe_accuracy(rows: str, answers: Answers, labels: Sequence[str]) -> str:
+class LabelledTexts(NamedTuple):
+    """n held-out rows."""
+
+    texts: list[str]
+    labels: list[str]
+
+
+def texts_held_out(model: ModelFolder) -> LabelledTexts | None:
+    """Return the held-out rows of the present version, at most 1,000; None where they are training rows."""
+    from zoo.loading import held_out_rows  # the import takes seconds
+
+    kept = held_out_rows(model, model.state.fitted_to(model.state.version))
+    if kept is None or kept.texts is None:
+        return None
+    return LabelledTexts(kept.texts[:_MOST_COMPARED], kept.labels[:_MOST_COMPARED])
+
+
+def right_answers(model: ModelFolder, version: int, rows: LabelledTexts) -> list[bool]:
+    """Return which of n held-out rows a version of a model answers right."""
+    found = classifier(model, version).predict(rows.texts, memories=0)
+    return [each.label == label for each, label in zip(found, rows.labels, strict=True)]
+
+
+def describe_harm(before: list[bool], after: list[bool]) -> str | None:
+    """Describe a loss of accuracy on n held-out rows, paired; None if chance would explain it."""
+    from zoo.tasks.metrics import sign_test
+
+    pairs = [*zip(before, after, strict=True)]
+    gained, lost = pairs.count((False, True)), pairs.count((True, False))
+    p_value = sign_test(gained, lost)
+    if lost <= gained or p_value >= _CHANCE:
+        return None
+    shares = " -> ".join(f"{sum(each) / len(pairs):.4f}" for each in (before, after))
+    return f"lowered the accuracy on {len(pairs):,} held-out rows: {shares} (McNemar p = {p_value:.1g})"
+
+
+def describe_accuracy(rows: str, answers: Answers, labels: Sequence[str]) -> str:
+    """Describe the accuracy on n labelled rows before and after an edit."""
     right = [[each.label == label for each in both] for both, label in zip(answers, labels, strict=True)]
     before, after = (sum(column) / len(labels) for column in zip(*right, strict=True))
     counts = f"{right.count([False, True]):,} errors less, {right.count([True, False]):,} more"

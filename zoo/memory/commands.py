@@ -18,7 +18,7 @@ from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
 from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.memory import Addition, Change
 from datamodules.retrieval.memories.versions import Version
-from zoo.memory.answers import Edit, preview_edit
+from zoo.memory.answers import Edit, describe_harm, preview_edit, right_answers, texts_held_out
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
@@ -78,6 +78,7 @@ def add(
     if done.conflicting:
         print("a text with two labels has two votes; --relabel true gives the old memories the new label")
     _show_answers(opened, before)
+    _name_harm(opened, before)
     if tune and opened.model is not None:
         print(fit_again(opened.model, None, refit=False))
 
@@ -335,6 +336,18 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
         print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")
 
 
+def _name_harm(opened: OpenedMemory, before: int) -> None:
+    """Print whether a model with held-out rows answers them worse since a version of its memory."""
+    model, after = opened.model, opened.folder.version
+    rows = None if model is None or not model.meta.fits_weights or after == before else texts_held_out(model)
+    if model is not None and rows is not None:
+        harm = describe_harm(*(right_answers(model, version, rows) for version in (before, after)))
+        if harm is not None:
+            print(
+                f"version {after} {harm}; back to version {before}: zoo memory revert {model.source} {before}"
+            )
+
+
 def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, preview: str | None) -> None:
     """Make a change, and end it: fit again what can be, or name what still knows the old rows."""
     if preview is not None:
@@ -346,6 +359,7 @@ def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, p
         return
     if what != "removed":
         _show_answers(opened, done.version - 1)
+        _name_harm(opened, done.version - 1)
     if refit:
         print(fit_again(model, None, refit))
     elif model.meta.fits_weights:

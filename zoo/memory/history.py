@@ -10,21 +10,39 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.memory import Change
 from datamodules.retrieval.memories.versions import difference, open_kept, read_pointer
-from zoo.memory.answers import classifier, describe_change
+from zoo.memory.answers import classifier, describe_change, describe_harm, right_answers, texts_held_out
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import REPORT
 from zoo.model_folder.state import State
+from zoo.tasks.classification.held_out import TUNE_ADVICE
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
-def log(model: str) -> None:
+def log(model: str, held_out: bool = False) -> None:
     """Print the versions of a memory: number, time (UTC), number of rows, change and note of each.
 
     Args:
         model: a run folder or a model folder; or a memory folder.
+        held_out: also predict the rows of `zoo memory tune` with each version, and name the versions that were worse
+            than the one before, by more than chance.
     """
-    print(*map(_line_of, OpenedMemory.open(model).folder.history()), sep="\n")
+    opened, before = OpenedMemory.open(model), list[bool]()
+    for entry in opened.folder.history():
+        print(_line_of(entry))
+        if held_out:
+            folder = opened.named_model("--held_out")
+            rows = texts_held_out(folder)
+            if rows is None:
+                raise InputError(
+                    f"--held_out: no rows of {model} were held out with their texts; {TUNE_ADVICE}"
+                )
+            after = right_answers(folder, entry["version"], rows)
+            harm = describe_harm(before or after, after)
+            print(
+                f"{'':6}{harm or f'accuracy on {len(after):,} held-out rows: {sum(after) / len(after):.4f}'}"
+            )
+            before = after
 
 
 def _line_of(entry: PlainDict) -> str:

@@ -16,10 +16,10 @@ from datamodules.core.errors import DamagedError, InputError, excerpt, visible
 from datamodules.core.outputs import json_line
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import FolderMemory, UnknownLabels
+from datamodules.retrieval import FolderMemory
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
-from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
+from zoo.serve.bodies import Added, Labels, Previewed, Removed, Search, Texts
 from zoo.serve.gathering import Gathering
 from zoo.serve.history import add_history
 from zoo.serve.limits import HEALTH, LimitedRequests
@@ -125,6 +125,11 @@ def make_app(
         """Compare the last texts that this process predicted with the held-out rows: are they of another kind?"""
         return live.drift()
 
+    @app.get("/calibration")
+    def calibration() -> Response:
+        """Return how often answers to held-out rows are right at each probability, and among a share of them."""
+        return answer(live.calibration())
+
     @app.post("/search")
     def search(body: Search) -> Response:
         """Return the best memories for one `text`, or for each of `texts`."""
@@ -138,13 +143,10 @@ def make_app(
     @app.post("/memory/add")
     def add(body: Added) -> PlainDict:
         """Add rows; when the answer arrives, they are on the disk, and the next prediction uses them."""
-        texts, labels, ids = [row.text for row in body.rows], [row.label for row in body.rows], body.ids()
-        check_size(texts, "rows")
-        rows = Rows.from_lists(texts, labels, ids, source="rows to add")
-        unknown: UnknownLabels = "skip" if body.skip_unknown_labels else "refuse"
+        check_size(body.values(), "rows")
 
         def change(opened: OpenedMemory) -> PlainDict:
-            done = opened.add(rows, body.new_labels, unknown, ids is not None, body.relabel, body.note)
+            done = body.edit(opened)
             added = opened.folder.rows.table.column("id").slice(done.rows - done.added)
             return {**done._asdict(), "ids": added.to_pylist()}
 
@@ -153,19 +155,21 @@ def make_app(
     @app.post("/memory/remove")
     def remove(body: Removed) -> PlainDict:
         """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
-        check_size(body.ids, "ids")
-        return live.write(lambda opened: opened.folder.remove(body.ids, body.note)._asdict())
+        check_size(body.values(), "ids")
+        return live.write(body.edit)._asdict()
 
     @app.post("/memory/relabel")
     def relabel(body: Labels) -> PlainDict:
         """Give rows other labels: a new version."""
-        check_size(list(body.labels), "rows")
+        check_size(body.values(), "rows")
+        return live.write(body.edit)._asdict()
 
-        def change(opened: OpenedMemory) -> PlainDict:
-            allowed = opened.addable_labels(body.new_labels)
-            return opened.folder.replace(body.labels, allowed, body.note)._asdict()
-
-        return live.write(change)
+    @app.post("/memory/preview")
+    def preview(body: Previewed) -> Response:
+        """Return which answers to texts would change by an edit, and the accuracy on held-out rows; change nothing."""
+        check_size(body.edit.values(), "rows")
+        check_size(body.texts, "texts")
+        return answer(live.preview(body.edit.edit, body.texts))
 
     @app.get("/memory/rows/{row_id:path}")
     def row(row_id: str) -> Response:

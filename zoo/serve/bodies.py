@@ -8,7 +8,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from typing_extensions import Self
 
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import UnknownLabels
 from datamodules.retrieval.base import MOST_HITS
+from datamodules.retrieval.memories.memory import Addition, Change
+from zoo.memory.opened import OpenedMemory
 
 
 def _filled(value: str) -> str:
@@ -85,12 +89,31 @@ class Added(_Body):
             raise InputError(f"{len(ids)} of {len(self.rows)} rows have an id; give it to all or to none")
         return ids or None
 
+    def values(self) -> list[str]:
+        """What is counted against the limits of a request."""
+        return [row.text for row in self.rows]
+
+    def edit(self, opened: OpenedMemory) -> Addition:
+        """Make the edit."""
+        ids = self.ids()
+        rows = Rows.from_lists(self.values(), [row.label for row in self.rows], ids, source="rows to add")
+        unknown: UnknownLabels = "skip" if self.skip_unknown_labels else "refuse"
+        return opened.add(rows, self.new_labels, unknown, ids is not None, self.relabel, self.note)
+
 
 class Removed(_Body):
     """Rows to remove."""
 
     ids: list[str] = Field(min_length=1)
     note: str | None = Field(None, description="a reason, which is kept with the new version")
+
+    def values(self) -> list[str]:
+        """What is counted against the limits of a request."""
+        return self.ids
+
+    def edit(self, opened: OpenedMemory) -> Change:
+        """Make the edit."""
+        return opened.folder.remove(self.ids, self.note)
 
 
 class Labels(_Body):
@@ -99,6 +122,21 @@ class Labels(_Body):
     labels: dict[str, _Name] = Field(min_length=1, description="id of a row: its new label")
     new_labels: bool = Field(False, description="also labels that the model does not know yet")
     note: str | None = Field(None, description="a reason, which is kept with the new version")
+
+    def values(self) -> list[str]:
+        """What is counted against the limits of a request."""
+        return list(self.labels)
+
+    def edit(self, opened: OpenedMemory) -> Change:
+        """Make the edit."""
+        return opened.folder.replace(self.labels, opened.addable_labels(self.new_labels), self.note)
+
+
+class Previewed(_Body):
+    """An edit to try on a copy."""
+
+    edit: Added | Removed | Labels
+    texts: list[_Text] = Field(default_factory=list, description="texts whose answers are compared")
 
 
 class Reverted(_Body):

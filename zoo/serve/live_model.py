@@ -14,11 +14,12 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.memory import Neighbors
 from zoo.loading import load
+from zoo.memory.answers import Edit, answers_around, describe_accuracy, texts_held_out
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
 from zoo.serve.bodies import Texts
-from zoo.tasks.classification.held_out import drift
+from zoo.tasks.classification.held_out import calibration, drift
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -63,7 +64,7 @@ class LiveModel:
 
     def __init__(self, source: str, device: str = "cpu") -> None:
         self.source, self.device = source, device
-        self._opening, self._writing = threading.Lock(), threading.Lock()
+        self._opening, self._writing, self._previewing = (threading.Lock() for _ in range(3))
         # Of the last texts to their memories.
         self._likeness: deque[float] = deque(maxlen=_COMPARED_TEXTS)
         self._served = self._open()
@@ -105,6 +106,36 @@ class LiveModel:
         if not isinstance(predictor, ClassificationPredictor):
             raise InputError("drift: only a classifier is compared with its held-out rows")
         return drift(predictor.held_out_likeness(), list(self._likeness))
+
+    def calibration(self) -> PlainDict:
+        """Results for the held-out rows; see `zoo.tasks.classification.held_out.calibration`."""
+        predictor = self.current().predictor
+        if not isinstance(predictor, ClassificationPredictor):
+            raise InputError("calibration: only a classifier has probabilities and held-out rows")
+        return calibration(predictor.held_out_scores())
+
+    def preview(self, edit: Edit[Any], texts: list[str]) -> PlainDict:
+        """Make an edit of a copy: the answers to texts that change, and the accuracy on held-out rows.
+
+        Previews wait for each other: each loads the model again.
+        """
+        served = self.current()
+        rows = texts_held_out(served.folder)
+        tables = [texts, [] if rows is None else rows.texts]
+        with self._previewing:
+            opened = OpenedMemory(served.memory, served.folder)
+            done, (answers, of_held_out) = answers_around(opened, tables, edit, None)
+        changes = [
+            {
+                "text": before.text,
+                "before": [before.label, before.probability],
+                "after": [after.label, after.probability],
+            }
+            for before, after in answers
+            if before.label != after.label
+        ]
+        accuracy = None if rows is None else describe_accuracy("held-out rows", of_held_out, rows.labels)
+        return {**done._asdict(), "changes": changes, "held_out": accuracy}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
         """Change the memory. Other writers wait.

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import zoo
+from datamodules.core import storage
 from datamodules.retrieval import FolderMemory
 from tests.zoo.conftest import LABELS, Zoo, done, refusal, sentences, write_table
 from zoo.model_folder.folder import ModelFolder
@@ -60,3 +61,29 @@ def test_a_reverted_model_answers_as_before(folder: Path, zoo_command: Zoo) -> N
         refusal(zoo_command("memory", *wrong), "version 3 was deleted by `zoo memory compact`")
     # A memory folder has a history, too.
     assert len(done(zoo_command("memory", "log", folder / "model" / "memory")).out.splitlines()) == 2
+
+
+def test_a_version_that_harms_is_named(folder: Path, zoo_command: Zoo) -> None:
+    """Known texts get wrong labels: the edit says so, and the log, which measures all versions."""
+    state = ModelFolder.open(folder).state_file
+    contents = state.read_text()
+    storage.set_key(state, "fitted", {})
+    refusal(zoo_command("memory", "log", folder, "--held_out"), "no rows of", "zoo memory tune")
+    state.write_text(contents)
+    dev = sentences(60, seed=8)
+    done(zoo_command("memory", "tune", folder, write_table(Path("dev.csv"), dev)))
+    more = write_table(Path("more.csv"), [("a quite new zebra", "fruit")])
+    assert "lowered" not in done(zoo_command("memory", "add", folder, more)).out
+    wrong = [(text, LABELS[LABELS.index(label) - 1]) for text, label in dev]
+    table = write_table(Path("wrong.csv"), wrong)
+    shares = r"lowered the accuracy on (\d+) held-out rows: ([01]\.\d+) -> ([01]\.\d+) \(McNemar p = .*\)"
+    edited = done(zoo_command("memory", "add", folder, table)).out
+    named = re.search(
+        rf"^version 3 {shares}; back to version 2: zoo memory revert {folder} 2$", edited, re.MULTILINE
+    )
+    assert named is not None, edited
+    lines = done(zoo_command("memory", "log", folder, "--held_out")).out.splitlines()
+    _, first, _, second, _, third = map(str.strip, lines)
+    assert first.startswith(f"accuracy on {named[1]} held-out rows: 1.0000")
+    assert second == f"accuracy on {named[1]} held-out rows: {named[2]}"
+    assert re.fullmatch(shares, third)[3] == named[3]

@@ -114,10 +114,15 @@ def test_a_correction_by_keys_and_the_way_back(live: LiveModel, page: Page) -> N
         assert [row.text for row in page.all("#answer .list > li > .text")] == memories
         assert {each.text for each in page.all("mark")} == {*" ".join(memories).split()} & {*TEXT.split()}
         page.press(wrong[0], on="other-label")
+        page.press(ENTER, on="preview")
+        page.wait_for("Previewed: 1 of 1 answers would change.")
+        assert live.current().memory_version == 1
+        (previewed,) = (row.text.split(" ")[-2] for row in page.all("#effects .facts"))
         page.press("as a customer wrote", on="note")
         page.find("#wrong").send_keys(SPACE)
         page.wait_for("1 row added: version 2. Answer:")
         after = answer(live)
+        assert float(previewed) == round(100 * after["probability"], 1)
         shares = " \u2192 ".join(f"{100 * each['probabilities'][wrong]:.1f} %" for each in (before, after))
         assert after["label"] == wrong
         assert f"{right} \u2192 {wrong}. Probability of {wrong}: {shares}." in page.find("#status").text
@@ -314,7 +319,7 @@ def test_the_audit_and_the_looks(live: LiveModel, page: Page, axe: str | None, s
                 ("ask", "#verdict"),
                 ("label", "#to-label"),
                 ("audit", "#apply"),
-                ("history", "#versions summary"),
+                ("history", "#calibration svg"),
             ):
                 page.find(f"#tab-{view}").click()
                 page.wait(lambda part=part: page.find(part).is_displayed())
@@ -326,6 +331,8 @@ def test_the_audit_and_the_looks(live: LiveModel, page: Page, axe: str | None, s
                     page.browser.execute_script(axe)
                     found = page.browser.execute_async_script("axe.run().then(arguments[0])")["violations"]
                     assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (view, width)
+        scores = live.current().predictor.held_out_scores()
+        assert f"{len(scores.is_right)} rows" in page.find("#calibration").get_attribute("textContent")
         page.find("#tab-audit").click()
         page.find("#apply").click()
         page.wait_for("2 rows relabelled: version 3.")

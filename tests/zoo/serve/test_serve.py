@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 import httpx
+import numpy as np
 import uvicorn
 from fastapi.testclient import TestClient
 
@@ -114,6 +116,54 @@ def test_rows_are_removed_and_relabelled(client: TestClient) -> None:
     assert refused.status_code == 400
     assert row in refused.json()["detail"]
     assert client.get("/health").json()["memory_version"] == 4
+
+
+@pytest.mark.parametrize(
+    ("route", "edit"),
+    [
+        ("add", {"rows": [{"text": TEXTS[0], "label": "weather"}], "relabel": True}),
+        ("add", {"rows": [{"text": TEXTS[0], "label": "music"}], "new_labels": True}),
+        ("relabel", {"labels": {"2": "metal"}}),
+        ("remove", {"ids": ["0", "1"]}),
+    ],
+)
+def test_a_preview_is_what_the_edit_then_does(live: LiveModel, route: str, edit: PlainDict) -> None:
+    client = client_of(live)
+    memory = live.current().memory
+    texts = [*TEXTS, *(memory.search([TEXTS[0]], 9).memories.texts)]
+    before = post(client, "/predict", texts=texts)["predictions"]
+    found = post(client, "/memory/preview", edit=edit, texts=texts)
+    assert client.get("/health").json()["memory_version"] == 1
+    assert post(client, "/predict", texts=texts)["predictions"] == before
+    done = post(client, f"/memory/{route}", **edit)
+    after = post(client, "/predict", texts=texts)["predictions"]
+    states = (
+        [[each["label"], each["probability"]] for each in before],
+        [[each["label"], each["probability"]] for each in after],
+    )
+    assert found["changes"] == [
+        {"text": text, "before": old, "after": new}
+        for text, old, new in zip(texts, *states, strict=True)
+        if old[0] != new[0]
+    ]
+    assert found["version"] == done["version"] == 2
+    assert re.fullmatch(
+        r"accuracy on held-out rows \(18\): [01]\.\d{4} -> [01]\.\d{4}; .*", found["held_out"]
+    )
+
+
+def test_held_out_rows_in_pictures(client: TestClient, live: LiveModel) -> None:
+    scores = live.current().predictor.held_out_scores()
+    found = client.get("/calibration").json()
+    assert found["rows"] == len(scores.is_right)
+    assert found["accuracy"] == scores.is_right.mean()
+    assert sum(each["right"] for each in found["bins"]) / 10 == pytest.approx(found["accuracy"], abs=0.03)
+    for point in found["coverage"]:
+        answered = np.sort(scores.probability)[::-1][: round(point["answered"] * found["rows"])]
+        is_answered = scores.probability >= answered[-1]
+        assert point["error"] == pytest.approx(1 - scores.is_right[is_answered].mean())
+        assert point["error"] <= point["bound"] <= 1
+    assert found["coverage"][-1]["answered"] == 1
 
 
 def test_the_history_and_the_way_back(client: TestClient) -> None:

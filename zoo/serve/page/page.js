@@ -4,10 +4,12 @@
 const KEY = "memory-zoo-key";
 const TALLY = "memory-zoo-tally";
 const LONGEST = 600;
+const TRYING = "Trying the edit on a copy of the model \u2026";
 const find = (id) => document.getElementById(id);
 const page = {
   info: null, // of GET /version
   text: null, // that was asked last
+  asked: [], // the last texts of this tab, without repetitions
   record: null, // its answer
   isStale: false, // the memory has changed since that answer
   edits: [], // versions before the edits that Undo takes back, the last one at the end
@@ -182,10 +184,16 @@ async function ask(text) {
   const body = { text }, level = find("max-error").value;
   if (page.info.classifies && level !== "") body.max_error = Number(level);
   const record = await call("predict", body);
-  Object.assign(page, { text, record, isStale: false });
+  Object.assign(page, { text, record, isStale: false, asked: lastTexts([...page.asked.filter((each) => each !== text), text]) });
   const hasClasses = page.info.classifies;
   find("answer").replaceChildren(...(hasClasses ? classified(record) : [make("section", { class: "wide" }, general(record, true))]));
   return record;
+}
+
+// As many as a request for a preview may have.
+function lastTexts(texts) {
+  let characters = 0;
+  return texts.slice(-100).reverse().filter((each) => (characters += each.length) <= 200_000).reverse();
 }
 
 async function askNew() {
@@ -274,17 +282,34 @@ function labelSelect(id, without) {
 function correction(record, label) {
   const choice = labelSelect("other-label", label);
   const note = make("input", { id: "note", maxlength: "500", autocomplete: "off", dir: "auto" });
-  const teach = (chosen) => () => edit("memory/add", {
-    rows: [{ text: record.text, label: chosen() }], relabel: true, note: note.value || null,
-  });
+  const row = (chosen) => ({ rows: [{ text: record.text, label: chosen }], relabel: true, note: note.value || null });
+  const teach = (chosen) => () => edit("memory/add", row(chosen()));
   return make("div", { class: "correction" },
     make("div", { class: "row" },
       make("button", { type: "button", id: "right", onclick: () => run(teach(() => label)) }, "Right: it is ", inert(label)),
       choice.length ? make("span", { class: "actions" },
         make("label", { for: "other-label" }, "Wrong: it is"), choice,
-        button("Save", teach(() => choice.value), { id: "wrong" })) : null),
+        button("Save", teach(() => choice.value), { id: "wrong" }),
+        make("button", { type: "button", id: "preview", onclick: () => run(() => preview(row(choice.value)), TRYING) }, "Preview")) : null),
     make("div", { class: "row" }, make("label", { for: "note" }, "Note"), note),
-    make("p", { class: "hint" }, "The text joins the memory with this label; a row with this text gets it."));
+    make("p", { class: "hint" }, "The text joins the memory with this label; a row with this text gets it. ",
+      "Preview shows what this would do, and changes nothing."),
+    make("div", { id: "effects" }));
+}
+
+// Shows what an edit would do to the answers to the texts of this tab, and to held-out rows.
+async function preview(body) {
+  const { changes, held_out: accuracy } = await call("memory/preview", { edit: body, texts: page.asked });
+  const one = page.asked.length === 1;
+  const asked = one ? "the text asked in this tab" : `the ${page.asked.length} texts asked in this tab`;
+  const state = ([label, probability]) => [labelOf(label), ` ${percent(probability)}`];
+  const items = changes.map(({ text, before, after }) =>
+    make("li", {}, textOf(text), make("div", { class: "facts" }, make("span", {}, ...state(before), " \u2192 ", ...state(after)))));
+  find("effects").replaceChildren(
+    make("p", {}, `Nothing is saved yet. Answers that would change, of ${asked}: ${changes.length}.`),
+    items.length ? make("ul", { class: "list", "aria-label": "Answers that would change" }, ...items) : "",
+    accuracy === null ? "" : make("p", {}, `${accuracy[0].toUpperCase()}${accuracy.slice(1)}.`));
+  say(`Previewed: ${changes.length} of ${page.asked.length} answers would change.`);
 }
 
 function memoryRow(memory, words) {
@@ -646,6 +671,51 @@ async function showHistory() {
   find("versions").replaceChildren(...versions.map((entry, i) => versionRow(entry, i > 0, current)).reverse());
   const drift = page.info.classifies ? await call("drift").catch(() => null) : null;
   find("drift").textContent = !drift?.texts ? "" : `Texts asked of this server: ${drift.summary}.`;
+  const held = page.info.classifies ? await call("calibration").catch(() => null) : null;
+  find("calibration").replaceChildren(...(held === null ? [] : pictures(held)));
+}
+
+// Two pictures of the held-out rows, each with its numbers as a table.
+function pictures({ rows, accuracy, bins, coverage }) {
+  const number = rows.toLocaleString("en");
+  return [
+    make("h2", {}, "Held-out rows"),
+    make("p", {}, `${percent(accuracy)} of ${number} rows that the model had not learned from were answered right.`),
+    make("div", { class: "pictures" },
+      picture("Are probabilities right?", "probability of the answer", ["right answers"], bins.map((each) => [each.probability, each.right]), true),
+      picture("Error among the most probable answers", "answered texts", ["error", "its upper bound, confidence 95 %"],
+        coverage.map((each) => [each.answered, each.error, each.bound]), false)),
+  ];
+}
+
+function draw(tag, properties, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(properties)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+// Points [x, y, ...] with shares x from 0 to 1; a diagonal where y should equal x.
+function picture(title, across, names, points, isDiagonal) {
+  const top = isDiagonal ? 1 : Math.max(0.1, Math.ceil(10 * Math.max(...points.flatMap((each) => each.slice(1)))) / 10);
+  const x = (share) => 44 + 300 * share, y = (share) => 170 - (150 * share) / top;
+  const svg = draw("svg", { viewBox: "0 0 360 210", "aria-hidden": "true" });
+  const words = (at, height, text, anchor = "middle") => svg.append(draw("text", { x: at, y: height, "text-anchor": anchor }, text));
+  for (const share of [0, 0.5, 1]) {
+    svg.append(draw("line", { class: "grid", x1: x(0), x2: x(1), y1: y(share * top), y2: y(share * top) }));
+    words(38, y(share * top) + 4, `${Math.round(100 * share * top)}`, "end");
+    words(x(share), 186, `${100 * share}`);
+  }
+  words(x(0.5), 204, `${across}, %`);
+  if (isDiagonal) svg.append(draw("line", { class: "ideal", x1: x(0), x2: x(1), y1: y(0), y2: y(1) }));
+  names.forEach((_, i) => svg.append(draw("polyline", { class: `curve curve-${i}`, points: points.map((each) => `${x(each[0])},${y(each[i + 1])}`).join(" ") })));
+  if (isDiagonal) for (const each of points) svg.append(draw("circle", { cx: x(each[0]), cy: y(each[1]), r: 4 }));
+  const head = make("tr", {}, ...[across, ...names].map((name) => make("th", { scope: "col" }, name)));
+  const lines = points.map((each) => make("tr", {}, ...each.map((value) => make("td", {}, percent(value)))));
+  const key = isDiagonal ? `${names[0]}, %; dashed: the same` : `${names.join(", %; dashed: ")}`;
+  return make("figure", {},
+    make("figcaption", {}, make("strong", {}, title), ` (${key})`), svg,
+    make("details", {}, make("summary", {}, "Numbers"), make("table", {}, head, ...lines)));
 }
 
 function versionRow(entry, hasEarlier, current) {

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 5000
 #: Share of the held-out rows that count as unlike all memories.
 _SHARE = 0.05
+#: Bins of probabilities, and points of a curve, in pictures.
+_BINS, _POINTS = 10, 50
 #: Probability of an alarm where nothing has changed.
 _ALARM = 0.001
 
@@ -179,6 +181,35 @@ def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float])
     summary = f"{share} of the held-out rows {_SHARE:.0%}): {verdict} (p = {p_value:.1g})"
     found = {"texts": len(new), "unlike": unlike, "p_value": p_value}
     return {**found, "is_alarm": p_value < _ALARM, "summary": summary}
+
+
+def calibration(scores: HeldOutScores) -> PlainDict:
+    """Return the share of right answers at each probability, and the error among the most probable answers.
+
+    Returns:
+        `rows` and their `accuracy`; `bins`, ten of equally many rows: the mean `probability` of their answers, and the
+        share that is `right`; `coverage`: shares of `answered` rows, the most probable ones, from a tenth on, with the
+        `error` among them and its upper `bound`, of confidence .95.
+    """
+    order = np.argsort(scores.probability, kind="stable")
+    order = order[scores.probability[order] >= 0]
+    parts = [part for part in np.array_split(order, _BINS) if len(part)]
+    bins = [
+        {"probability": scores.probability[part].mean(), "right": scores.is_right[part].mean()}
+        for part in parts
+    ]
+    _, answered, bounds = _error_bounds(scores, 0.95)
+    errors = np.cumsum(~scores.is_right[order[::-1]])[answered - 1] / answered
+    rows = len(scores.probability)
+    points = np.flatnonzero(answered >= rows / _BINS)
+    points = (
+        points[np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))] if len(points) else points
+    )
+    coverage = [
+        {"answered": answered[point] / rows, "error": errors[point], "bound": bounds[point]}
+        for point in points
+    ]
+    return {"rows": rows, "accuracy": scores.is_right.mean(), "bins": bins, "coverage": coverage}
 
 
 def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float) -> float:
