@@ -28,7 +28,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 
 _TEXTS = 4096
-_POSTINGS = 1 << 23
+_POSTINGS = 1 << 24
 
 
 class InvertedIndex(NamedTuple):
@@ -256,20 +256,19 @@ def _postings(text_terms: Ints, text_starts: Longs, low: int, starts: Longs) -> 
     """Return rows and frequencies of the terms from `low` on; the postings of term low + i begin at `starts[i]`."""
     terms, size = len(starts) - 1, starts[-1]
     rows = np.empty(size, np.int32)
-    frequencies = np.zeros(size, np.int32)
-    ends = starts[:-1].copy()
+    frequencies = np.ones(size, np.int32)
+    ends, last = starts[:-1].copy(), np.full(terms, -1)
     for row in range(len(text_starts) - 1):
         for position in range(text_starts[row], text_starts[row + 1]):
             term = text_terms[position] - low
             if 0 <= term < terms:
                 end = ends[term]
                 # Texts come in order, so the posting of a repeated term is the last one written.
-                if end > starts[term] and rows[end - 1] == row:
+                if last[term] == row:
                     frequencies[end - 1] += 1
                 else:
                     rows[end] = row
-                    frequencies[end] = 1
-                    ends[term] = end + 1
+                    ends[term], last[term] = end + 1, row
     return rows, frequencies
 
 

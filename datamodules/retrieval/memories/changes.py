@@ -111,9 +111,13 @@ def warn_of_empty_classes(memory: Rows, removed: NDArray[np.int64], new: pa.Tabl
         log.warning("no row is left with the label %s", name_some(empty))
 
 
-def check_ids(rows: Rows) -> None:
-    """Refuse rows with equal ids: neighbors are identified by their ids."""
-    if repeated := rows.repeated_ids():
+def check_ids(rows: Rows, memory: Rows | None = None) -> None:
+    """Refuse rows with equal ids, or ids of a memory: neighbors are identified by their ids."""
+    repeated = rows.repeated_ids()
+    if memory is not None and not repeated:
+        held, ids = memory.table.column("id"), rows.table.column("id").combine_chunks()
+        repeated = held.filter(pc.is_in(held, value_set=ids)).to_pylist()
+    if repeated:
         raise InputError(
             f"{rows.source}: several rows have the id {name_some(repeated)}; give each its own, or name no id column"
         )

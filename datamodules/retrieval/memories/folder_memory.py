@@ -151,7 +151,7 @@ class FolderMemory(Memory):
             if not keep_ids:
                 ids = [f"{version}:{position}" for position in chosen]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
-            check_ids(Rows(Rows.concat([self.rows, new]).table, rows.source))
+            check_ids(new, self.rows)
             self._write_version(new, np.arange(len(self) + added), f"+{added}", note)
         return addition
 

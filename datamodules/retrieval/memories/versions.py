@@ -165,17 +165,22 @@ class Version:
         """Write and map version 1."""
         hashes, written_in = fold_hashes(rows.texts), np.ones(len(rows), np.int32)
         made, files = describe_change("built", None), _new_files(1, 0, len(rows))
-        return _write(memory, 1, rows, hashes, written_in, files, None, made)
+        return _write(memory, 1, rows, RowLookup.of(hashes), written_in, files, None, made)
 
     def write_next(self, rows: Rows, known: NDArray[np.int64], change: str, note: str | None) -> Version:
         """Write and map the next version; `known` [n] has the row of each row in this one, -1 for a new row."""
         made = describe_change(change, note)
         number, is_known = self.number + 1, known >= 0
         written_in = np.where(is_known, self.written_in[known], number).astype(np.int32)
+        new = np.flatnonzero(~is_known)
         hashes = self.lookup.keys_by_row()[known]
-        hashes[~is_known] = fold_hashes(rows.texts.take(np.flatnonzero(~is_known)))
+        hashes[new] = fold_hashes(rows.texts.take(new))
+        place = np.full(len(self.rows), -1)
+        place[known[is_known]] = np.flatnonzero(is_known)
+        kept = place[self.lookup.rows]
+        lookup = RowLookup.of(hashes, np.concatenate([kept[kept >= 0], new]))
         files = _files(number, self.files, known)
-        return _write(self.folder.parent, number, rows, hashes, written_in, files, self.folder, made)
+        return _write(self.folder.parent, number, rows, lookup, written_in, files, self.folder, made)
 
     def write_again(self, number: int, note: str | None) -> Version:
         """Write and map a version with the same files and indexes as this one, by links where possible."""
@@ -195,7 +200,7 @@ def _write(
     memory: Path,
     number: int,
     rows: Rows,
-    hashes: NDArray[np.uint64],
+    lookup: RowLookup,
     written_in: NDArray[np.int32],
     files: dict[str, range],
     before: Path | None,
@@ -212,7 +217,7 @@ def _write(
                 new = rows.part(span)
                 new.select(np.arange(len(new))).save(partial / name)
         np.save(partial / "written_in.npy", written_in)
-        RowLookup.of(hashes).save(partial)
+        lookup.save(partial)
     return Version.open(memory, number)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,8 @@ def test_sorted_values_are_found() -> None:
 def test_rows_are_looked_up_by_their_keys(tmp_path: Path) -> None:
     keys = np.array([7, 3, 2**64 - 1, 3, 0, 3], np.uint64)
     RowLookup.of(keys).save(tmp_path)
-    for lookup in (RowLookup.of(keys), RowLookup.open(tmp_path)):
+    nearly = (RowLookup.of(keys, np.array(order)) for order in permutations(range(6)))
+    for lookup in (RowLookup.of(keys), RowLookup.open(tmp_path), *nearly):
         wanted = np.array([3, 5, 2**64 - 1, 0], np.uint64)
         assert lookup.first_rows(wanted).tolist() == [1, -1, 2, 4]
         assert [rows.tolist() for rows in lookup.all_rows(wanted)] == [[1, 3, 5], [], [2], [4]]
