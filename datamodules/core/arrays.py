@@ -99,10 +99,10 @@ class RowLookup(NamedTuple):
     rows: NDArray[np.int32]
 
     @classmethod
-    def of(cls, keys: NDArray[np.uint64], nearly: NDArray[np.integer] | None = None) -> RowLookup:
-        """Sort the keys of rows 0, 1, ...; `nearly` has the rows in an almost sorted order, which saves time."""
-        if nearly is not None:
-            order = nearly[np.argsort(keys[nearly], kind="stable")].astype(np.int32)
+    def of(cls, keys: NDArray[np.uint64], rows: NDArray[np.integer] | None = None) -> RowLookup:
+        """Sort the keys of rows 0, 1, ...; `rows` [n] in an order that is almost sorted save time."""
+        if rows is not None:
+            order = rows[np.argsort(keys[rows], kind="stable")].astype(np.int32)
             lookup = cls(keys[order], order)
             is_equal = lookup.keys[1:] == lookup.keys[:-1]
             if (np.diff(order)[is_equal] > 0).all():

@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+
 from datamodules.core import storage
 from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.corpora.table import read_table
+from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import Addition, Change
+from datamodules.retrieval.memories.versions import open_kept, read_pointer
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import STATE, ModelFolder
 
@@ -22,7 +26,7 @@ DoneT = TypeVar("DoneT", Addition, Change)
 Edit: TypeAlias = Callable[[OpenedMemory], DoneT]
 #: Fits the weights of a model again.
 Fit: TypeAlias = Callable[[ModelFolder], object]
-#: Held-out rows that are predicted around an edit, within a second or two.
+#: Held-out rows that are predicted around an edit, within seconds.
 _MOST_COMPARED = 1_000
 #: Probability of a loss of accuracy that counts as chance.
 _CHANCE = 0.05
@@ -41,7 +45,7 @@ def preview_edit(opened: OpenedMemory, file: str, edit: Edit[DoneT], fit: Fit | 
         rows = read_table(file, **columns)
     except InputError as error:
         rows, unlabelled = read_table(file, **{**columns, "label_column": None}), f"no accuracy: {error}"
-    held_out = texts_held_out(model)
+    held_out = read_held_out(opened, opened.folder.version)
     tables = [rows.texts[:], [] if held_out is None else held_out.texts]
     done, (answers, of_held_out) = answers_around(opened, tables, edit, fit)
     changes = [describe_change(*each) for each in answers if each[0].label != each[1].label]
@@ -62,16 +66,17 @@ def answers_around(
             f"--preview: the index of {opened.memory.location()} is on a server, to which the edit would write; make"
             " the edit, and take it back with `zoo memory revert`"
         )
+    version = opened.folder.version
     with _linked(opened.named_model("--preview")) as copy:
-        # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
-        model = classifier(copy)
-        before = [model.predict(texts, memories=0) for texts in tables]
         done = edit(OpenedMemory(copy.open_memory(), copy))
         if fit is not None:
             fit(copy)
-        model = classifier(copy)
-        after = [model.predict(texts, memories=0) for texts in tables]
-    return done, [list(zip(*both, strict=True)) for both in zip(before, after, strict=True)]
+        # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
+        both = [
+            [model.predict(texts, memories=0) for texts in tables]
+            for model in (classifier(copy, version), classifier(copy))
+        ]
+    return done, [list(zip(*each, strict=True)) for each in zip(*both, strict=True)]
 
 
 @contextmanager
@@ -91,7 +96,8 @@ def _linked(model: ModelFolder) -> Iterator[ModelFolder]:
         except shutil.Error as error:
             raise InputError(f"{model.source}: was changed meanwhile; run the command again") from error
         except InputError as error:
-            raise type(error)(str(error).replace(str(partial), str(model.path))) from error
+            message = str(error).replace(str(partial), str(model.path))
+            raise type(error)(message) from error.__cause__ or error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             # No other process waits for a lock of this name.
@@ -122,20 +128,29 @@ class LabelledTexts(NamedTuple):
     labels: list[str]
 
 
-def texts_held_out(model: ModelFolder) -> LabelledTexts | None:
-    """Return the held-out rows of the present version, at most 1,000; None where they are training rows."""
+def read_held_out(opened: OpenedMemory, *versions: int) -> LabelledTexts | None:
+    """Draw at most 1,000 held-out rows of a model that no row of these versions of its memory answers.
+
+    None if there are none: without `zoo memory tune` or a validation split, they are rows of the training.
+    """
     from zoo.loading import held_out_rows  # the import takes seconds
 
+    model, memory = opened.named_model("held-out rows"), opened.folder
     kept = held_out_rows(model, model.state.fitted_to(model.state.version))
     if kept is None or kept.texts is None:
         return None
-    return LabelledTexts(kept.texts[:_MOST_COMPARED], kept.labels[:_MOST_COMPARED])
+    hashes, state = fold_hashes(kept.texts), read_pointer(memory.folder, memory.pointer)
+    lookups = [open_kept(memory.folder, state, number).lookup for number in versions]
+    unknown = np.flatnonzero(np.all([lookup.first_rows(hashes) < 0 for lookup in lookups], axis=0))
+    drawn = np.random.default_rng(0).permutation(unknown)[:_MOST_COMPARED]
+    rows = LabelledTexts([kept.texts[row] for row in drawn], [kept.labels[row] for row in drawn])
+    return rows if rows.texts else None
 
 
-def right_answers(model: ModelFolder, version: int, rows: LabelledTexts) -> list[bool]:
+def find_right_answers(model: ModelFolder, version: int, rows: LabelledTexts) -> list[bool]:
     """Return which of n held-out rows a version of a model answers right."""
-    found = classifier(model, version).predict(rows.texts, memories=0)
-    return [each.label == label for each, label in zip(found, rows.labels, strict=True)]
+    answers = classifier(model, version).predict(rows.texts, memories=0)
+    return [each.label == label for each, label in zip(answers, rows.labels, strict=True)]
 
 
 def describe_harm(before: list[bool], after: list[bool]) -> str | None:

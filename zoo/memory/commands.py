@@ -18,13 +18,15 @@ from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
 from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.memory import Addition, Change
 from datamodules.retrieval.memories.versions import Version
-from zoo.memory.answers import Edit, describe_harm, preview_edit, right_answers, texts_held_out
+from zoo.memory.answers import Edit, describe_harm, find_right_answers, preview_edit, read_held_out
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
 
 _SHOWN_CONFLICTS = 10
 _SHOWN_ANSWERS = 3
+#: Rows of an edit that is checked for harm: six lost answers are the fewest that are no chance.
+_MANY_ROWS = 6
 
 
 def add(
@@ -78,9 +80,9 @@ def add(
     if done.conflicting:
         print("a text with two labels has two votes; --relabel true gives the old memories the new label")
     _show_answers(opened, before)
-    _name_harm(opened, before)
     if tune and opened.model is not None:
         print(fit_again(opened.model, None, refit=False))
+    _name_harm(opened, before, done.added + done.relabelled)
 
 
 def remove(
@@ -336,12 +338,17 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
         print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")
 
 
-def _name_harm(opened: OpenedMemory, before: int) -> None:
-    """Print whether a model with held-out rows answers them worse since a version of its memory."""
+def _name_harm(opened: OpenedMemory, before: int, changed: int) -> None:
+    """Print whether a model answers held-out rows worse since a version of its memory, by an edit of many rows.
+
+    Fewer rows than a loss needs that is no chance are not checked: to load the model takes longer than the edit.
+    """
     model, after = opened.model, opened.folder.version
-    rows = None if model is None or not model.meta.fits_weights or after == before else texts_held_out(model)
-    if model is not None and rows is not None:
-        harm = describe_harm(*(right_answers(model, version, rows) for version in (before, after)))
+    if model is None or not model.meta.fits_weights or changed < _MANY_ROWS:
+        return
+    rows = read_held_out(opened, before, after)
+    if rows is not None:
+        harm = describe_harm(*(find_right_answers(model, version, rows) for version in (before, after)))
         if harm is not None:
             print(
                 f"version {after} {harm}; back to version {before}: zoo memory revert {model.source} {before}"
@@ -359,7 +366,6 @@ def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, p
         return
     if what != "removed":
         _show_answers(opened, done.version - 1)
-        _name_harm(opened, done.version - 1)
     if refit:
         print(fit_again(model, None, refit))
     elif model.meta.fits_weights:
@@ -370,6 +376,7 @@ def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, p
     else:
         print(f"the network is as it was, and knows the rows that it was trained with; {how_to_train(model)}")
     print(remembering(model))
+    _name_harm(opened, done.version - 1, done.changed)
 
 
 def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:

@@ -10,7 +10,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.memory import Change
 from datamodules.retrieval.memories.versions import difference, open_kept, read_pointer
-from zoo.memory.answers import classifier, describe_change, describe_harm, right_answers, texts_held_out
+from zoo.memory.answers import classifier, describe_change, describe_harm, find_right_answers, read_held_out
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import REPORT
 from zoo.model_folder.state import State
@@ -24,24 +24,23 @@ def log(model: str, held_out: bool = False) -> None:
 
     Args:
         model: a run folder or a model folder; or a memory folder.
-        held_out: also predict the rows of `zoo memory tune` with each version, and name the versions that were worse
-            than the one before, by more than chance.
+        held_out: also predict held-out rows that are not in the memory with each version, and name those that were
+            worse than the one before, by more than chance.
     """
     opened, before = OpenedMemory.open(model), list[bool]()
-    for entry in opened.folder.history():
+    entries = opened.folder.history()
+    folder = opened.model_with_weights("--held_out") if held_out else None
+    rows = None if folder is None else read_held_out(opened, entries[0]["version"], entries[-1]["version"])
+    if folder is not None and rows is None:
+        raise InputError(
+            f"--held_out: {model} has no held-out rows that are not in its memory; {TUNE_ADVICE}"
+        )
+    for entry in entries:
         print(_line_of(entry))
-        if held_out:
-            folder = opened.named_model("--held_out")
-            rows = texts_held_out(folder)
-            if rows is None:
-                raise InputError(
-                    f"--held_out: no rows of {model} were held out with their texts; {TUNE_ADVICE}"
-                )
-            after = right_answers(folder, entry["version"], rows)
-            harm = describe_harm(before or after, after)
-            print(
-                f"{'':6}{harm or f'accuracy on {len(after):,} held-out rows: {sum(after) / len(after):.4f}'}"
-            )
+        if folder is not None and rows is not None:
+            after = find_right_answers(folder, entry["version"], rows)
+            share = f"accuracy on {len(after):,} held-out rows: {sum(after) / len(after):.4f}"
+            print(f"      {describe_harm(before or after, after) or share}")
             before = after
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -71,6 +72,7 @@ def make_app(
         """Write an answer of any size in the thread of its request: FastAPI would make all others wait."""
         return Response(json_line(values, live.source), media_type="application/json", headers=headers)
 
+    previewing = threading.Lock()
     add_history(app, live, answer)
     if pool is not None:
         add_pool(app, live, pool, answer)
@@ -169,7 +171,12 @@ def make_app(
         """Return which answers to texts would change by an edit, and the accuracy on held-out rows; change nothing."""
         check_size(body.edit.values(), "rows")
         check_size(body.texts, "texts")
-        return answer(live.preview(body.edit.edit, body.texts))
+        if not previewing.acquire(blocking=False):
+            raise HTTPException(503, "a preview is being computed; ask again later", {"Retry-After": "5"})
+        try:
+            return answer(live.preview(body.edit.edit, body.texts))
+        finally:
+            previewing.release()
 
     @app.get("/memory/rows/{row_id:path}")
     def row(row_id: str) -> Response:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
 from datamodules.core.errors import InputError
@@ -90,7 +91,7 @@ class Added(_Body):
         return ids or None
 
     def values(self) -> list[str]:
-        """What is counted against the limits of a request."""
+        """Return the texts or names that the limits of a request count."""
         return [row.text for row in self.rows]
 
     def edit(self, opened: OpenedMemory) -> Addition:
@@ -108,7 +109,7 @@ class Removed(_Body):
     note: str | None = Field(None, description="a reason, which is kept with the new version")
 
     def values(self) -> list[str]:
-        """What is counted against the limits of a request."""
+        """Return the texts or names that the limits of a request count."""
         return self.ids
 
     def edit(self, opened: OpenedMemory) -> Change:
@@ -124,7 +125,7 @@ class Labels(_Body):
     note: str | None = Field(None, description="a reason, which is kept with the new version")
 
     def values(self) -> list[str]:
-        """What is counted against the limits of a request."""
+        """Return the texts or names that the limits of a request count."""
         return list(self.labels)
 
     def edit(self, opened: OpenedMemory) -> Change:
@@ -132,10 +133,19 @@ class Labels(_Body):
         return opened.folder.replace(self.labels, opened.addable_labels(self.new_labels), self.note)
 
 
-class Previewed(_Body):
-    """An edit to try on a copy."""
+def _kind_of(edit: object) -> str:
+    """Return the field that only this kind of edit has."""
+    given = edit if isinstance(edit, Mapping) else vars(edit) if isinstance(edit, _Body) else {}
+    return next((name for name in ("ids", "labels") if name in given), "rows")
 
-    edit: Added | Removed | Labels
+
+class Previewed(_Body):
+    """An edit to try on a copy: the body of `/memory/add`, `/memory/remove` or `/memory/relabel`."""
+
+    edit: Annotated[
+        Annotated[Added, Tag("rows")] | Annotated[Removed, Tag("ids")] | Annotated[Labels, Tag("labels")],
+        Discriminator(_kind_of),
+    ]
     texts: list[_Text] = Field(default_factory=list, description="texts whose answers are compared")
 
 

@@ -14,12 +14,12 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.memory import Neighbors
 from zoo.loading import load
-from zoo.memory.answers import Edit, answers_around, describe_accuracy, texts_held_out
+from zoo.memory.answers import Edit, answers_around, describe_accuracy, read_held_out
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
 from zoo.serve.bodies import Texts
-from zoo.tasks.classification.held_out import calibration, drift
+from zoo.tasks.classification.held_out import TUNE_ADVICE, calibration, contents_of, drift
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -64,7 +64,7 @@ class LiveModel:
 
     def __init__(self, source: str, device: str = "cpu") -> None:
         self.source, self.device = source, device
-        self._opening, self._writing, self._previewing = (threading.Lock() for _ in range(3))
+        self._opening, self._writing = threading.Lock(), threading.Lock()
         # Of the last texts to their memories.
         self._likeness: deque[float] = deque(maxlen=_COMPARED_TEXTS)
         self._served = self._open()
@@ -110,21 +110,26 @@ class LiveModel:
     def calibration(self) -> PlainDict:
         """Results for the held-out rows; see `zoo.tasks.classification.held_out.calibration`."""
         predictor = self.current().predictor
-        if not isinstance(predictor, ClassificationPredictor):
-            raise InputError("calibration: only a classifier has probabilities and held-out rows")
-        return calibration(predictor.held_out_scores())
+        rows = predictor.held_out
+        if rows is None:
+            raise InputError(f"calibration: the model has no held-out rows; {TUNE_ADVICE}")
+        facts = {
+            "is_training": rows.texts is None,
+            "is_current": rows.memory == contents_of(predictor.memory),
+        }
+        return {**calibration(rows.scores), **facts}
 
     def preview(self, edit: Edit[Any], texts: list[str]) -> PlainDict:
         """Make an edit of a copy: the answers to texts that change, and the accuracy on held-out rows.
 
-        Previews wait for each other: each loads the model again.
+        Each loads the model again.
         """
         served = self.current()
-        rows = texts_held_out(served.folder)
+        served.folder.check_changeable()
+        opened = OpenedMemory(served.memory, served.folder)
+        rows = read_held_out(opened, opened.folder.version)
         tables = [texts, [] if rows is None else rows.texts]
-        with self._previewing:
-            opened = OpenedMemory(served.memory, served.folder)
-            done, (answers, of_held_out) = answers_around(opened, tables, edit, None)
+        done, (answers, of_held_out) = answers_around(opened, tables, edit, None)
         changes = [
             {
                 "text": before.text,

@@ -175,9 +175,9 @@ class Version:
         new = np.flatnonzero(~is_known)
         hashes = self.lookup.keys_by_row()[known]
         hashes[new] = fold_hashes(rows.texts.take(new))
-        place = np.full(len(self.rows), -1)
-        place[known[is_known]] = np.flatnonzero(is_known)
-        kept = place[self.lookup.rows]
+        row_now = np.full(len(self.rows), -1)
+        row_now[known[is_known]] = np.flatnonzero(is_known)
+        kept = row_now[self.lookup.rows]
         lookup = RowLookup.of(hashes, np.concatenate([kept[kept >= 0], new]))
         files = _files(number, self.files, known)
         return _write(self.folder.parent, number, rows, lookup, written_in, files, self.folder, made)

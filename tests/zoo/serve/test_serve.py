@@ -42,6 +42,7 @@ from zoo.serve.command import KEY, _listen
 from zoo.serve.gathering import Gathering
 from zoo.serve.limits import MOST_AT_ONCE
 from zoo.serve.live_model import LiveModel, Served
+from zoo.tasks.classification.held_out import HeldOutScores, calibration
 from zoo.tasks.records import as_record
 
 Zoo = Callable[..., Result]
@@ -148,8 +149,29 @@ def test_a_preview_is_what_the_edit_then_does(live: LiveModel, route: str, edit:
     ]
     assert found["version"] == done["version"] == 2
     assert re.fullmatch(
-        r"accuracy on held-out rows \(18\): [01]\.\d{4} -> [01]\.\d{4}; .*", found["held_out"]
+        r"accuracy on held-out rows \(\d+\): [01]\.\d{4} -> [01]\.\d{4}; .*", found["held_out"]
     )
+
+
+def test_a_wrong_preview_is_refused_in_words(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = client_of(live)
+    for edit, status, words in (
+        ({"labels": {"1": ""}, "new_labels": True}, 422, "edit.labels.labels.1: is empty"),
+        ({}, 422, "edit.rows.rows: Field required"),
+        (3, 422, "edit.rows: "),
+        ({"ids": ["nowhere"]}, 400, "has no row with the id 'nowhere'"),
+    ):
+        answer = client.post("/memory/preview", json={"edit": edit, "texts": TEXTS})
+        assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.text
+    waiting = threading.Event()
+    monkeypatch.setattr(live, "preview", lambda *given: {"waited": waiting.wait(60)})
+    with ThreadPoolExecutor() as threads:
+        body = {"edit": {"ids": ["1"]}}
+        both = [threads.submit(client.post, "/memory/preview", json=body) for _ in range(2)]
+        refused = next(as_completed(both)).result()
+        waiting.set()
+        assert refused.status_code == 503
+        assert sorted(each.result().status_code for each in both) == [200, 503]
 
 
 def test_held_out_rows_in_pictures(client: TestClient, live: LiveModel) -> None:
@@ -157,13 +179,21 @@ def test_held_out_rows_in_pictures(client: TestClient, live: LiveModel) -> None:
     found = client.get("/calibration").json()
     assert found["rows"] == len(scores.is_right)
     assert found["accuracy"] == scores.is_right.mean()
-    assert sum(each["right"] for each in found["bins"]) / 10 == pytest.approx(found["accuracy"], abs=0.03)
     for point in found["coverage"]:
         answered = np.sort(scores.probability)[::-1][: round(point["answered"] * found["rows"])]
         is_answered = scores.probability >= answered[-1]
         assert point["error"] == pytest.approx(1 - scores.is_right[is_answered].mean())
         assert point["error"] <= point["bound"] <= 1
     assert found["coverage"][-1]["answered"] == 1
+    assert (found["is_training"], found["is_current"]) == (False, True)
+    post(client, "/memory/remove", ids=["1"])
+    assert not client.get("/calibration").json()["is_current"]
+    # By hand: equal probabilities are in one bin.
+    values = np.sort(np.repeat([0.2, 0.5, 0.9], [10, 60, 30]))
+    tied = HeldOutScores(values, np.arange(100) % 2 == 0, values)
+    assert calibration(tied)["bins"] == [
+        {"probability": pytest.approx(value), "right": 0.5} for value in (0.2, 0.5, 0.9)
+    ]
 
 
 def test_the_history_and_the_way_back(client: TestClient) -> None:

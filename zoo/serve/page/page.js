@@ -281,6 +281,7 @@ function labelSelect(id, without) {
 
 function correction(record, label) {
   const choice = labelSelect("other-label", label);
+  choice.addEventListener("change", () => find("effects").replaceChildren());
   const note = make("input", { id: "note", maxlength: "500", autocomplete: "off", dir: "auto" });
   const row = (chosen) => ({ rows: [{ text: record.text, label: chosen }], relabel: true, note: note.value || null });
   const teach = (chosen) => () => edit("memory/add", row(chosen()));
@@ -300,16 +301,16 @@ function correction(record, label) {
 // Shows what an edit would do to the answers to the texts of this tab, and to held-out rows.
 async function preview(body) {
   const { changes, held_out: accuracy } = await call("memory/preview", { edit: body, texts: page.asked });
-  const one = page.asked.length === 1;
-  const asked = one ? "the text asked in this tab" : `the ${page.asked.length} texts asked in this tab`;
+  const number = page.asked.length;
+  const asked = number === 1 ? "the text asked in this tab" : `the ${number} texts asked in this tab`;
   const state = ([label, probability]) => [labelOf(label), ` ${percent(probability)}`];
   const items = changes.map(({ text, before, after }) =>
     make("li", {}, textOf(text), make("div", { class: "facts" }, make("span", {}, ...state(before), " \u2192 ", ...state(after)))));
   find("effects").replaceChildren(
-    make("p", {}, `Nothing is saved yet. Answers that would change, of ${asked}: ${changes.length}.`),
+    make("p", {}, "Nothing is saved yet. Answers that would change with ", inert(body.rows[0].label, "label"), `, of ${asked}: ${changes.length}.`),
     items.length ? make("ul", { class: "list", "aria-label": "Answers that would change" }, ...items) : "",
-    accuracy === null ? "" : make("p", {}, `${accuracy[0].toUpperCase()}${accuracy.slice(1)}.`));
-  say(`Previewed: ${changes.length} of ${page.asked.length} answers would change.`);
+    accuracy === null ? "" : make("p", {}, `Texts that are not in the memory: ${accuracy}.`));
+  say(`Previewed: ${changes.length} of ${number} answers would change.`, accuracy === null ? "" : ` ${accuracy}.`);
 }
 
 function memoryRow(memory, words) {
@@ -672,18 +673,19 @@ async function showHistory() {
   const drift = page.info.classifies ? await call("drift").catch(() => null) : null;
   find("drift").textContent = !drift?.texts ? "" : `Texts asked of this server: ${drift.summary}.`;
   const held = page.info.classifies ? await call("calibration").catch(() => null) : null;
-  find("calibration").replaceChildren(...(held === null ? [] : pictures(held)));
+  find("calibration").replaceChildren(...(held === null ? [] : showCalibration(held)));
 }
 
 // Two pictures of the held-out rows, each with its numbers as a table.
-function pictures({ rows, accuracy, bins, coverage }) {
-  const number = rows.toLocaleString("en");
+function showCalibration({ rows, accuracy, bins, coverage, is_training: isTraining, is_current: isCurrent }) {
+  const kind = isTraining ? "training rows, each by a model that was fitted without it" : "rows that were held out of the training";
+  const since = isCurrent ? "" : " The memory has changed since; zoo memory tune measures it again.";
   return [
     make("h2", {}, "Held-out rows"),
-    make("p", {}, `${percent(accuracy)} of ${number} rows that the model had not learned from were answered right.`),
+    make("p", {}, `${percent(accuracy)} right answers to ${rows.toLocaleString("en")} ${kind}.${since}`),
     make("div", { class: "pictures" },
-      picture("Are probabilities right?", "probability of the answer", ["right answers"], bins.map((each) => [each.probability, each.right]), true),
-      picture("Error among the most probable answers", "answered texts", ["error", "its upper bound, confidence 95 %"],
+      drawPicture("Are probabilities right?", "probability of the answer", ["right answers"], bins.map((each) => [each.probability, each.right]), true),
+      drawPicture("Error among the most probable answers", "answered texts", ["error", "its upper bound at each point, confidence 95 %"],
         coverage.map((each) => [each.answered, each.error, each.bound]), false)),
   ];
 }
@@ -696,7 +698,7 @@ function draw(tag, properties, ...children) {
 }
 
 // Points [x, y, ...] with shares x from 0 to 1; a diagonal where y should equal x.
-function picture(title, across, names, points, isDiagonal) {
+function drawPicture(title, across, names, points, isDiagonal) {
   const top = isDiagonal ? 1 : Math.max(0.1, Math.ceil(10 * Math.max(...points.flatMap((each) => each.slice(1)))) / 10);
   const x = (share) => 44 + 300 * share, y = (share) => 170 - (150 * share) / top;
   const svg = draw("svg", { viewBox: "0 0 360 210", "aria-hidden": "true" });
@@ -715,7 +717,7 @@ function picture(title, across, names, points, isDiagonal) {
   const key = isDiagonal ? `${names[0]}, %; dashed: the same` : `${names.join(", %; dashed: ")}`;
   return make("figure", {},
     make("figcaption", {}, make("strong", {}, title), ` (${key})`), svg,
-    make("details", {}, make("summary", {}, "Numbers"), make("table", {}, head, ...lines)));
+    make("details", {}, make("summary", {}, `Numbers: ${title.toLowerCase()}`), make("table", {}, head, ...lines)));
 }
 
 function versionRow(entry, hasEarlier, current) {

@@ -187,19 +187,19 @@ def calibration(scores: HeldOutScores) -> PlainDict:
     """Return the share of right answers at each probability, and the error among the most probable answers.
 
     Returns:
-        `rows` and their `accuracy`; `bins`, ten of equally many rows: the mean `probability` of their answers, and the
-        share that is `right`; `coverage`: shares of `answered` rows, the most probable ones, from a tenth on, with the
-        `error` among them and its upper `bound`, of confidence .95.
+        `rows` and their `accuracy`; `bins`, ten of about equally many rows: the mean `probability` of their answers,
+        and the share that is `right`; `coverage`: shares of `answered` rows, the most probable ones, from a tenth on,
+        with the `error` among them and its upper `bound`, of confidence .95.
     """
-    order = np.argsort(scores.probability, kind="stable")
-    order = order[scores.probability[order] >= 0]
-    parts = [part for part in np.array_split(order, _BINS) if len(part)]
-    bins = [
-        {"probability": scores.probability[part].mean(), "right": scores.is_right[part].mean()}
-        for part in parts
-    ]
+    has_answer = scores.probability >= 0
+    order = np.argsort(scores.probability[has_answer], kind="stable")
+    values, is_right = scores.probability[has_answer][order], scores.is_right[has_answer][order]
+    # Equal probabilities are in one bin.
+    cuts = np.searchsorted(values, values[[len(values) * part // _BINS for part in range(1, _BINS)]])
+    parts = [part for part in np.split(np.arange(len(values)), np.unique(cuts)) if len(part)]
+    bins = [{"probability": values[part].mean(), "right": is_right[part].mean()} for part in parts]
     _, answered, bounds = _error_bounds(scores, 0.95)
-    errors = np.cumsum(~scores.is_right[order[::-1]])[answered - 1] / answered
+    errors = np.cumsum(~is_right[::-1])[answered - 1] / answered
     rows = len(scores.probability)
     points = np.flatnonzero(answered >= rows / _BINS)
     points = (
