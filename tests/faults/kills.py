@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,19 @@ def kills(folder: Path) -> campaigns.Campaign:
     lines = [f"{name},{table[0][1]}" for name in ids]
     (start / "ids.txt").write_text("\n".join(ids) + "\n")
     (start / "labels.csv").write_text("\n".join(["id,label", *lines]) + "\n")
-    expected = {}
-    for command, (made, result_of) in COMMANDS.items():
-        work = folder / "whole"
+
+    @cache
+    def expected(command: str) -> Any:
+        work, (made, result_of) = folder / "whole", COMMANDS[command]
         shutil.copytree(start, work)
         campaigns.zoo_run(work, *shlex.split(command))
-        expected[command] = result_of(work / made)
+        result = result_of(work / made)
         shutil.rmtree(work)
+        return result
 
     def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
         command = sorted(COMMANDS)[int(random.integers(len(COMMANDS)))]
-        arguments, seconds = shlex.split(command), float(random.uniform(0.3, 12))
+        arguments, seconds, whole = shlex.split(command), float(random.uniform(0.3, 12)), expected(command)
         ending = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[int(random.integers(3))]
 
         def run() -> Any:
@@ -93,7 +96,7 @@ def kills(folder: Path) -> campaigns.Campaign:
             if process.returncode != 0 and not (arguments[0] == "export" and (work / made).exists()):
                 campaigns.zoo_run(work, *arguments)
             result = result_of(work / made)
-            return "same" if result == expected[command] else f"{command}: {result}"
+            return "same" if result == whole else f"{command}: {result}"
 
         return run
 

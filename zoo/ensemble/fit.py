@@ -23,7 +23,7 @@ from torch import Tensor
 from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers
 from datamodules.core.arrays import RowLookup
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, name_some
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
@@ -36,12 +36,14 @@ from zoo.ensemble.members import BestOfSix
 from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
-from zoo.tasks.classification.guides import read_guides
+from zoo.tasks.classification.guides import Guides, read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")
 
+#: Training rows with which names of classes are compared.
+_MOST_COMPARED = 2_000
 #: The weights with which a row of the table is classified.
 _FOLD_CONDITION = (
     "each row of the table is classified with weights that were fitted without its fifth of the rows"
@@ -97,7 +99,7 @@ class EnsembleFit:
         self.model.skipped, network.skipped = [], set()
         self._limit_inputs()
         if "guides" in network.members.fitted_on(network.used):
-            network.guides = read_guides(self.data, self.data.spec.labels)
+            network.guides = self._read_guides()
         self._learn_metric()
         show("stage 2 of 4: the memory is encoded")
         self.model.search_memory(self.data, self.data.open_memory() if "memory" in network.reads else None)
@@ -136,6 +138,19 @@ class EnsembleFit:
         stage = f"vectors of the transformer, for {', '.join(readers)}"
         if set(network.names) - set(readers) and not self.model.has_time(stage, seconds):
             network.skipped.update(readers)
+
+    def _read_guides(self) -> Guides:
+        """The texts that classes are described by, and those without labels; without texts that mislead."""
+        guides = read_guides(self.data, self.data.spec.labels)
+        rows = np.random.default_rng(0).permutation(len(self.target))[:_MOST_COMPARED]
+        texts, encode = self.training.rows.texts.take(rows), partial(self.model.encode, self.data)
+        guides, misleading = guides.without_misleading(encode, list(texts), self.target[rows])
+        if misleading:
+            log.info(
+                "names and texts of classes that their rows are not like are not used: %s",
+                name_some(misleading),
+            )
+        return guides
 
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""

@@ -55,13 +55,49 @@ def test_without_guides_the_scores_are_0() -> None:
     assert not member.linear.weight.any()
 
 
+def test_names_that_mislead_are_left_out() -> None:
+    """Names near to the rows of their class stay; one that is elsewhere goes, all go if they were mixed up."""
+    random = np.random.default_rng(0)
+    centers = np.eye(6, 16) + 1  # all texts are near to each other, and some classes to all texts
+    centers[0] += 1
+    centers = np.concatenate([centers, [4 * np.eye(6, 16)[:4].sum(axis=0) + 1]])
+    target = np.repeat(np.arange(5), 8)
+    vectors = centers[target] + random.normal(0, 0.2, (40, 16))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    place = {f"row {row}": vectors[row] for row in range(40)}
+    place |= {f"name {number}": centers[number] / np.linalg.norm(centers[number]) for number in range(7)}
+    rows = [f"row {row}" for row in range(40)]
+
+    def kept(names: list[int], classes: list[int]) -> tuple[list[str], list[str]]:
+        texts = [*(f"name {number}" for number in names), "row 3"]
+        guides = Guides(texts, np.array([*classes, UNLABELLED]))
+        left, misleading = guides.without_misleading(
+            lambda given: np.stack([place[text] for text in given]).astype(np.float32), rows, target
+        )
+        assert left.texts[-1] == "row 3"
+        own = [classes[names.index(int(text[5:]))] for text in left.texts[:-1]]
+        assert left.target.tolist() == [*own, UNLABELLED]
+        return left.texts[:-1], misleading
+
+    every = [f"name {number}" for number in range(6)]
+    assert kept([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]) == (every, [])  # no row shows the last class
+    assert kept([0, 1, 2, 3, 6], [0, 1, 2, 3, 4]) == (every[:4], ["name 6"])
+    assert kept([0, 1, 2, 3, 4], [1, 2, 3, 4, 0]) == ([], every[:5])
+    assert kept([2], [2]) == (every[2:3], [])
+    assert kept([], []) == ([], [])
+
+
 def test_the_words_of_a_label() -> None:
     labels = ["card_arrival", "Sci/Tech", "cardArrival", "c1", "0", "体育", "__"]
     assert [*map(words_of, labels)] == ["card arrival", "Sci Tech", "card Arrival", "", "", "体育", ""]
 
 
 def test_an_ensemble_reads_names_and_texts_without_labels(
-    run: Fit, tiny_bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run: Fit,
+    tiny_bert: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = distinct_sentences(60, seed=3)
     table = write_table(tmp_path / "train.csv", rows[:40])
@@ -73,6 +109,8 @@ def test_an_ensemble_reads_names_and_texts_without_labels(
     described = write_table(tmp_path / "labels.csv", [("a thing to eat", rows[0][1])])
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=1", "--data.validation_split=0"]
     options += [f"--data.unlabelled_file={pool}", f"--data.label_texts={described}"]
+    for name in ("_LEAST_SHARE", "_LEAST_MEAN_SHARE"):
+        monkeypatch.setattr(f"zoo.tasks.classification.guides.{name}", 0)  # the encoder knows no words
     with caplog.at_level(logging.INFO, logger="zoo"):
         folder = run("run", *options, table=table)
     assert "10 texts are train rows; they are skipped" in caplog.text

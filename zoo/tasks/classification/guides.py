@@ -15,6 +15,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from datamodules.classification import ClassificationDataModule, label_numbers
+from datamodules.core.arrays import find_sorted
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
@@ -25,6 +26,8 @@ log = logging.getLogger("zoo")
 
 #: Class of a text without a label.
 UNLABELLED = -1
+#: Share of the other classes that a class's text has to be farther from: each of them, and all on average.
+_LEAST_SHARE, _LEAST_MEAN_SHARE = 0.5, 0.7
 #: Texts without labels that are drawn from a larger file: more bring nothing where labels are few.
 MOST_TEXTS = 3_000
 
@@ -45,6 +48,31 @@ class Guides(NamedTuple):
     def encoded_by(self, encode: Encode) -> Self:
         """The same texts with their vectors by an encoder."""
         return self._replace(vectors=torch.from_numpy(encode(self.texts)) if self.texts else None)
+
+    def without_misleading(
+        self, encode: Encode, texts: Sequence[str], target: NDArray[np.int64]
+    ) -> tuple[Self, list[str]]:
+        """Leave out texts of classes whose rows, of n texts with classes [n], are elsewhere; return these texts, too.
+
+        A text is like its class if it is nearer to the mean of its rows than to those of most others. Distances count
+        relative to those of the other guides, since some classes are near to all texts. If the share of the others is
+        low on average, as where names were mixed up, all are left out.
+        """
+        guides, classes = np.flatnonzero(self.target != UNLABELLED), np.unique(target)
+        if len(classes) < 2 or not len(guides):
+            return self, []
+        vectors = encode(list(texts))
+        means = np.stack([vectors[target == number].mean(axis=0) for number in classes])
+        nearness = encode([self.texts[guide] for guide in guides]) @ means.T
+        nearness -= nearness.mean(axis=0) if len(guides) > 1 else 0
+        of_class = find_sorted(classes, self.target[guides])
+        own = nearness[np.arange(len(guides)), of_class][:, None]
+        shares = (own > nearness).sum(axis=1) / (len(classes) - 1)
+        shares[of_class < 0] = 1.0  # no row shows the class
+        is_like = (shares >= _LEAST_SHARE) & (shares.mean() >= _LEAST_MEAN_SHARE)
+        kept = np.setdiff1d(np.arange(len(self.texts)), guides[~is_like])
+        left = type(self)([self.texts[guide] for guide in kept], self.target[kept])
+        return left, [self.texts[guide] for guide in guides[~is_like]]
 
     def describe(self) -> PlainDict:
         """Plain values of the texts that have a class."""
