@@ -71,7 +71,6 @@ def main() -> None:
         print(f"trial {trial.number}: {ours.metric} {score:.4f} {trial.params}", flush=True)
     best = ours.folder / f"trial-{study.best_trial.number}"
     print(f"best {ours.metric} {study.best_value:.4f}: {study.best_params}")
-    print(f"compare: zoo compare {ours.folder}/trial-*")
     print(f"test once: zoo test --ckpt_path {best} --data.test_file TEST.csv")
 
 

@@ -60,8 +60,7 @@ GROUPS = {
         "suggest": Command("the texts of a table to label next", "--input POOL.csv --ckpt_path MODEL (or --encoder NAME_OR_FOLDER)", "zoo.search.suggest:suggest"),
         "encode": Command("embeddings of a table", "--encoder NAME_OR_FOLDER_OR_MODEL --input FILE --output FOLDER", "zoo.search.encode:encode"),
     },
-    "Compare": {
-        "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison:run", parses=True),
+    "Reproduce": {
         "reproduce": Command("a table of a paper, every row for every seed", "[NAME --data_dir FOLDER]", "zoo.reproduce.run:reproduce", first="--name"),
     },
 }

@@ -23,7 +23,7 @@ from torch import Tensor
 from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers
 from datamodules.core.arrays import RowLookup
-from datamodules.core.errors import InputError, name_some
+from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
@@ -36,14 +36,12 @@ from zoo.ensemble.members import BestOfSix
 from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
-from zoo.tasks.classification.guides import Guides, read_guides
+from zoo.tasks.classification.guides import MOST_TEXTS, Guides, read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")
 
-#: Training rows with which names of classes are compared.
-_MOST_COMPARED = 2_000
 #: The weights with which a row of the table is classified.
 _FOLD_CONDITION = (
     "each row of the table is classified with weights that were fitted without its fifth of the rows"
@@ -141,16 +139,11 @@ class EnsembleFit:
 
     def _read_guides(self) -> Guides:
         """The texts that classes are described by, and those without labels; without texts that mislead."""
-        guides = read_guides(self.data, self.data.spec.labels)
-        rows = np.random.default_rng(0).permutation(len(self.target))[:_MOST_COMPARED]
-        texts, encode = self.training.rows.texts.take(rows), partial(self.model.encode, self.data)
-        guides, misleading = guides.without_misleading(encode, list(texts), self.target[rows])
-        if misleading:
-            log.info(
-                "names and texts of classes that their rows are not like are not used: %s",
-                name_some(misleading),
-            )
-        return guides
+        rows = np.random.default_rng(0).permutation(len(self.target))[:MOST_TEXTS]
+        texts, encode = list(self.training.rows.texts.take(rows)), partial(self.model.encode, self.data)
+        return read_guides(self.data, self.data.spec.labels).without_misleading(
+            encode, texts, self.target[rows]
+        )
 
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""

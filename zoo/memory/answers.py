@@ -6,12 +6,13 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from datamodules.core import storage
 from datamodules.core.errors import InputError, excerpt, visible
+from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import Addition, Change
@@ -46,14 +47,14 @@ def preview_edit(opened: OpenedMemory, file: str, edit: Edit[DoneT], fit: Fit | 
     except InputError as error:
         rows, unlabelled = read_table(file, **{**columns, "label_column": None}), f"no accuracy: {error}"
     held_out = read_held_out(opened, opened.folder.version)
-    tables = [rows.texts[:], [] if held_out is None else held_out.texts]
+    tables = [rows.texts[:], [] if held_out is None else held_out.texts[:]]
     done, (answers, of_held_out) = answers_around(opened, tables, edit, fit)
     changes = [describe_change(*each) for each in answers if each[0].label != each[1].label]
     print(f"preview: {opened.memory.location()}: {done.describe()}")
     print(f"{len(changes):,} of {len(answers):,} answers change", *changes, sep="\n")
     print(unlabelled or describe_accuracy(file, answers, rows.labels or []))
     if held_out is not None:
-        print(describe_accuracy("held-out rows", of_held_out, held_out.labels))
+        print(describe_accuracy("held-out rows", of_held_out, held_out.labels or ()))
     print("nothing is changed; without --preview, the same command makes the edit")
 
 
@@ -121,14 +122,7 @@ def describe_change(before: Prediction, after: Prediction) -> str:
     return f"~ [{visible(states)}] {excerpt(after.text)}"
 
 
-class LabelledTexts(NamedTuple):
-    """n held-out rows."""
-
-    texts: list[str]
-    labels: list[str]
-
-
-def read_held_out(opened: OpenedMemory, *versions: int) -> LabelledTexts | None:
+def read_held_out(opened: OpenedMemory, *versions: int) -> Rows | None:
     """Draw at most 1,000 held-out rows of a model that no row of these versions of its memory answers.
 
     None if there are none: without `zoo memory tune` or a validation split, they are rows of the training.
@@ -143,14 +137,13 @@ def read_held_out(opened: OpenedMemory, *versions: int) -> LabelledTexts | None:
     lookups = [open_kept(memory.folder, state, number).lookup for number in versions]
     unknown = np.flatnonzero(np.all([lookup.first_rows(hashes) < 0 for lookup in lookups], axis=0))
     drawn = np.random.default_rng(0).permutation(unknown)[:_MOST_COMPARED]
-    rows = LabelledTexts([kept.texts[row] for row in drawn], [kept.labels[row] for row in drawn])
-    return rows if rows.texts else None
+    return Rows.from_lists(kept.texts, kept.labels).select(drawn) if len(drawn) else None
 
 
-def find_right_answers(model: ModelFolder, version: int, rows: LabelledTexts) -> list[bool]:
+def find_right_answers(model: ModelFolder, version: int, rows: Rows) -> list[bool]:
     """Return which of n held-out rows a version of a model answers right."""
-    answers = classifier(model, version).predict(rows.texts, memories=0)
-    return [each.label == label for each, label in zip(answers, rows.labels, strict=True)]
+    answers = classifier(model, version).predict(rows.texts[:], memories=0)
+    return [each.label == label for each, label in zip(answers, rows.labels or (), strict=True)]
 
 
 def describe_harm(before: list[bool], after: list[bool]) -> str | None:

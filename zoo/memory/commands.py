@@ -23,8 +23,7 @@ from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
 
-_SHOWN_CONFLICTS = 10
-_SHOWN_ANSWERS = 3
+_SHOWN_CONFLICTS, _SHOWN_ANSWERS = 10, 3
 #: Rows of an edit that is checked for harm: six lost answers are the fewest that are no chance.
 _MANY_ROWS = 6
 
@@ -344,10 +343,9 @@ def _name_harm(opened: OpenedMemory, before: int, changed: int) -> None:
     Fewer rows than a loss needs that is no chance are not checked: to load the model takes longer than the edit.
     """
     model, after = opened.model, opened.folder.version
-    if model is None or not model.meta.fits_weights or changed < _MANY_ROWS:
-        return
-    rows = read_held_out(opened, before, after)
-    if rows is not None:
+    is_checked = model is not None and model.meta.fits_weights and changed >= _MANY_ROWS
+    rows = read_held_out(opened, before, after) if is_checked else None
+    if model is not None and rows is not None:
         harm = describe_harm(*(find_right_answers(model, version, rows) for version in (before, after)))
         if harm is not None:
             print(

@@ -24,24 +24,24 @@ def log(model: str, held_out: bool = False) -> None:
 
     Args:
         model: a run folder or a model folder; or a memory folder.
-        held_out: also predict held-out rows that are not in the memory with each version, and name those that were
-            worse than the one before, by more than chance.
+        held_out: also measure each version on held-out rows, and name those that were worse than the one before.
     """
     opened, before = OpenedMemory.open(model), list[bool]()
     entries = opened.folder.history()
-    folder = opened.model_with_weights("--held_out") if held_out else None
-    rows = None if folder is None else read_held_out(opened, entries[0]["version"], entries[-1]["version"])
-    if folder is not None and rows is None:
+    if not held_out:
+        print(*map(_line_of, entries), sep="\n")
+        return
+    folder, versions = opened.model_with_weights("--held_out"), [each["version"] for each in entries]
+    rows = read_held_out(opened, versions[0], versions[-1])
+    if rows is None:
         raise InputError(
             f"--held_out: {model} has no held-out rows that are not in its memory; {TUNE_ADVICE}"
         )
-    for entry in entries:
-        print(_line_of(entry))
-        if folder is not None and rows is not None:
-            after = find_right_answers(folder, entry["version"], rows)
-            share = f"accuracy on {len(after):,} held-out rows: {sum(after) / len(after):.4f}"
-            print(f"      {describe_harm(before or after, after) or share}")
-            before = after
+    for entry, version in zip(entries, versions, strict=True):
+        after = find_right_answers(folder, version, rows)
+        share = f"accuracy on {len(after):,} held-out rows: {sum(after) / len(after):.4f}"
+        print(_line_of(entry), f"      {describe_harm(before or after, after) or share}", sep="\n")
+        before = after
 
 
 def _line_of(entry: PlainDict) -> str:

@@ -23,7 +23,7 @@ from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, STATE, Mode
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
 from zoo.model_folder.writing import keep_encodings, new_model_folder, write_files
 from zoo.registry import MODELS, model_class
-from zoo.run_folder import read_run
+from zoo.run_folder import best_figures
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -132,7 +132,7 @@ def _scores(model: ModelFolder) -> list[str]:
         return ["## Scores", "", answer.read_text(encoding="utf-8")]
     if not metrics.is_file():
         return []
-    epoch, figures = read_run(run_dir).best()
+    epoch, figures = best_figures(run_dir)
     scores = {
         name.removeprefix("val/"): value
         for name, value in figures.items()

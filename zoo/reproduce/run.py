@@ -28,7 +28,7 @@ from datamodules.core.types import PlainDict
 from zoo import __version__
 from zoo.reproduce.results import Score, merge, read_scores, score_tables, shipped_tables
 from zoo.reproduce.table import SPLITS, Row, Table, load_table
-from zoo.run_folder import read_run
+from zoo.run_folder import best_figures
 
 #: Data options that only training needs.
 _TRAINING = ("retriever", "word_vectors", "memory")
@@ -347,7 +347,7 @@ class Reproduction:
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
         if not (folder / "summary.json").exists():  # written last
             raise RowFailed(f"the run ended before its end ({log})")
-        _, figures = read_run(folder).best()
+        _, figures = best_figures(folder)
         return {name: value for name, value in figures.items() if name.startswith("val/")}
 
     def _test(self, run: SeededRow) -> dict[str, float]:

@@ -30,7 +30,6 @@ def encode(
     quotes: bool | None = None,
     batch_size: int = 256,
     device: str = "cpu",
-    threads: int | None = None,
     shard: str | None = None,
     **of_encoder: Any,
 ) -> None:
@@ -51,7 +50,6 @@ def encode(
         quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
         batch_size: texts that go through the network together.
         device: cpu, cuda, cuda:1, ...
-        threads: of the encoder on a CPU; null keeps the setting of torch.
         shard: encode one of several parts of the table, such as 3/16, into a folder such as OUTPUT.03-of-16;
             `zoo index --embeddings OUTPUT` joins them to the rows and vectors of one process, bit by bit.
         **of_encoder: options of a sentence encoder, see `DenseRetriever`.
@@ -69,7 +67,7 @@ def encode(
     encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
     retriever = DenseRetriever(encoder, batch_size=batch_size, device=device, **of_encoder)
     made_by = MadeBy(encoder, retriever.ranking.vectors_fingerprint, side, of_encoder)
-    vectors = TextVectors(retriever.ranking, batch_size, device, threads)
+    vectors = TextVectors(retriever.ranking, batch_size, device)
     queries = side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; omit the option")

@@ -74,14 +74,17 @@ class Row(_Body):
     id: _Name | None = None
 
 
-class Added(_Body):
+class _Edit(_Body):
+    note: str | None = Field(None, description="a reason, which is kept with the new version")
+
+
+class Added(_Edit):
     """Rows to add."""
 
     rows: list[Row] = Field(min_length=1)
     new_labels: bool = Field(False, description="add rows with labels that the model does not know yet")
     skip_unknown_labels: bool = Field(False, description="skip and count rows with unknown labels")
     relabel: bool = Field(False, description="rows of the memory with the text of a new one get its label")
-    note: str | None = Field(None, description="a reason, which is kept with the new version")
 
     def ids(self) -> list[str] | None:
         """The rows' ids; None if the memory is to name them."""
@@ -102,11 +105,10 @@ class Added(_Body):
         return opened.add(rows, self.new_labels, unknown, ids is not None, self.relabel, self.note)
 
 
-class Removed(_Body):
+class Removed(_Edit):
     """Rows to remove."""
 
     ids: list[str] = Field(min_length=1)
-    note: str | None = Field(None, description="a reason, which is kept with the new version")
 
     def values(self) -> list[str]:
         """Return the texts or names that the limits of a request count."""
@@ -117,12 +119,11 @@ class Removed(_Body):
         return opened.folder.remove(self.ids, self.note)
 
 
-class Labels(_Body):
+class Labels(_Edit):
     """Rows to relabel."""
 
     labels: dict[str, _Name] = Field(min_length=1, description="id of a row: its new label")
     new_labels: bool = Field(False, description="also labels that the model does not know yet")
-    note: str | None = Field(None, description="a reason, which is kept with the new version")
 
     def values(self) -> list[str]:
         """Return the texts or names that the limits of a request count."""
@@ -135,8 +136,7 @@ class Labels(_Body):
 
 def _kind_of(edit: object) -> str:
     """Return the field that only this kind of edit has."""
-    given = edit if isinstance(edit, Mapping) else vars(edit) if isinstance(edit, _Body) else {}
-    return next((name for name in ("ids", "labels") if name in given), "rows")
+    return next((name for name in ("ids", "labels") if isinstance(edit, Mapping) and name in edit), "rows")
 
 
 class Previewed(_Body):
@@ -149,8 +149,7 @@ class Previewed(_Body):
     texts: list[_Text] = Field(default_factory=list, description="texts whose answers are compared")
 
 
-class Reverted(_Body):
+class Reverted(_Edit):
     """A version to revert the memory to."""
 
     version: int
-    note: str | None = Field(None, description="a reason, which is kept with the new version")

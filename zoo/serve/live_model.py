@@ -120,15 +120,12 @@ class LiveModel:
         return {**calibration(rows.scores), **facts}
 
     def preview(self, edit: Edit[Any], texts: list[str]) -> PlainDict:
-        """Make an edit of a copy: the answers to texts that change, and the accuracy on held-out rows.
-
-        Each loads the model again.
-        """
+        """Make an edit of a copy, which is loaded: the answers to texts that change, the accuracy on held-out rows."""
         served = self.current()
         served.folder.check_changeable()
         opened = OpenedMemory(served.memory, served.folder)
         rows = read_held_out(opened, opened.folder.version)
-        tables = [texts, [] if rows is None else rows.texts]
+        tables = [texts, [] if rows is None else rows.texts[:]]
         done, (answers, of_held_out) = answers_around(opened, tables, edit, None)
         changes = [
             {
@@ -139,7 +136,9 @@ class LiveModel:
             for before, after in answers
             if before.label != after.label
         ]
-        accuracy = None if rows is None else describe_accuracy("held-out rows", of_held_out, rows.labels)
+        accuracy = (
+            None if rows is None else describe_accuracy("held-out rows", of_held_out, rows.labels or ())
+        )
         return {**done._asdict(), "changes": changes, "held_out": accuracy}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:

@@ -49,12 +49,12 @@ class TextEncoder(Protocol):
 
 
 @contextmanager
-def inference(threads: int | None) -> Iterator[None]:
-    """Run networks without gradients, with this number of CPU threads; None keeps the setting."""
+def inference() -> Iterator[None]:
+    """Run networks without gradients; in a forked process, in one thread."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(network_threads(threads or before))
+    torch.set_num_threads(network_threads(before))
     try:
         with torch.inference_mode():
             yield
@@ -109,20 +109,16 @@ def encode_distinct(
 
 
 class TextVectors:
-    """The vectors of texts by the encoder of a ranking; `threads` are those of PyTorch, None keeps its setting.
+    """The vectors of texts by the encoder of a ranking.
 
     A dense retriever or `zoo encode` makes one. The encoder is loaded for texts that have no vectors in the cache.
     """
 
-    def __init__(
-        self, ranking: DenseRanking, batch_size: int, device: str | None, threads: int | None = None
-    ) -> None:
+    def __init__(self, ranking: DenseRanking, batch_size: int, device: str | None) -> None:
         check_value("batch_size", batch_size, Size)
-        check_value("threads", threads, Size)
         self.ranking = ranking
         self.batch_size = batch_size
         self.device = device
-        self.threads = threads
         # Fast tokenizers refuse a second thread.
         self._in_use = SharedLock()
         self._encoder: TextEncoder | None = None
@@ -197,7 +193,7 @@ class TextVectors:
             self._stored().refresh()
         with progress_bar(total=len(texts), desc="encoding") as bar:
             for first in range(0, len(texts), block):
-                with self._in_use, inference(self.threads):
+                with self._in_use, inference():
                     some = list(texts[first : first + block])
                     vectors = self._block(some, queries, looks_up, stores, bar)
                 yield vectors

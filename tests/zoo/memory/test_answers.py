@@ -87,7 +87,7 @@ def test_a_preview_equals_the_edit(
         made = done(zoo_command("memory", *edit)).out.splitlines()
         assert re.sub(r"re\w+$", "changed", made[0]) == lines[0].removeprefix("preview: ")
         after = zoo.load(folder)
-        tables = [(TEXTS, [label for _, label in ROWS]), kept]
+        tables = [(TEXTS, [label for _, label in ROWS]), (kept.texts[:], kept.labels)]
         _, found = previews.pop()
         lines, previewed = lines[1:], []
         for (texts, labels), pairs in zip(tables, found, strict=True):

@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from datamodules.classification import ClassificationDataModule, label_numbers
 from datamodules.core.arrays import find_sorted
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.vector_store import Encode
@@ -49,10 +49,8 @@ class Guides(NamedTuple):
         """The same texts with their vectors by an encoder."""
         return self._replace(vectors=torch.from_numpy(encode(self.texts)) if self.texts else None)
 
-    def without_misleading(
-        self, encode: Encode, texts: Sequence[str], target: NDArray[np.int64]
-    ) -> tuple[Self, list[str]]:
-        """Leave out texts of classes whose rows, of n texts with classes [n], are elsewhere; return these texts, too.
+    def without_misleading(self, encode: Encode, texts: Sequence[str], target: NDArray[np.int64]) -> Self:
+        """Leave out, and log, texts of classes whose rows, of n texts with classes [n], are elsewhere.
 
         A text is like its class if it is nearer to the mean of its rows than to those of most others. Distances count
         relative to those of the other guides, since some classes are near to all texts. If the share of the others is
@@ -60,7 +58,7 @@ class Guides(NamedTuple):
         """
         guides, classes = np.flatnonzero(self.target != UNLABELLED), np.unique(target)
         if len(classes) < 2 or not len(guides):
-            return self, []
+            return self
         vectors = encode(list(texts))
         means = np.stack([vectors[target == number].mean(axis=0) for number in classes])
         nearness = encode([self.texts[guide] for guide in guides]) @ means.T
@@ -71,8 +69,10 @@ class Guides(NamedTuple):
         shares[of_class < 0] = 1.0  # no row shows the class
         is_like = (shares >= _LEAST_SHARE) & (shares.mean() >= _LEAST_MEAN_SHARE)
         kept = np.setdiff1d(np.arange(len(self.texts)), guides[~is_like])
-        left = type(self)([self.texts[guide] for guide in kept], self.target[kept])
-        return left, [self.texts[guide] for guide in guides[~is_like]]
+        if not is_like.all():
+            names = name_some([self.texts[guide] for guide in guides[~is_like]])
+            log.info("names and texts of classes that their rows are not like are not used: %s", names)
+        return type(self)([self.texts[guide] for guide in kept], self.target[kept])
 
     def describe(self) -> PlainDict:
         """Plain values of the texts that have a class."""
