@@ -66,7 +66,7 @@ def sample(file: Path, rows: int, seed: int, labels: list[str], encoder: str | N
         return Sample(texts, target, None)
     stored = cache / f"{file.parent.name}-{file.stem}-{rows}-{seed}.npy"
     if not stored.exists():
-        vectors = TextVectors(DenseRanking(encoder), 64, "cpu", None)
+        vectors = TextVectors(DenseRanking(encoder), 64, "cpu")
         np.save(stored, vectors.of(texts, 4096))
     return Sample(texts, target, np.load(stored))
 

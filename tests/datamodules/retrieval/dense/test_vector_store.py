@@ -52,7 +52,7 @@ def test_the_blocks_of_a_table_do_not_look_up_each_other(
     tiny_encoder: str, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look-up takes time for each part: the number of parts must not grow with the number of blocks."""
-    vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu", None)
+    vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu")
     table = [*TEXTS, TEXTS[0]]
     looked_up: list[int] = []
     first_rows = RowLookup.first_rows
@@ -73,7 +73,7 @@ def test_the_blocks_of_a_table_do_not_look_up_each_other(
 
 
 def test_vectors_of_large_tables_are_not_stored(tiny_encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu", None)
+    vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu")
     monkeypatch.setattr(text_vectors, "MOST", 139)
     assert len([*vectors.blocks(TEXTS, 70)]) == 2
     assert not [*cache_folder(None).glob("vectors-*")]
