@@ -67,15 +67,12 @@ def test_a_reverted_model_answers_as_before(folder: Path, zoo_command: Zoo) -> N
 def test_a_version_that_harms_is_named(shared_run: Fit, zoo_command: Zoo) -> None:
     """Two thirds of the rows get wrong labels, and right ones again: the edit names it, and the log of all versions."""
     run = shared_run(sentences(90, seed=1), "--model.members=[lexical,lexical_vote]")
-    state = ModelFolder.open(run).state_file
-    contents = state.read_text()
+    contents = (state := ModelFolder.open(run).state_file).read_text()
     storage.set_key(state, "fitted", {})
     refusal(zoo_command("memory", "log", run, "--held_out"), "no held-out rows", "zoo memory tune")
     state.write_text(contents)
-    dev = sentences(60, seed=8)
-    done(zoo_command("memory", "tune", run, write_table(Path("dev.csv"), dev)))
-    memory = ModelFolder.open(run).open_memory()
-    assert isinstance(memory, FolderMemory)
+    done(zoo_command("memory", "tune", run, write_table(Path("dev.csv"), dev := sentences(60, seed=8))))
+    memory = zoo.load(run).memory
     rows = [*zip(memory.rows.ids, memory.rows.labels or [], strict=True)][:60]
     wrong = [(name, LABELS[LABELS.index(label) - 1]) for name, label in rows]
     shares = r"lowered the accuracy on (\d+) held-out rows: [01]\.\d+ -> 0\.\d+ \(McNemar p = .*\)"
@@ -95,8 +92,8 @@ def test_a_version_that_harms_is_named(shared_run: Fit, zoo_command: Zoo) -> Non
             "memory", "add", run, write_table(Path("more.csv"), [(joined, "metal")]), "--relabel=true"
         )
     )
-    lines = done(zoo_command("memory", "log", run, "--held_out")).out.splitlines()[1::2]
-    states = [line.strip() for line in lines]
+    logged = done(zoo_command("memory", "log", run, "--held_out")).out
+    states = [*map(str.strip, logged.splitlines()[1::2])]
     assert states[0].startswith(f"accuracy on {int(named[1]) - 1} held-out rows: ")
     assert re.fullmatch(shares, states[1])
     assert states[2].startswith("accuracy on ")

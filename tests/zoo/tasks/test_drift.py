@@ -37,6 +37,7 @@ def test_a_report(
     zoo_command: Zoo,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     members, dev = "--model.members=[lexical,lexical_vote]", distinct_sentences(60, seed=4)
     folder = shared_run(sentences(90, seed=1), members, validation=dev)
@@ -53,6 +54,8 @@ def test_a_report(
     expected = [predictor.likeness(each) for each in predictor.predict(predictor.held_out.texts or [])]
     predictor.model.network = None  # only the memory is searched
     assert predictor.held_out_likeness() == expected
+    monkeypatch.setattr("zoo.tasks.classification.predictor._MOST_COMPARED", 25)
+    assert predictor.held_out_likeness() == expected[::3]  # of the whole table
     predictor.held_out = None
     with pytest.raises(InputError, match="report: this MemoryEnsemble has no held-out rows"):
         list(predictor.records(str(same), report=True))

@@ -45,7 +45,7 @@ from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and
 
 log = logging.getLogger("zoo")
 
-#: Number of held-out rows that texts are compared with.
+#: Held-out rows that texts are compared with, at most; evenly spaced, for tables that are sorted by label.
 _MOST_COMPARED = 1000
 
 
@@ -240,7 +240,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         rows = self._held_out_rows()
         if self.memory is None or rows.texts is None:
             raise InputError(f"report: needs a memory, and texts held out of the training; {TUNE_ADVICE}")
-        texts, is_lexical = rows.texts[:_MOST_COMPARED], self._is_lexical()
+        texts, is_lexical = rows.texts[:: len(rows.texts) // (_MOST_COMPARED + 1) + 1], self._is_lexical()
         # Predictions would retrieve the same, and take seconds.
         hits = self.memory.search(texts, self.data.num_retrieved(self.memory))
         best = np.where(hits.rows >= 0, hits.scores, 0.0).max(axis=1).tolist()
