@@ -67,17 +67,16 @@ def answers_around(
             f"--preview: the index of {opened.memory.location()} is on a server, to which the edit would write; make"
             " the edit, and take it back with `zoo memory revert`"
         )
-    version = opened.folder.version
     with _linked(opened.named_model("--preview")) as copy:
+        # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
+        model = classifier(copy)
+        before = [model.predict(texts, memories=0) for texts in tables]
         done = edit(OpenedMemory(copy.open_memory(), copy))
         if fit is not None:
             fit(copy)
-        # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
-        both = [
-            [model.predict(texts, memories=0) for texts in tables]
-            for model in (classifier(copy, version), classifier(copy))
-        ]
-    return done, [list(zip(*each, strict=True)) for each in zip(*both, strict=True)]
+        model = classifier(copy)
+        after = [model.predict(texts, memories=0) for texts in tables]
+    return done, [list(zip(*both, strict=True)) for both in zip(before, after, strict=True)]
 
 
 @contextmanager

@@ -114,7 +114,6 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
         write_table(empty / name, sentences(60, seed))
     (empty / "texts.txt").write_text("some ripe apple\nthe rain\n")
     environment = {**os.environ, "PYTHONPATH": str(site), "ZOO_CACHE_DIR": str(tmp_path / "cache")}
-    environment["NUMBA_DISABLE_JIT"] = "1"  # in a new folder, all is compiled anew
     fit, test, _, predict = commands_of(ROOT / "README.md")[:4]
     assert [fit[0], test[0], predict[0]] == ["fit", "test", "predict"]
     others = [["fit", "--config", "knn_bilstm/ag_news", "--print_config"], ["reproduce"]]
