@@ -110,6 +110,7 @@ def test_texts_without_labels_are_learned_from(
         "zoo.ensemble.base.learn_metric", lambda encoder, read, target, *_, **__: learned.append(target)
     )
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.zeros(1))
+    monkeypatch.setattr("zoo.ensemble.fit.Guides.without_misleading", lambda guides, *_: guides)
     folder = run(
         "run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5", f"--data.unlabelled_file={file}"
     )
