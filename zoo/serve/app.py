@@ -23,7 +23,7 @@ from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Added, Labels, Previewed, Removed, Search, Texts
 from zoo.serve.gathering import Gathering
 from zoo.serve.history import add_history
-from zoo.serve.limits import HEALTH, LimitedRequests
+from zoo.serve.limits import HEALTH, LimitedRequests, one_at_a_time
 from zoo.serve.live_model import LiveModel, hits_of, row_of
 from zoo.serve.page_files import add_page
 from zoo.serve.pool import add_pool
@@ -171,12 +171,8 @@ def make_app(
         """Return which answers to texts would change by an edit, and the accuracy on held-out rows; change nothing."""
         check_size(body.edit.values(), "rows")
         check_size(body.texts, "texts")
-        if not previewing.acquire(blocking=False):
-            raise HTTPException(503, "a preview is being computed; ask again later", {"Retry-After": "5"})
-        try:
+        with one_at_a_time(previewing, "a preview", 5):
             return answer(live.preview(body.edit.edit, body.texts))
-        finally:
-            previewing.release()
 
     @app.get("/memory/rows/{row_id:path}")
     def row(row_id: str) -> Response:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, Query, Response
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
@@ -14,6 +14,7 @@ from datamodules.retrieval import FolderMemory
 from zoo.memory.history import describe_difference, revert_to
 from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Reverted
+from zoo.serve.limits import one_at_a_time
 from zoo.serve.live_model import LiveModel, Served
 
 if TYPE_CHECKING:
@@ -61,12 +62,8 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
         memory = folder(served)
         if len(memory) > _MOST_AUDITED:
             raise InputError(f"audit: more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}")
-        if not auditing.acquire(blocking=False):
-            raise HTTPException(503, "an audit is being computed; ask again later", {"Retry-After": "10"})
-        try:
+        with one_at_a_time(auditing, "an audit", 10):
             result = audit(served.predictor)
-        finally:
-            auditing.release()
         suspects = [
             {**_shortened(row), "contradictions": list(map(_shortened, row.contradictions))}
             for row in result.rows

@@ -7,7 +7,10 @@ import hmac
 import logging
 import os
 import resource
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -30,6 +33,17 @@ SECONDS = 20
 _MOST_CONNECTIONS = 500
 #: Begin of a message of asyncio, which it would log many thousand times a second.
 _NO_FILES = "socket.accept() out of system resource"
+
+
+@contextmanager
+def one_at_a_time(lock: threading.Lock, what: str, seconds: int) -> Iterator[None]:
+    """Refuse a request, to come again in some seconds, while another one holds the lock."""
+    if not lock.acquire(blocking=False):
+        raise HTTPException(503, f"{what} is being computed; ask again later", {"Retry-After": f"{seconds}"})
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class LimitedRequests:

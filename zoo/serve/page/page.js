@@ -9,8 +9,8 @@ const find = (id) => document.getElementById(id);
 const page = {
   info: null, // of GET /version
   text: null, // that was asked last
-  asked: [], // the last texts of this tab, without repetitions
   record: null, // its answer
+  asked: [], // the last texts of this tab, without repetitions
   isStale: false, // the memory has changed since that answer
   edits: [], // versions before the edits that Undo takes back, the last one at the end
   version: null, // that the last edit of this page made
