@@ -198,15 +198,12 @@ def calibration(scores: HeldOutScores) -> PlainDict:
     cuts = np.searchsorted(values, values[[len(values) * part // _BINS for part in range(1, _BINS)]])
     parts = [part for part in np.split(np.arange(len(values)), np.unique(cuts)) if len(part)]
     bins = [{"probability": values[part].mean(), "right": is_right[part].mean()} for part in parts]
-    _, answered, bounds = _error_bounds(scores, 0.95)
-    errors = np.cumsum(~is_right[::-1])[answered - 1] / answered
+    _, answered, errors, bounds = _error_bounds(scores, 0.95)
     rows = len(scores.probability)
     points = np.flatnonzero(answered >= rows / _BINS)
-    points = (
-        points[np.unique(np.linspace(0, len(points) - 1, _POINTS).astype(int))] if len(points) else points
-    )
+    points = points[np.linspace(0, len(points) - 1, min(_POINTS, len(points))).astype(int)]
     coverage = [
-        {"answered": answered[point] / rows, "error": errors[point], "bound": bounds[point]}
+        {"answered": answered[point] / rows, "error": errors[point] / answered[point], "bound": bounds[point]}
         for point in points
     ]
     return {"rows": rows, "accuracy": scores.is_right.mean(), "bins": bins, "coverage": coverage}
@@ -242,7 +239,7 @@ def rows_needed(max_error: float, confidence: float) -> int:
 
 def certified_threshold(scores: HeldOutScores, max_error: float, confidence: float) -> float | None:
     """Return the lowest probability from which answers have at most this error; None = no threshold is certified."""
-    values, answered, bounds = _error_bounds(scores, confidence)
+    values, answered, _, bounds = _error_bounds(scores, confidence)
     begin = np.searchsorted(answered, _start(scores, max_error, confidence))
     failures = np.flatnonzero(bounds[begin:] > max_error)
     end = begin + failures[0] if len(failures) else len(bounds)
@@ -253,7 +250,7 @@ def certified_threshold(scores: HeldOutScores, max_error: float, confidence: flo
 
 def lowest_level(scores: HeldOutScores, confidence: float) -> float | None:
     """Return the lowest level that the rows can certify, in steps of .001; None = they can certify none."""
-    _, answered, bounds = _error_bounds(scores, confidence)
+    _, answered, _, bounds = _error_bounds(scores, confidence)
     for step in range(1, 1000):
         begin = np.searchsorted(answered, _start(scores, step / 1000, confidence))
         if begin < len(bounds) and bounds[begin] <= step / 1000:
@@ -268,8 +265,8 @@ def _start(scores: HeldOutScores, max_error: float, confidence: float) -> int:
 
 def _error_bounds(
     scores: HeldOutScores, confidence: float
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return thresholds from strict to lax, the numbers of answered rows, and upper bounds of the error among answers.
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return thresholds from strict to lax, the numbers of answered rows and errors, and upper bounds of their share.
 
     A bound (Clopper and Pearson 1934) is the lowest level that the binomial test of its threshold certifies.
     """
@@ -280,11 +277,11 @@ def _error_bounds(
     values, wrong = scores.probability[has_answer][order], ~scores.is_right[has_answer][order]
     # The last row of each probability: rows of equal probability are answered together.
     last = np.flatnonzero(np.append(values[1:] != values[:-1], True)[: len(values)])
-    answered, errors = last + 1, np.cumsum(wrong)[last]
+    answered, errors = last + 1, np.cumsum(wrong, dtype=np.int64)[last]
     bounds = np.where(
         errors < answered, beta.ppf(confidence, errors + 1, np.maximum(answered - errors, 1)), 1.0
     )
-    return values[last], answered, bounds
+    return values[last], answered, errors, bounds
 
 
 def set_threshold(scores: HeldOutScores, miscoverage: float) -> float:
