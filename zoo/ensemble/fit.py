@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -104,7 +104,7 @@ class EnsembleFit:
         show("stage 3 of 4: members are fitted")
         inputs = network.reads
         has_vector = self.data.words.has_vector()
-        published = None if self.metric is None else torch.from_numpy(self.metric.published)
+        published = None if self.metric is None else torch.from_numpy(self.published)
         given = self.training, self.target, network.used, inputs, has_vector, published
         readings = fit_members(self.model, self.data, *given)
         if isinstance(six := network.members.by_name.get("six"), BestOfSix):
@@ -137,13 +137,18 @@ class EnsembleFit:
         if set(network.names) - set(readers) and not self.model.has_time(stage, seconds):
             network.skipped.update(readers)
 
+    @cached_property
+    def published(self) -> NDArray[np.float32]:
+        """float32 [n, l], vectors of the training rows by the encoder before it is tuned."""
+        return self.model.encode(self.data, self.training.rows.texts[:])
+
     def _read_guides(self) -> Guides:
         """The texts that classes are described by, and those without labels; without texts that mislead."""
+        guides, encode = read_guides(self.data, self.data.spec.labels), partial(self.model.encode, self.data)
         rows = np.random.default_rng(0).permutation(len(self.target))[:MOST_TEXTS]
-        texts, encode = list(self.training.rows.texts.take(rows)), partial(self.model.encode, self.data)
-        return read_guides(self.data, self.data.spec.labels).without_misleading(
-            encode, texts, self.target[rows]
-        )
+        is_tuned = bool(self.model.metric_plans(len(self.target)))
+        vectors = self.published[rows] if is_tuned else encode(self.training.rows.texts.take(rows))
+        return guides.without_misleading(encode, vectors, self.target[rows])
 
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""
@@ -153,17 +158,9 @@ class EnsembleFit:
         if not plans or "vectors" not in network.reads:
             return
         self.model.show_stage("stage 1 of 4: the encoder's metric is learned")
-        metric = EncoderMetric(
-            self.model,
-            self.data,
-            self.training,
-            self.target,
-            self.groups,
-            plans,
-            network.sizes,
-            guides=guides,
-        )
-        network.metric_plan = metric.learn()
+        given = self.training, self.target, self.groups, plans, network.sizes
+        metric = EncoderMetric(self.model, self.data, *given, guides=guides)
+        network.metric_plan = metric.learn(self.published)
         self.model.forget_digests()
         if network.metric_plan is None:
             network.encoder_before = None

@@ -94,8 +94,8 @@ class EncoderMetric:
         #: encoders for cross-fitting; empty where there is none.
         self.folds: list[_TunedFold] = []
 
-    def learn(self) -> MetricPlan | None:
-        """Tune the encoder by the best plan, unless held-out rows are clearly less likely then.
+    def learn(self, published: NDArray[np.float32]) -> MetricPlan | None:
+        """Tune the encoder by the best plan, unless held-out rows are clearly less likely by `published` [n, l] then.
 
         Plans are tried on the first fold, until one gains nothing over the plan before. The encoder then has the mean
         weights of all folds' encoders, which is as good as one that is tuned on all rows (Wortsman et al., "Model
@@ -104,7 +104,7 @@ class EncoderMetric:
         Returns:
             The plan; None if the encoder is as it was.
         """
-        before = self.published = self._encode(self.texts)
+        before = self.published = published
         if self._guides is not None:
             self._guides = self._guides.encoded_by(self._encode)
         plan, gains_of_first = self._best_plan(before)

@@ -49,8 +49,10 @@ class Guides(NamedTuple):
         """The same texts with their vectors by an encoder."""
         return self._replace(vectors=torch.from_numpy(encode(self.texts)) if self.texts else None)
 
-    def without_misleading(self, encode: Encode, texts: Sequence[str], target: NDArray[np.int64]) -> Self:
-        """Leave out, and log, texts of classes whose rows, of n texts with classes [n], are elsewhere.
+    def without_misleading(
+        self, encode: Encode, vectors: NDArray[np.float32], target: NDArray[np.int64]
+    ) -> Self:
+        """Leave out, and log, texts of classes whose rows, of n with vectors [n, l] and classes [n], are elsewhere.
 
         A text is like its class if it is nearer to the mean of its rows than to those of most others. Distances count
         relative to those of the other guides, since some classes are near to all texts. If the share of the others is
@@ -59,7 +61,6 @@ class Guides(NamedTuple):
         guides, classes = np.flatnonzero(self.target != UNLABELLED), np.unique(target)
         if len(classes) < 2 or not len(guides):
             return self
-        vectors = encode(list(texts))
         means = np.stack([vectors[target == number].mean(axis=0) for number in classes])
         nearness = encode([self.texts[guide] for guide in guides]) @ means.T
         nearness -= nearness.mean(axis=0) if len(guides) > 1 else 0
@@ -72,7 +73,7 @@ class Guides(NamedTuple):
         if not is_like.all():
             names = name_some([self.texts[guide] for guide in guides[~is_like]])
             log.info("names and texts of classes that their rows are not like are not used: %s", names)
-        return type(self)([self.texts[guide] for guide in kept], self.target[kept])
+        return self._replace(texts=[self.texts[guide] for guide in kept], target=self.target[kept])
 
     def describe(self) -> PlainDict:
         """Plain values of the texts that have a class."""
