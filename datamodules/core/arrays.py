@@ -101,11 +101,13 @@ class RowLookup(NamedTuple):
     @classmethod
     def of(cls, keys: NDArray[np.uint64], rows: NDArray[np.integer] | None = None) -> RowLookup:
         """Sort the keys of rows 0, 1, ...; `rows` [n] in an order that is almost sorted save time."""
-        order = np.arange(len(keys)) if rows is None else rows
-        order = order[np.argsort(keys[order], kind="stable")].astype(np.int32)
+        if rows is None:
+            order = np.argsort(keys, kind="stable").astype(np.int32)
+            return cls(keys[order], order)
+        order = rows[np.argsort(keys[rows], kind="stable")].astype(np.int32)
         lookup = cls(keys[order], order)
         is_equal = lookup.keys[1:] == lookup.keys[:-1]
-        return lookup if rows is None or (np.diff(order)[is_equal] > 0).all() else cls.of(keys)
+        return lookup if (np.diff(order)[is_equal] > 0).all() else cls.of(keys)
 
     def save(self, folder: Path) -> None:
         """Write the files that `open` maps."""

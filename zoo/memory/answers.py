@@ -16,7 +16,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import Addition, Change
-from datamodules.retrieval.memories.versions import open_kept, read_pointer
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import STATE, ModelFolder
 
@@ -132,8 +131,7 @@ def read_held_out(opened: OpenedMemory, *versions: int) -> Rows | None:
     kept = held_out_rows(model, model.state.fitted_to(model.state.version))
     if kept is None or kept.texts is None:
         return None
-    hashes, state = fold_hashes(kept.texts), read_pointer(memory.folder, memory.pointer)
-    lookups = [open_kept(memory.folder, state, number).lookup for number in versions]
+    hashes, lookups = fold_hashes(kept.texts), [memory.open_version(number).lookup for number in versions]
     unknown = np.flatnonzero(np.all([lookup.first_rows(hashes) < 0 for lookup in lookups], axis=0))
     drawn = np.random.default_rng(0).permutation(unknown)[:_MOST_COMPARED]
     return Rows.from_lists(kept.texts, kept.labels).select(drawn) if len(drawn) else None

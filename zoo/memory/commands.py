@@ -23,8 +23,9 @@ from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
 
-_SHOWN_CONFLICTS, _SHOWN_ANSWERS = 10, 3
-#: Rows of an edit that is checked for harm: six lost answers are the fewest that are no chance.
+_SHOWN_CONFLICTS = 10
+_SHOWN_ANSWERS = 3
+#: Rows of an edit that is checked for harm, slowly: six lost answers are the fewest that are no chance.
 _MANY_ROWS = 6
 
 
@@ -338,19 +339,15 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
 
 
 def _name_harm(opened: OpenedMemory, before: int, changed: int) -> None:
-    """Print whether a model answers held-out rows worse since a version of its memory, by an edit of many rows.
-
-    Fewer rows than a loss needs that is no chance are not checked: to load the model takes longer than the edit.
-    """
+    """Print whether a model answers held-out rows worse since a version of its memory, by an edit of many rows."""
     model, after = opened.model, opened.folder.version
-    is_checked = model is not None and model.meta.fits_weights and changed >= _MANY_ROWS
-    rows = read_held_out(opened, before, after) if is_checked else None
-    if model is not None and rows is not None:
-        harm = describe_harm(*(find_right_answers(model, version, rows) for version in (before, after)))
-        if harm is not None:
-            print(
-                f"version {after} {harm}; back to version {before}: zoo memory revert {model.source} {before}"
-            )
+    if model is None or not model.meta.fits_weights or changed < _MANY_ROWS:
+        return
+    if (rows := read_held_out(opened, before, after)) is None:
+        return
+    harm = describe_harm(*(find_right_answers(model, version, rows) for version in (before, after)))
+    if harm is not None:
+        print(f"version {after} {harm}; back to version {before}: zoo memory revert {model.source} {before}")
 
 
 def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, preview: str | None) -> None:

@@ -9,7 +9,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.memory import Change
-from datamodules.retrieval.memories.versions import difference, open_kept, read_pointer
+from datamodules.retrieval.memories.versions import difference
 from zoo.memory.answers import classifier, describe_change, describe_harm, find_right_answers, read_held_out
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import REPORT
@@ -34,9 +34,7 @@ def log(model: str, held_out: bool = False) -> None:
     folder, versions = opened.model_with_weights("--held_out"), [each["version"] for each in entries]
     rows = read_held_out(opened, versions[0], versions[-1])
     if rows is None:
-        raise InputError(
-            f"--held_out: {model} has no held-out rows that are not in its memory; {TUNE_ADVICE}"
-        )
+        raise InputError(f"--held_out: {model} has no held-out rows beside its memory; {TUNE_ADVICE}")
     for entry, version in zip(entries, versions, strict=True):
         after = find_right_answers(folder, version, rows)
         share = f"accuracy on {len(after):,} held-out rows: {sum(after) / len(after):.4f}"
@@ -141,8 +139,7 @@ def describe_difference(
     memory: FolderMemory, first: int, second: int, most: int | None = None
 ) -> dict[str, PlainDict]:
     """Return `count` and `rows`, at most so many, of the rows that were added, removed and changed, with excerpts."""
-    state = read_pointer(memory.folder, memory.pointer)
-    found = difference(*(open_kept(memory.folder, state, number) for number in (first, second)))
+    found = difference(*map(memory.open_version, (first, second)))
     added, removed, before, after = (_records(rows, most) for rows in found)
     changed = [{**row, "before": old} for row, old in zip(after, before, strict=True)]
     counts, kinds = (len(found[0]), len(found[1]), len(found[3])), ("added", "removed", "changed")

@@ -199,7 +199,7 @@ class FolderMemory(Memory):
     def revert(self, number: int, note: str | None = None, also: PointerChange = dict) -> Change:
         """Make a new version of the files of an earlier one; `also` changes other keys of the pointer with it."""
         with self._changing():
-            before, earlier = self.opened, versions.open_kept(self.folder, self._state, number)
+            before, earlier = self.opened, self.open_version(number)
             if number == self.version:
                 return Change(self.version, len(self), 0)
             self._switch_to(earlier.write_again(self.version + 1, note), also=also)
@@ -267,6 +267,12 @@ class FolderMemory(Memory):
         """Return the entries (see `entry_of`) of the kept versions up to the open one, or of the last ones."""
         numbers = range(self._state["first"], self.version + 1)
         return [versions.entry_of(self.folder, number) for number in numbers[-(most or len(numbers)) :]]
+
+    def open_version(self, number: int) -> Version:
+        """Open a version that is kept; an `InputError` if it is missing, damaged, or was deleted."""
+        if number == self.version:
+            return self.opened
+        return versions.open_kept(self.folder, versions.read_pointer(self.folder, self.pointer), number)
 
     @override
     def labels(self) -> list[str]:

@@ -63,7 +63,7 @@ def a_random_edit(random: np.random.Generator, folder: Path) -> list[object]:
     return [kind, folder, *named, *refit]
 
 
-@pytest.mark.parametrize("edits", [10, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("edits", [15, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_preview_equals_the_edit(
     edits: int, folder: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,12 +159,11 @@ def test_a_preview_that_is_killed_or_fills_the_disk_changes_nothing(
     files = files_of(folder)
     for code in _failures(folder, [*add, "--preview", str(texts)], is_full):
         assert code == (2 if is_full else KILLED)
-        left = files_of(folder)
-        assert {path: left[path] for path in files} == files
+        assert files.items() <= files_of(folder).items()
+        assert "version 2, 75 memories, 3 new" in done(zoo_command(*add)).out
         done(zoo_command("memory", "compact", folder))
         assert [*folder.rglob(".preview-*.partial")] == []
-    assert _predict(folder) == before
-    assert "version 2, 75 memories, 3 new" in done(zoo_command(*add)).out
+    assert (zoo.load(folder).memory.version, _predict(folder)) == (1, before)
 
 
 @pytest.mark.parametrize("what", ["a truncated checkpoint", "a foreign folder", "an unfinished copy"])

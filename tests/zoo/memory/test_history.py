@@ -80,20 +80,15 @@ def test_a_version_that_harms_is_named(shared_run: Fit, zoo_command: Zoo) -> Non
     for pairs in (rows, wrong, rows):  # the first changes nothing
         table = write_table(Path("labels.csv"), pairs, ["id", "label"])
         printed += [done(zoo_command("memory", "relabel", run, "--file", table, "--refit=true")).out]
-    named = re.search(
-        rf"^version 2 {shares}; back to version 1: zoo memory revert {run} 1$", printed[1], re.M
-    )
+    pattern = rf"^version 2 {shares}; back to version 1: zoo memory revert {run} 1$"
+    named = re.search(pattern, printed[1], re.M)
     assert named is not None, printed[1]
     assert "lowered" not in printed[0] + printed[2]
     # A held-out row that joins the memory is answered by it, and counts no longer.
     joined = next(text for text, _ in dev if fold_hashes([text])[0] not in fold_hashes(memory.rows.texts))
-    done(
-        zoo_command(
-            "memory", "add", run, write_table(Path("more.csv"), [(joined, "metal")]), "--relabel=true"
-        )
-    )
-    logged = done(zoo_command("memory", "log", run, "--held_out")).out
-    states = [*map(str.strip, logged.splitlines()[1::2])]
+    more = write_table(Path("more.csv"), [(joined, "metal")])
+    done(zoo_command("memory", "add", run, more, "--relabel=true"))
+    states = [*map(str.strip, done(zoo_command("memory", "log", run, "--held_out")).out.splitlines()[1::2])]
     assert states[0].startswith(f"accuracy on {int(named[1]) - 1} held-out rows: ")
     assert re.fullmatch(shares, states[1])
     assert states[2].startswith("accuracy on ")
