@@ -25,5 +25,5 @@ def test_a_few_commands(
 ) -> None:
     if name == "real_disks" and not can_mount():
         pytest.skip("this machine allows no mount")
-    monkeypatch.setattr(sys, "argv", ["faults", "--only", name, "--kills", "2"])
+    monkeypatch.setattr(sys, "argv", ["faults", "--only", name, "--kills", "3"])
     assert main() == 0, capfd.readouterr().err

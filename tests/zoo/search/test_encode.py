@@ -36,6 +36,19 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()}
 
 
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    for file, contents, message in (
+        ("hparams.yaml", "seed_everything: 1\n", "no run folder"),
+        ("hparams.yaml", "a: [", "hparams.yaml: no YAML"),
+        ("metrics.csv", "epoch,step,val/loss\n0,0,0.5\n1,1,much\n", "metrics.csv, line 3: can't be read"),
+        ("metrics.csv", "epoch,step\n", "metrics.csv has no metrics"),
+    ):
+        (tmp_path / "hparams.yaml").write_text("config: {}\n")
+        (tmp_path / file).write_text(contents)
+        with pytest.raises(InputError, match=message):
+            best_figures(tmp_path)
+
+
 @pytest.mark.parametrize("model", ["LSTMRNN", "RetrievalDSSM", "RetrievalCLSM"])
 def test_the_vectors_are_the_models(zoo_command: Zoo, model: str) -> None:
     checkpoint = trained(zoo_command, CORPUS, "run", "--model.tied=false", model=model)

@@ -130,27 +130,22 @@ def test_rows_are_removed_and_relabelled(client: TestClient) -> None:
 )
 def test_a_preview_is_what_the_edit_then_does(live: LiveModel, route: str, edit: PlainDict) -> None:
     client = client_of(live)
-    memory = live.current().memory
-    texts = [*TEXTS, *(memory.search([TEXTS[0]], 9).memories.texts)]
+    texts = [*TEXTS, *live.current().memory.search([TEXTS[0]], 9).memories.texts]
     before = post(client, "/predict", texts=texts)["predictions"]
     found = post(client, "/memory/preview", edit=edit, texts=texts)
     assert client.get("/health").json()["memory_version"] == 1
     assert post(client, "/predict", texts=texts)["predictions"] == before
     done = post(client, f"/memory/{route}", **edit)
     after = post(client, "/predict", texts=texts)["predictions"]
-    states = (
-        [[each["label"], each["probability"]] for each in before],
-        [[each["label"], each["probability"]] for each in after],
-    )
+    states = ([[each["label"], each["probability"]] for each in side] for side in (before, after))
     assert found["changes"] == [
         {"text": text, "before": old, "after": new}
         for text, old, new in zip(texts, *states, strict=True)
         if old[0] != new[0]
     ]
     assert found["version"] == done["version"] == 2
-    assert re.fullmatch(
-        r"accuracy on held-out rows \(\d+\): [01]\.\d{4} -> [01]\.\d{4}; .*", found["held_out"]
-    )
+    shares = r"accuracy on held-out rows \(\d+\): [01]\.\d{4} -> [01]\.\d{4}; .*"
+    assert re.fullmatch(shares, found["held_out"])
 
 
 def test_a_wrong_preview_is_refused_in_words(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
