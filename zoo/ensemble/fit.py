@@ -143,12 +143,13 @@ class EnsembleFit:
         return self.model.encode(self.data, self.training.rows.texts[:])
 
     def _read_guides(self) -> Guides:
-        """The texts that classes are described by, and those without labels; without texts that mislead."""
-        guides, encode = read_guides(self.data, self.data.spec.labels), partial(self.model.encode, self.data)
+        """The texts that classes are described by, and those without labels; without those that would mislead."""
+        encode = partial(self.model.encode, self.data)
+        guides = read_guides(self.data, self.data.spec.labels).encoded_by(encode)
         rows = np.random.default_rng(0).permutation(len(self.target))[:MOST_TEXTS]
         is_tuned = bool(self.model.metric_plans(len(self.target)))
         vectors = self.published[rows] if is_tuned else encode(self.training.rows.texts.take(rows))
-        return guides.without_misleading(encode, vectors, self.target[rows])
+        return guides.without_misleading(vectors, self.target[rows]).without_foreign(vectors)
 
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""

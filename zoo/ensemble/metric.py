@@ -73,7 +73,8 @@ class EncoderMetric:
     ) -> None:
         """Take n rows, their classes and groups [n], the plans of the tuning, and the weights before any tuning.
 
-        `before` = None: the encoder's present weights. With `guides`, these are learned from as well.
+        `before` = None: the encoder's present weights. With `guides`, which are encoded, these are learned from as
+        well.
         """
         self._model = model
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
@@ -105,8 +106,6 @@ class EncoderMetric:
             The plan; None if the encoder is as it was.
         """
         before = self.published = published
-        if self._guides is not None:
-            self._guides = self._guides.encoded_by(self._encode)
         plan, gains_of_first = self._best_plan(before)
         use_weights(self.encoder, self.original)  # also where only another plan has moved it
         if plan is not None:

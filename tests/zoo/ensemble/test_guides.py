@@ -64,14 +64,12 @@ def test_names_that_mislead_are_left_out() -> None:
     target = np.repeat(np.arange(5), 8)
     vectors = centers[target] + random.normal(0, 0.2, (40, 16))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    place = {f"name {number}": centers[number] / np.linalg.norm(centers[number]) for number in range(7)}
+    directions = np.concatenate([centers / np.linalg.norm(centers, axis=1, keepdims=True), vectors[3:4]])
 
     def kept(names: list[int], classes: list[int]) -> tuple[list[str], list[str]]:
         texts = [*(f"name {number}" for number in names), "row 3"]
-        guides = Guides(texts, np.array([*classes, UNLABELLED]))
-        left = guides.without_misleading(
-            lambda given: np.stack([place[text] for text in given]).astype(np.float32), vectors, target
-        )
+        encoded = torch.from_numpy(directions[[*names, 7]])
+        left = Guides(texts, np.array([*classes, UNLABELLED]), encoded).without_misleading(vectors, target)
         assert left.texts[-1] == "row 3"
         own = [classes[names.index(int(text[5:]))] for text in left.texts[:-1]]
         assert left.target.tolist() == [*own, UNLABELLED]
@@ -83,6 +81,28 @@ def test_names_that_mislead_are_left_out() -> None:
     assert kept([0, 1, 2, 3, 4], [1, 2, 3, 4, 0]) == ([], every[:5])
     assert kept([2], [2]) == (every[2:3], [])
     assert kept([], []) == ([], [])
+
+
+def test_texts_of_another_kind_are_left_out() -> None:
+    """A tenth of strange texts is usual among texts of the rows' kind; where there are more, they are left out."""
+    random = np.random.default_rng(0)
+
+    def texts_near(place: int, count: int) -> np.ndarray:
+        vectors = 2 * np.eye(16, dtype=np.float32)[place] + random.normal(0, 0.3, (count, 16))
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+    rows = texts_near(0, 40)
+    for own, foreign, left_out in ((90, 10, 0), (60, 40, 40), (0, 40, 40)):
+        vectors = np.concatenate([texts_near(2, 1), texts_near(0, own), texts_near(1, foreign)])
+        texts = ["a name", *(["own"] * own), *(["foreign"] * foreign)]
+        target = np.array([3, *[UNLABELLED] * (own + foreign)])
+        kept = Guides(texts, target, torch.from_numpy(vectors)).without_foreign(rows)
+        assert kept.texts[0] == "a name"
+        assert kept.target.tolist() == [3, *[UNLABELLED] * (len(kept.texts) - 1)]
+        assert kept.vectors is not None
+        assert len(kept.vectors) == len(kept.texts)
+        assert kept.texts.count("foreign") == foreign - left_out
+        assert kept.texts.count("own") >= 0.8 * own
 
 
 def test_the_words_of_a_label() -> None:

@@ -21,6 +21,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.folding import distinct_rows, fold_hashes
+from zoo.tasks.classification.held_out import drift
 
 log = logging.getLogger("zoo")
 
@@ -28,6 +29,8 @@ log = logging.getLogger("zoo")
 UNLABELLED = -1
 #: Share of the other classes that a class's text has to be farther from: each of them, and all on average.
 _LEAST_SHARE, _LEAST_MEAN_SHARE = 0.5, 0.7
+#: Rows that a text is near to where it is like them.
+_NEAREST = 3
 #: Texts without labels that are drawn from a larger file: more bring nothing where labels are few.
 MOST_TEXTS = 3_000
 
@@ -49,9 +52,7 @@ class Guides(NamedTuple):
         """The same texts with their vectors by an encoder."""
         return self._replace(vectors=torch.from_numpy(encode(self.texts)) if self.texts else None)
 
-    def without_misleading(
-        self, encode: Encode, vectors: NDArray[np.float32], target: NDArray[np.int64]
-    ) -> Self:
+    def without_misleading(self, vectors: NDArray[np.float32], target: NDArray[np.int64]) -> Self:
         """Leave out, and log, texts of classes whose rows, of n with vectors [n, l] and classes [n], are elsewhere.
 
         A text is like its class if it is nearer to the mean of its rows than to those of most others. Distances count
@@ -62,18 +63,54 @@ class Guides(NamedTuple):
         if len(classes) < 2 or not len(guides):
             return self
         means = np.stack([vectors[target == number].mean(axis=0) for number in classes])
-        nearness = encode([self.texts[guide] for guide in guides]) @ means.T
+        nearness = self._directions(guides) @ means.T
         nearness -= nearness.mean(axis=0) if len(guides) > 1 else 0
         of_class = find_sorted(classes, self.target[guides])
         own = nearness[np.arange(len(guides)), of_class][:, None]
         shares = (own > nearness).sum(axis=1) / (len(classes) - 1)
         shares[of_class < 0] = 1.0  # no row shows the class
         is_like = (shares >= _LEAST_SHARE) & (shares.mean() >= _LEAST_MEAN_SHARE)
-        kept = np.setdiff1d(np.arange(len(self.texts)), guides[~is_like])
-        if not is_like.all():
-            names = name_some([self.texts[guide] for guide in guides[~is_like]])
-            log.info("names and texts of classes that their rows are not like are not used: %s", names)
-        return self._replace(texts=[self.texts[guide] for guide in kept], target=self.target[kept])
+        if is_like.all():
+            return self
+        names = name_some([self.texts[guide] for guide in guides[~is_like]])
+        log.info("names and texts of classes that their rows are not like are not used: %s", names)
+        return self._without(guides[~is_like])
+
+    def without_foreign(self, vectors: NDArray[np.float32]) -> Self:
+        """Leave out, and log, texts without labels that are unlike n rows with vectors [n, l], if many are.
+
+        Some of a file of the rows' own kind are, and teach the most; see `drift`.
+        """
+        unlabelled = np.flatnonzero(self.target == UNLABELLED)
+        if len(vectors) < 2 or not len(unlabelled):
+            return self
+        own, texts = vectors @ vectors.T, self._directions(unlabelled) @ vectors.T
+        np.fill_diagonal(own, -np.inf)
+        of_rows, of_texts = (
+            np.sort(each, axis=1)[:, -min(_NEAREST, len(vectors) - 1) :].mean(axis=1) for each in (own, texts)
+        )
+        found = drift(of_rows, of_texts)
+        if not found["is_alarm"]:
+            return self
+        is_foreign = of_texts < found["threshold"]
+        log.info(
+            "%d of %d texts without labels are not used, since they are unlike all rows: %s",
+            found["unlike"],
+            found["texts"],
+            name_some([self.texts[text] for text in unlabelled[is_foreign]]),
+        )
+        return self._without(unlabelled[is_foreign])
+
+    def _directions(self, texts: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The vectors of some texts, encoded before."""
+        assert self.vectors is not None
+        vectors: NDArray[np.float32] = self.vectors[texts].numpy()
+        return vectors
+
+    def _without(self, texts: NDArray[np.int64]) -> Self:
+        kept = np.setdiff1d(np.arange(len(self.texts)), texts)
+        vectors = None if self.vectors is None else self.vectors[kept]
+        return type(self)([self.texts[text] for text in kept], self.target[kept], vectors)
 
     def describe(self) -> PlainDict:
         """Plain values of the texts that have a class."""

@@ -159,27 +159,27 @@ def likeness(text: str, hits: Iterable[tuple[float, str | None]], is_lexical: bo
     return best / max(len(text.split()), 1) if is_lexical else best
 
 
-def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float]) -> PlainDict:
+def drift(held_out: Sequence[float] | NDArray[Any], new: Sequence[float] | NDArray[Any]) -> PlainDict:
     """Compare the likeness of texts with that of held-out rows.
 
     If all are exchangeable, the number of texts below the k-th smallest of n held-out values has a beta-binomial
     distribution with the parameters k and n - k + 1, which accounts for the chance in both.
 
     Returns:
-        `texts`: their number; `unlike`: those that are less like their best memory than 95 % of the held-out rows are;
+        `texts`: their number; `unlike`: those below the `threshold`, which 95 % of the held-out rows are not;
         `p_value`: probability of as many if all were of one kind; `is_alarm`: they are of another; a line, `summary`.
     """
     from scipy.stats import betabinom
 
     n = len(held_out)
     k = max(int(_SHARE * n), 1)
-    threshold = np.sort(held_out)[k - 1]
+    threshold = float(np.sort(held_out)[k - 1])
     unlike = int((np.asarray(new) < threshold).sum())
     p_value = float(betabinom.sf(unlike - 1, len(new), k, n - k + 1))
     share = f"no memory is like {unlike:,} of {len(new):,} texts ({unlike / max(len(new), 1):.1%};"
     verdict = "DRIFT: the texts are of another kind" if p_value < _ALARM else "no sign of drift"
     summary = f"{share} of the held-out rows {_SHARE:.0%}): {verdict} (p = {p_value:.1g})"
-    found = {"texts": len(new), "unlike": unlike, "p_value": p_value}
+    found = {"texts": len(new), "unlike": unlike, "threshold": threshold, "p_value": p_value}
     return {**found, "is_alarm": p_value < _ALARM, "summary": summary}
 
 
