@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from itertools import groupby
 
 from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
 from zoo.registry import MODELS, list_models, model_class
-from zoo.reproduce.results import RESULTS, read_scores, score_tables, shipped_tables
 from zoo.runs import configs
 
 
-def show_models(name: str = "*", scores: bool = False) -> None:
+def show_models(name: str = "*") -> None:
     """Show the models by task, with their publications; or one model with its options.
 
     Args:
-        name: of a model, or a pattern, such as "*lstm*"; with scores also of a table of `zoo reproduce`.
-        scores: show the scores of the models in the tables of `zoo reproduce`, in percent or as counts: mean ± standard
-            deviation over seeds, and the paper's figure in brackets.
+        name: of a model, or a pattern, such as "*lstm*".
     """
-    if scores:
-        _show_scores(name)
-        return
     if not (names := list_models(name)) or names[0].lower() == name.lower():
         name = names[0] if names else name
         kind = model_class(name)
@@ -36,18 +29,6 @@ def show_models(name: str = "*", scores: bool = False) -> None:
         for model in models:
             print(f"  {model:{max(map(len, MODELS))}}  {MODELS[model].paper}")
     print("`zoo list NAME` shows the options of a model")
-
-
-def _show_scores(pattern: str) -> None:
-    """Print the results that come with the package of the models, or of the tables, that match a pattern."""
-    scores, tables, models = read_scores(RESULTS), shipped_tables(), list_models(pattern)
-    if unknown := [score.table for score in scores if score.table not in tables]:
-        raise InputError(f"{RESULTS}: {unknown[0]}: no such table; install memory-zoo again")
-    shown = [score for score in scores if score.model in models or fnmatchcase(score.table, pattern.lower())]
-    if not shown:
-        names = dict.fromkeys(score.table for score in scores)
-        raise InputError(f"zoo list {pattern} --scores: no results; there are those of {', '.join(names)}")
-    print(*score_tables(shown), sep="\n", end="")
 
 
 def export_model(ckpt_path: str, folder: str, push: str | None = None, private: bool = False) -> None:

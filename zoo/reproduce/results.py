@@ -1,23 +1,19 @@
-"""`results.csv`: the scores of finished rows of all tables. `zoo reproduce` writes it, `zoo list --scores` reads it."""
+"""`results.csv`: the scores of the finished rows of a table, which `zoo reproduce` writes."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from datamodules.core.errors import InputError, visible
-from datamodules.core.files import existing_file
+from datamodules.core.errors import visible
 from datamodules.core.storage import write_text
 from zoo.markdown import markdown_table
 
 SHIPPED = Path(__file__).with_name("tables")
-#: The scores that come with the package; the figures on README and on the pages of the examples are these.
-RESULTS = Path(__file__).with_name("results.csv")
 
 
 class Score(NamedTuple):
@@ -49,45 +45,13 @@ def shipped_tables() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
-def read_scores(file: Path) -> list[Score]:
-    """Read a results.csv; raises an `InputError` that names a damaged line."""
-    try:
-        text = existing_file(file).read_text(encoding="utf-8")
-        header, *lines = [*csv.reader(text.splitlines(), strict=True)] or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file}: no CSV ({error}); restore or delete it") from error
-    if header != [*Score._fields]:
-        raise InputError(f"{file}: line 1 must be {','.join(Score._fields)}; restore or delete it")
-    scores = []
-    for number, line in enumerate(lines, start=2):
-        try:
-            table, row, model, metric, mean, sd, runs, paper, version = line
-            figures = (_figure(mean), _figure(sd), int(runs), _figure(paper))
-            scores.append(Score(table, row, model, metric, *figures, version))
-        except ValueError as error:
-            raise InputError(f"{file}: line {number}: {error}; restore or delete it") from error
-    return scores
-
-
-def _figure(cell: str) -> float | None:
-    if cell and not math.isfinite(float(cell)):
-        raise ValueError(f"{cell} is not finite")
-    return float(cell) if cell else None
-
-
-def merge(file: Path, table: str, rows: Collection[str], scores: Sequence[Score]) -> None:
-    """Replace the lines of a table's finished rows, and remove those of rows that the table no longer has."""
-    finished = {score.row for score in scores}
-    kept = [
-        score
-        for score in (read_scores(file) if file.exists() else [])
-        if score.table != table or (score.row in rows and score.row not in finished)
-    ]
+def write_scores(file: Path, scores: Iterable[Score]) -> None:
+    """Write the scores of a table in a fixed order."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(
-        [Score._fields, *sorted([*kept, *scores], key=lambda score: score[:4])]
+        [Score._fields, *sorted(scores, key=lambda score: score[:4])]
     )
-    write_text(file, text.getvalue(), "--results")
+    write_text(file, text.getvalue(), "--run_dir")
 
 
 def score_tables(scores: Iterable[Score]) -> Iterator[str]:

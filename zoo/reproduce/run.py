@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import contents_of, lock_file, named_disk_errors, write_json, write_text
 from datamodules.core.types import PlainDict
 from zoo import __version__
-from zoo.reproduce.results import Score, merge, read_scores, score_tables, shipped_tables
+from zoo.reproduce.results import Score, score_tables, shipped_tables, write_scores
 from zoo.reproduce.table import SPLITS, Row, Table, load_table
 from zoo.run_folder import best_figures
 
@@ -114,13 +114,6 @@ def without_absent_tests(table: Table, folder: Path) -> Table:
     return replace(table, rows=rows)
 
 
-def describe_skipped(skipped: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each reason to skip rows: `skipped` has the reason of each row."""
-    for reason in dict.fromkeys(skipped.values()):
-        rows = [row for row, why in skipped.items() if why == reason]
-        yield f"Skipped: {', '.join(rows)}: {reason}."
-
-
 #: How a command is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
 
@@ -144,6 +137,12 @@ class SeededRow(NamedTuple):
         return f"{self.row.name}/{self.seed}"
 
 
+def runs_of(table: Table, rows: Iterable[Row], seeds: int) -> Iterator[SeededRow]:
+    """Yield the runs of some rows, by seed."""
+    for seed in range(1, seeds + 1):
+        yield from (SeededRow(row, seed) for row in rows if seed <= table.seeds_of(row, seeds))
+
+
 class Reproduction:
     """A table in progress. The command makes it; a finished run's folder has `result.json`."""
 
@@ -155,14 +154,14 @@ class Reproduction:
         data_dir: Path,
         test_file: Path | None,
         out: Path,
-        results: Path,
     ) -> None:
         """Check the files of the wanted rows and of those that they start from; nothing runs yet.
 
         Each of `rows` is the name of a row, for all of its seeds, or `ROW/SEED`.
         """
         self.table = without_absent_tests(table, data_dir) if table.skip_absent else table
-        self.data_dir, self.test_file, self.out, self.results = data_dir, test_file, out, results
+        self.data_dir, self.test_file, self.out = data_dir, test_file, out
+        self.results = out / "results.csv"
         #: row, or run -> the reason.
         self.skipped: dict[str, str] = {}
         self.failed: dict[str, str] = {}
@@ -195,12 +194,7 @@ class Reproduction:
 
     def _runs(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
         """Return the wanted runs and those that they start from, by seed."""
-        runs = {
-            str(run := SeededRow(row, seed)): run
-            for seed in range(1, seeds + 1)
-            for row in self.rows
-            if seed <= self.table.seeds_of(row, seeds)
-        }
+        runs = {str(run): run for run in runs_of(self.table, self.rows, seeds)}
         named = {*wanted}
         if unknown := [name for name in wanted if "/" in name and name not in runs]:
             raise InputError(f"--rows: {unknown[0]}: no such run; there are {', '.join(runs)}")
@@ -208,14 +202,6 @@ class Reproduction:
             if run.row.name in named or name in named:
                 named |= {name, f"{run.row.init_from}/{run.seed}"}
         return [run for name, run in runs.items() if name in named]
-
-    def run_lines(self) -> Iterator[str]:
-        """Yield a line for each run: its name, its state, the run that it starts from, and its files."""
-        for run in self.runs:
-            state = "unfinished" if self._result(run) is None else "finished"
-            start = "" if run.row.init_from is None else f"{run.row.init_from}/{run.seed}"
-            files = dict.fromkeys(str(file) for _, file in self._data(run.row).paths())
-            yield "\t".join([str(run), state, start, *files])
 
     def run(self) -> None:
         """Run what is not finished, and write the results after every run."""
@@ -236,11 +222,11 @@ class Reproduction:
             self.write()
 
     def write(self) -> list[Score]:
-        """Merge all finished rows of the folder into the results, and return their scores in the table's order."""
+        """Write and return the scores of all finished rows of the folder, in the table's order."""
         # The last of several processes writes what all have finished.
         with lock_file(self.results.with_name(f".{self.results.name}.lock")):
             scores = [score for row in self.table.rows.values() for score in self._scores(row)]
-            merge(self.results, self.table.name, self.table.rows, scores)
+            write_scores(self.results, scores)
         return scores
 
     def _scores(self, row: Row) -> Iterator[Score]:
@@ -403,13 +389,11 @@ def reproduce(
     seeds: int | None = None,
     run_dir: str | None = None,
     encoder: str | None = None,
-    list_runs: bool = False,
-    results: str | None = None,
 ) -> list[Score]:
-    """Run a paper's table: every row for every seed, with the paper's figures. Without arguments, list the tables.
+    """Run a paper's table: every row for every seed, with the paper's figures. Without data, list them, or its runs.
 
-    Writes `results.csv`, and returns its lines of the table. The same command resumes a killed table; finished runs are
-    kept.
+    Writes `results.csv` into the folder of the table, and returns its lines. The same command resumes a killed table;
+    finished runs are kept.
 
     Args:
         name: a table's name, or its YAML file.
@@ -419,8 +403,6 @@ def reproduce(
         seeds: runs of each row; null: the table's own number.
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
         encoder: Hub name or folder of a transformer in place of the table's own.
-        list_runs: only print the runs: ROW/SEED, its state, the run that it starts from, and its files, between tabs.
-        results: a CSV in which the table's finished rows are replaced; null: results.csv in the table's folder.
     """
     if name is None and data_dir is None:
         for table in map(load_table, shipped_tables()):
@@ -428,8 +410,8 @@ def reproduce(
             time = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
             print(f"{table.name:22} {time:>8}  {table.description}")
         return []
-    if name is None or data_dir is None:
-        raise InputError("zoo reproduce: give a table and --data_dir; `zoo reproduce` alone shows the tables")
+    if name is None:
+        raise InputError("zoo reproduce: give a table; `zoo reproduce` alone shows them")
     if encoder is not None and Path(encoder).is_dir():
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
@@ -439,25 +421,21 @@ def reproduce(
             raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")
     number = table.seeds if seeds is None else seeds
     check_count("seeds", number)
+    if data_dir is None:
+        print(*runs_of(table, [*table.rows.values()], number), sep="\n")
+        return []
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
     test = None if test_file is None else Path(test_file)
-    file = Path(results or out / "results.csv")
-    if file.exists():
-        read_scores(file)  # refuses a damaged one before hours of training
-    reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out, file)
-    for line in describe_skipped(reproduction.skipped):
-        print(visible(line), file=sys.stderr if list_runs else sys.stdout)
-    if list_runs:
-        for line in reproduction.run_lines():
-            print(*map(visible, line.split("\t")), sep="\t")
-        return []
-    for folder, option in ((out, "--run_dir"), (file.parent, "--results")):
-        with named_disk_errors(folder, option):
-            folder.mkdir(parents=True, exist_ok=True)
+    reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
+    for reason in dict.fromkeys(reproduction.skipped.values()):
+        skipped = ", ".join(row for row, why in reproduction.skipped.items() if why == reason)
+        print(visible(f"Skipped: {skipped}: {reason}."))
+    with named_disk_errors(out, "--run_dir"):
+        out.mkdir(parents=True, exist_ok=True)
     reproduction.run()
     scores = reproduction.write()
     print(*score_tables(scores), sep="\n", end="")
-    print(visible(f"mean ± standard deviation over seeds (the paper's figure): {file}"))
+    print(visible(f"mean ± standard deviation over seeds (the paper's figure): {reproduction.results}"))
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")
     return scores

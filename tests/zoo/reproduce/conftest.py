@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Callable
@@ -125,6 +126,12 @@ def reproduce(*arguments: Any, **options: Any) -> dict[str, dict[str, Score]]:
     for score in runs_of_a_table.reproduce(*arguments, **options):
         scores.setdefault(score.row, {})[score.metric] = score
     return scores
+
+
+def read_scores(file: Path) -> list[Score]:
+    """The lines of a results.csv."""
+    _, *lines = csv.reader(file.read_text().splitlines())
+    return [Score(*line[:4], *(json.loads(cell or "null") for cell in line[4:8]), line[8]) for line in lines]
 
 
 def write_yaml(rows: dict[str, Any], **keys: Any) -> str:
