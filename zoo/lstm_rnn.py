@@ -19,7 +19,7 @@ one that reads sentences in both directions and concatenates both embeddings.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +41,6 @@ TRACED = ("state", "cell", "input_gate", "output_gate")
 
 class RecurrentTower(Tower):
     """The embedding of a text: the recurrent network's state at its last word."""
-
-    #: `torch.compile` would trace every time step.
-    uncompiled: ClassVar = ("forward",)
 
     def __init__(self, spec: ClickSpec, options: LSTMRNN) -> None:
         """Make the parameters."""

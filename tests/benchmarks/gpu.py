@@ -31,18 +31,17 @@ from tests.zoo.conftest import COMMON_WORDS, TOPIC_WORDS, pair_rows, sentences, 
 from zoo import AMVLSTM, HMN, LSTMRNN, ExpaNet, KNNBiLSTM
 from zoo.markdown import markdown_table
 
-#: Variant -> precision, backend of `torch.compile` and processes that make batches.
-VARIANTS: dict[str, tuple[Any, str | None, int]] = {
-    "bf16": ("bf16-mixed", None, 0),
-    "fp32": ("32-true", None, 0),
-    "compiled": ("bf16-mixed", "inductor", 0),
-    "workers": ("bf16-mixed", None, 4),
+#: Variant -> precision, and processes that make batches.
+VARIANTS: dict[str, tuple[Any, int]] = {
+    "bf16": ("bf16-mixed", 0),
+    "fp32": ("32-true", 0),
+    "workers": ("bf16-mixed", 4),
 }
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1_536}
 BATCH = "run_training_batch"
 WAITING = "[_TrainingEpochLoop].train_dataloader_next"
 
-#: Makes a model, given the backend of `torch.compile`, and its data, given the number of processes.
+#: Makes a model, and its data, given the number of processes.
 Workload = tuple[Callable[..., pl.LightningModule], Callable[..., pl.LightningDataModule]]
 
 
@@ -102,7 +101,7 @@ def workloads(folder: Path, rows: int, transformer: str | None) -> dict[str, Wor
 
 def measure(workload: Workload, variant: str, steps: int, folder: Path) -> list[str]:
     """Train for a number of steps after a tenth as many; return the cells of the table."""
-    precision, backend, workers = VARIANTS[variant]
+    precision, workers = VARIANTS[variant]
     make_model, make_data = workload
     warm_up = 1 + steps // 10
     profiler, counter = SimpleProfiler(), CountExamples()
@@ -114,7 +113,7 @@ def measure(workload: Workload, variant: str, steps: int, folder: Path) -> list[
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     data = make_data(num_workers=workers, cache_dir=str(folder / "cache"))
-    trainer.fit(make_model(compile=backend), datamodule=data)
+    trainer.fit(make_model(), datamodule=data)
     batch, waiting = (sum(profiler.recorded_durations[name][warm_up:]) for name in (BATCH, WAITING))
     total = batch + waiting
     peak = f"{torch.cuda.max_memory_allocated() / 1e6:,.0f}" if torch.cuda.is_available() else ""

@@ -139,7 +139,6 @@ CASES: dict[str, dict[str, Case | None]] = {
         "lr_scheduler": Case(falling),
         "freeze": Case(first_weight, {"init_from": TRAINED}),
         "learning_rates": Case({"*": 0.5}),
-        "compile": None,
     },
     "Fitted": {
         "init_from": Case(TRAINED, effect=REFUSED),
@@ -147,7 +146,6 @@ CASES: dict[str, dict[str, Case | None]] = {
         "lr_scheduler": Case(falling, effect=LOGGED),
         "freeze": Case(["*"], effect=REFUSED),
         "learning_rates": Case({"*": 0.5}, effect=REFUSED),
-        "compile": Case("inductor", effect=REFUSED),
     },
     "ReadsWordVectors": {"train_word_vectors": Case(True, data={"word_vectors": VECTORS})},
     "ReadsSpelling": {

@@ -8,7 +8,7 @@ weights is one matrix product at the end. On GPUs PyTorch's fused kernel runs.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,6 @@ class RowLSTM(nn.LSTM):
 
     The sequences, int64 [N, T] with lengths [N], are rows of a table [V, input_size].
     """
-
-    #: methods that `torch.compile` skips: it would trace every time step.
-    uncompiled: ClassVar = ("forward", "last_states")
 
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)

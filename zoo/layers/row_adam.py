@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +27,6 @@ NEGLIGIBLE = 1e-12
 class RowTable(nn.Module):
     """Base of the modules with a `table` of which they read some rows."""
 
-    #: methods that `torch.compile` skips.
-    uncompiled: ClassVar = ("rows",)
     table: nn.Parameter
 
     def __init__(self) -> None:

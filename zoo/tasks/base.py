@@ -50,8 +50,6 @@ class Task(Model[DataT]):
         freeze: names of parts of the network that are not trained, also as shell patterns, such as `encoder` or
             `encoder.transformer.encoder.layer.[0-3]`; they have no dropout either.
         learning_rates: rates of parts by such patterns; the last match counts, and others have the optimizer's.
-        compile: backend of `torch.compile` for training, such as `inductor`; null: none. It needs a C++ compiler,
-            pays on GPUs, and adds a minute or more to the first steps.
     """
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
@@ -74,7 +72,6 @@ class Task(Model[DataT]):
         lr_scheduler: LRSchedulerCallable | None = None,
         freeze: list[str] | None = None,
         learning_rates: dict[str, float] | None = None,
-        compile: str | None = None,
     ) -> None:
         super().__init__()
         if optimizer is None:  # as YAML may have it
@@ -84,7 +81,6 @@ class Task(Model[DataT]):
         self.init_from, self.learning_rates = init_from, learning_rates
         #: patterns of the names of the parts that are not trained.
         self.freeze_patterns = list(freeze or [])
-        self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         #: on while `zoo.runs.finishing` fits what needs no gradients, and validates the result.
         self.is_finishing = False
@@ -259,11 +255,6 @@ class Task(Model[DataT]):
             for option, reason in self.idle_options(self.data):
                 log.warning("%s has no effect: %s", option, reason)
         self.epoch_loss = _EpochLoss()
-        if self.compile_backend is not None:
-            for module in self.network.modules():
-                for name in getattr(module, "uncompiled", ()):
-                    setattr(module, name, torch.compiler.disable(getattr(module, name)))  # type: ignore[no-untyped-call]
-            self.network.compile(backend=self.compile_backend, dynamic=True)
         if self.trainer.ckpt_path is None:
             self._start()  # a resumed run has its own weights by now
 

@@ -68,7 +68,7 @@ class Fitted(Task[DataT]):
     @override
     def check_data(self, data: DataT) -> None:
         super().check_data(data)
-        for name in ("init_from", "freeze", "learning_rates", "compile"):
+        for name in ("init_from", "freeze", "learning_rates"):
             if self.hparams[name]:
                 raise InputError(f"model.{name}: a {type(self).__name__} has no trained weights; omit it")
 

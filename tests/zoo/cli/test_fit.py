@@ -214,16 +214,6 @@ def test_bfloat16_trains(fit: Fit) -> None:
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in weights)
 
 
-def test_compiled_networks_learn_the_same(fit: Fit, trained_run: Path) -> None:
-    """`eager` runs what `torch.compile` captured as it is, so the digits are equal."""
-    weights, compiled = (
-        weights_of(last(run)) for run in (trained_run, fit("compiled", "--model.compile=eager"))
-    )
-    assert weights.keys() == compiled.keys()
-    for name, weight in weights.items():
-        torch.testing.assert_close(weight, compiled[name])
-
-
 def test_fit_needs_no_retriever_after_prepare(
     zoo_command: Zoo, fit: Fit, train_csv: Path, tmp_path: Path
 ) -> None:
