@@ -14,9 +14,6 @@ from typing_extensions import override
 from callbacks.chart import write_table
 from datamodules.core.errors import check_count
 
-#: Columns with the true answer of a row, next to its `predicted` one.
-_TRUTHS = {"label", "answer"}
-
 
 class ValidationReport(Callback):
     """Base of callbacks that predict the first validation rows, in one process, and write files in `charts/`.
@@ -57,32 +54,14 @@ class Charts(ValidationReport):
 
 
 class PredictionTable(ValidationReport):
-    """Writes predictions with the truth and the evidence: `charts/predictions.csv`, and `val/predictions` in W&B.
-
-    The wrong ones among more rows are in `charts/wrong.csv` and `val/wrong`, where a row has one true answer.
-
-    Args:
-        num_texts: number of validation texts or questions, the first ones.
-        every_n_epochs: epochs from one report to the next.
-        num_checked: number of validation texts or questions whose wrong predictions are listed.
-    """
-
-    def __init__(self, num_texts: int = 50, every_n_epochs: int = 1, num_checked: int = 1000) -> None:
-        super().__init__(num_texts, every_n_epochs)
-        check_count("trainer.callbacks.num_checked", num_checked)
-        self.num_checked = num_checked
+    """Writes predictions with the truth and the evidence: `charts/predictions.csv`, and `val/predictions` in W&B."""
 
     @override
     def report(self, trainer: pl.Trainer, model: Any, data: Any, folder: Path) -> None:
-        columns, rows = model.shown_predictions(data, max(self.num_texts, self.num_checked))
-        tables = {"predictions": rows[: self.num_texts]}
-        if "predicted" in columns:
-            truth, predicted = next(map(columns.index, _TRUTHS & {*columns})), columns.index("predicted")
-            tables["wrong"] = [row for row in rows[: self.num_checked] if row[truth] != row[predicted]]
-        for name, lines in tables.items():
-            write_table(folder / f"{name}.csv", columns, lines)
-            for logger in wandb_loggers(trainer):
-                logger.log_table(f"val/{name}", columns=columns, data=lines, step=trainer.global_step)
+        columns, rows = model.shown_predictions(data, self.num_texts)
+        write_table(folder / "predictions.csv", columns, rows)
+        for logger in wandb_loggers(trainer):
+            logger.log_table("val/predictions", columns=columns, data=rows, step=trainer.global_step)
 
 
 def wandb_loggers(trainer: pl.Trainer) -> list[WandbLogger]:

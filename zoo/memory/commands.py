@@ -89,7 +89,6 @@ def remove(
     model: str,
     ids: str | None = None,
     file: str | None = None,
-    where: str | None = None,
     id_column: Column = "id",
     refit: bool = False,
     note: str | None = None,
@@ -104,20 +103,16 @@ def remove(
         model: a run folder or a model folder; or a memory folder.
         ids: the rows' ids, such as '[12,2:0]'.
         file: in place of ids, a table that has them in a column, or a .txt file with one in each line.
-        where: in place of ids, label=NAME for all rows of a class.
         id_column: name or number of the column of ids in `file`.
         refit: also fit the members that need no gradients again, and the weights, without the rows.
         note: see `zoo memory add`.
         preview: see `zoo memory add`.
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
-    memory, given = opened.folder, sum(value is not None for value in (ids, file, where))
-    if given != 1:
-        raise InputError(f"zoo memory remove: give one of --ids, --file and --where, not {given} of them")
-    if ids is None:
-        wanted = _ids_where(memory, str(where)) if file is None else _ids_in(file, id_column)
-    else:
-        wanted = _parse_ids(ids)
+    memory = opened.folder
+    if (ids is None) == (file is None):
+        raise InputError("zoo memory remove: give --ids, or --file")
+    wanted = _parse_ids(str(ids)) if file is None else _ids_in(file, id_column)
     if refit:  # a command that was killed after its first step is repeated
         earlier = (Version.open(memory.folder, each["version"]).rows.ids for each in memory.history())
         gone = set().union(*earlier) - set(memory.rows.ids)
@@ -307,19 +302,6 @@ def _ids_in(file: str, id_column: Column) -> list[str]:
     if file.endswith(".txt"):
         return [name for line in open_lines(file) if (name := line.rstrip("\r\n"))]
     return list(read_table(file, id_column, None).texts)
-
-
-def _ids_where(memory: FolderMemory, condition: str) -> list[str]:
-    """The ids of the rows for which `label=NAME` is true."""
-    column, equals, name = condition.partition("=")
-    if column.strip() != "label" or not equals:
-        raise InputError(f"--where {visible(condition)}: only label=NAME is known")
-    if name not in memory.labels():
-        raise InputError(
-            f"--where {visible(condition)}: no row has this label; there are {visible(', '.join(memory.labels()))}"
-        )
-    ids: list[str] = memory.rows.table.filter(pc.field("label") == name).column("id").to_pylist()
-    return ids
 
 
 def _show_answers(opened: OpenedMemory, since: int) -> None:

@@ -139,8 +139,8 @@ def test_rows_are_named_in_many_ways(shared_run: Fit, zoo_command: Zoo, tmp_path
     memory = FolderMemory(folder / "model" / "memory", EmbeddedRetriever())
     row = memory.rows.ids.index("9")
     assert (memory.rows.texts[row], memory.rows.label(row)) == ("a whole new text", other)
-    left = sum(memory.rows.label(row) == other for row in range(len(memory)))
-    assert f"{left} removed" in run_lines(zoo_command, "remove", folder, f"--where=label={other}")[0]
+    left = [memory.rows.ids[row] for row in range(len(memory)) if memory.rows.label(row) == other]
+    assert f"{len(left)} removed" in run_lines(zoo_command, "remove", folder, f"--ids={','.join(left)}")[0]
     assert f"no row is left with the label '{other}'" in caplog.text
     assert all(prediction.label for prediction in zoo.load(folder).predict(TEXTS))
 
@@ -150,11 +150,9 @@ def test_what_does_not_fit_is_refused(shared_run: Fit, zoo_command: Zoo, tmp_pat
     twice = tmp_path / "twice.csv"
     twice.write_text(f"id,label\n1,{ROWS[0][1]}\n1,{ROWS[1][1]}\n")
     cases = {
-        ("remove", folder): "give one of --ids, --file and --where, not 0",
-        ("remove", folder, "--ids=1", "--where=label=x"): "not 2 of them",
+        ("remove", folder): "give --ids, or --file",
+        ("remove", folder, "--ids=1", "--file", twice): "give --ids, or --file",
         ("remove", folder, "--ids=[]"): "--ids []: names no id",
-        ("remove", folder, "--where=text=x"): "only label=NAME is known",
-        ("remove", folder, "--where=label=x"): "no row has this label; there are",
         ("relabel", folder, "--ids=1"): "give --ids and --label, or --file",
         ("relabel", folder, "--ids=1", "--label=cars"): "'cars', which the model cannot predict",
         ("relabel", folder, "--file", twice): "the id '1' is given more than once",
