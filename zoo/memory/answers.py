@@ -45,27 +45,27 @@ def preview_edit(opened: OpenedMemory, file: str, edit: Edit[DoneT], fit: Fit | 
         rows = read_table(file, **columns)
     except InputError as error:
         rows, unlabelled = read_table(file, **{**columns, "label_column": None}), f"no accuracy: {error}"
-    held_out = read_held_out(opened, opened.folder.version)
-    tables = [rows.texts[:], [] if held_out is None else held_out.texts[:]]
-    done, (answers, of_held_out) = answers_around(opened, tables, edit, fit)
+    done, answers, of_held_out = answers_around(opened, rows.texts[:], edit, fit)
     changes = [describe_change(*each) for each in answers if each[0].label != each[1].label]
     print(f"preview: {opened.memory.location()}: {done.describe()}")
     print(f"{len(changes):,} of {len(answers):,} answers change", *changes, sep="\n")
     print(unlabelled or describe_accuracy(file, answers, rows.labels or []))
-    if held_out is not None:
-        print(describe_accuracy("held-out rows", of_held_out, held_out.labels or ()))
+    if of_held_out is not None:
+        print(of_held_out)
     print("nothing is changed; without --preview, the same command makes the edit")
 
 
 def answers_around(
-    opened: OpenedMemory, tables: Sequence[list[str]], edit: Edit[DoneT], fit: Fit | None
-) -> tuple[DoneT, list[Answers]]:
-    """Return the result of an edit of a copy of the model, and the answers to the texts of tables around it."""
+    opened: OpenedMemory, texts: list[str], edit: Edit[DoneT], fit: Fit | None
+) -> tuple[DoneT, Answers, str | None]:
+    """Return the result of an edit of a copy of the model, the answers to texts around it, a line on held-out rows."""
     if opened.folder.retriever.is_on_server:
         raise InputError(
             f"--preview: the index of {opened.memory.location()} is on a server, to which the edit would write; make"
             " the edit, and take it back with `zoo memory revert`"
         )
+    rows = read_held_out(opened, opened.folder.version)
+    tables = [texts, [] if rows is None else rows.texts[:]]
     with _linked(opened.named_model("--preview")) as copy:
         # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
         model = classifier(copy)
@@ -75,7 +75,9 @@ def answers_around(
             fit(copy)
         model = classifier(copy)
         after = [model.predict(texts, memories=0) for texts in tables]
-    return done, [list(zip(*both, strict=True)) for both in zip(before, after, strict=True)]
+    answers, of_rows = (list(zip(*both, strict=True)) for both in zip(before, after, strict=True))
+    line = None if rows is None else describe_accuracy("held-out rows", of_rows, rows.labels or ())
+    return done, answers, line
 
 
 @contextmanager
