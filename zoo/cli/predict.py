@@ -183,7 +183,7 @@ def predict(
         count, abstained = _write(
             bar, file, ckpt_path, separator or ",", rows_of, part.number == 1, is_terminal and output is None
         )
-    refused = "" if options.get("max_error") is None else f", {abstained:,} of them abstained"
+    refused = f", {abstained:,} of them abstained" if abstained else ""
     place = "" if path is None else f": {path}"
     log.info("%s predictions in %.1f s%s%s", f"{count:,}", time.monotonic() - started, refused, place)
 
@@ -209,7 +209,7 @@ def _write(
         if isinstance(record, str):
             file.write(record + "\n")
             continue
-        abstained += bool(record.get("abstained"))
+        abstained += bool(record.get("reason"))
         empty += "text" in record and not record["text"].strip()
         line = json_line(record, source)
         if rows_of is None:

@@ -73,7 +73,7 @@ def classify(
 
 
 def pools_by_fold(
-    held_out: HeldOut, added: Sequence[HeldOut], num_classes: int, class_weights: Sequence[float] = ()
+    held_out: HeldOut, added: Sequence[HeldOut], num_classes: int, pool: Pool
 ) -> Iterator[tuple[NDArray[np.int64], Pool | None]]:
     """The rows of each fold of held-out rows, and weights that are fitted without it; None if no other row is left.
 
@@ -81,11 +81,13 @@ def pools_by_fold(
         held_out: rows whose classes may be unknown to the model.
         added: further rows on which weights are fitted.
         num_classes: C of the model.
-        class_weights: of the pools.
+        pool: fitted on all rows; its class weights and, since familiarity has a scale of its own, those of it are kept.
     """
     folds = folds_of(held_out.target.numpy(), FOLDS, held_out.groups)
     for fold in range(folds.max() + 1):
         others = held_out.select(np.flatnonzero(folds != fold)).known(num_classes)
         fitted_on = [part for part in (others, *added) if len(part.target)]
-        pool = fit_pool(HeldOut.join(fitted_on), class_weights) if fitted_on else None
-        yield np.flatnonzero(folds == fold), pool
+        without = None
+        if fitted_on:
+            without = fit_pool(HeldOut.join(fitted_on), pool.class_weights)._replace(familiar=pool.familiar)
+        yield np.flatnonzero(folds == fold), without

@@ -13,6 +13,7 @@ from datamodules.corpora.rows import Rows
 from zoo.ensemble.answer import Answer
 from zoo.ensemble.known_texts import IN_MEMORY
 from zoo.ensemble.member import SearchedMemory
+from zoo.tasks.classification.held_out import familiarity_of
 from zoo.tasks.classification.predictor import (
     ClassificationPredictor,
     Prediction,
@@ -36,6 +37,8 @@ class EnsemblePredictor(ClassificationPredictor):
     ) -> list[Prediction]:
         model: Any = self.model
         columns = {label: column for column, label in enumerate(model.labels)}
+        values = output.familiarity.double().cpu().numpy()
+        shares = None if self.held_out is None else familiarity_of(self.held_out.scores, values).tolist()
         explained = []
         for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
             column = columns[str(prediction.label)]
@@ -44,8 +47,12 @@ class EnsemblePredictor(ClassificationPredictor):
                 for name, scores in output.contributions.items()
                 if name != IN_MEMORY or scores[row].any()
             }
-            is_new = prediction.label in model.new_labels
-            explained.append(prediction._replace(contributions=contributions, known_by_memory_alone=is_new))
+            prediction = prediction._replace(
+                contributions=contributions,
+                known_by_memory_alone=prediction.label in model.new_labels,
+                familiarity=None if shares is None else shares[row],
+            )
+            explained.append(prediction)
         searched: SearchedMemory | None = model.network.memory
         if searched is not None and memories is not None:
             for retrieved in output.retrieved:

@@ -44,9 +44,8 @@ log = logging.getLogger("zoo")
 
 #: The weights with which a row of the table is classified.
 _FOLD_CONDITION = (
-    "each row of the table is classified with weights that were fitted without its fifth of the rows"
+    "each row of the table is classified with weights that were fitted without its part of the rows"
 )
-_ROW_CONDITION = "each row of the table is classified with weights that were fitted without it"
 _NO_CONDITION = (
     "some rows of the table had a part in the weights that classify them, since no others are left"
 )
@@ -202,25 +201,27 @@ class EnsembleFit:
         assert pool is not None
         scores: AnswerScores | None = None
         probabilities = torch.zeros(len(held_out.target), num_classes)
+        familiarity = torch.zeros(len(held_out.target))
         groups = number_groups(held_out.groups, np.arange(len(held_out.target)))
-        pools = list(pools_by_fold(held_out, added, num_classes, pool.class_weights))
-        condition = _FOLD_CONDITION if len(pools) == FOLDS else _ROW_CONDITION
-        for rows, without in pools:
+        condition = _FOLD_CONDITION
+        for rows, without in pools_by_fold(held_out, added, num_classes, pool):
             if without is None:
                 condition = _NO_CONDITION
-            table = (without or pool).table_rows(held_out.select(rows).outputs)
+            outputs, fitted = held_out.select(rows).outputs, without or pool
+            table = fitted.table_rows(outputs)
             probabilities[rows] = table["all"].softmax(dim=1)
+            familiarity[rows] = fitted.familiarity(outputs, table["all"])
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
             scores.update(table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
         assert scores is not None
         if not len(held_out.known(num_classes).target):
             condition = _UNKNOWN_CONDITION
-        if condition in (_FOLD_CONDITION, _ROW_CONDITION):
-            self.held_out = self._rows_to_keep(held_out, probabilities)
+        if condition == _FOLD_CONDITION:
+            self.held_out = self._rows_to_keep(held_out, probabilities, familiarity)
         return scores.lines(pool.weights["all"]), condition
 
-    def _rows_to_keep(self, held_out: HeldOut, probabilities: Tensor) -> HeldOutRows:
+    def _rows_to_keep(self, held_out: HeldOut, probabilities: Tensor, familiarity: Tensor) -> HeldOutRows:
         """The rows of the table that stay with the model; texts of training rows do not."""
         data, labels = self.data, self.data.spec.labels
         memory = data.open_memory()
@@ -230,7 +231,7 @@ class EnsembleFit:
         else:
             texts, names = None, [labels[number] for number in held_out.target]
         return rows_to_keep(
-            texts, names, held_out.groups, labels, probabilities, len(labels), memory, data.seed
+            texts, names, held_out.groups, labels, probabilities, familiarity, len(labels), memory, data.seed
         )
 
     def _notes(self, fitted_on: Sequence[HeldOut], split: str, condition: str) -> list[str]:

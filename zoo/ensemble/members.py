@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -139,7 +140,10 @@ class LexicalVote(Member):
     @override
     def forward(self, readings: Readings) -> Votes:
         assert readings.neighbors is not None
-        return readings.neighbors
+        # A sum over the words that are shared, which are fewer, the longer a text is.
+        words = torch.tensor([max(1, len(text.split())) for text in readings.texts])
+        score = readings.neighbors.score
+        return replace(readings.neighbors, standard=score / words.sqrt()[:, None].to(score.device))
 
 
 class DenseVote(Member):
@@ -163,7 +167,9 @@ class DenseVote(Member):
         scores, rows = torch.from_numpy(hits.scores), torch.from_numpy(hits.rows.astype(np.int64))
         # Row -1 (no memory) reads the appended -1.
         classes = functional.pad(readings.memory.target, (0, 1), value=-1)[rows]
-        return Votes(scores, rows >= 0, classes, sizes.num_classes, rows).to(vectors.device)
+        mean, deviation = readings.memory.encoded.spread
+        standard = (scores - mean) / deviation
+        return Votes(scores, rows >= 0, classes, sizes.num_classes, rows, standard).to(vectors.device)
 
 
 class Majority(Member):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -110,16 +111,18 @@ class EnsembleNetwork(nn.Module):
         # Without any weight all classes are equal.
         blank = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
         logits, contributions = combine(outputs, self.pool, self.rarity, blank)
+        familiarity = self.pool.familiarity(outputs, logits)
         if self.known is not None and not self.excludes_duplicates:
             change = self.known.answer(readings.texts, logits)
             if change is not None:
                 logits, contributions = logits + change, {**contributions, IN_MEMORY: change}
+                familiarity = familiarity.masked_fill(change.any(dim=1), math.inf)
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
             table = self.pool.table_rows(outputs) | {"all": logits}
         return ClassificationOutput(
-            logits, memory_weight, None, readings.vectors, contributions, retrieved, table
+            logits, memory_weight, None, readings.vectors, contributions, retrieved, table, familiarity
         )
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
@@ -131,12 +134,12 @@ class EnsembleNetwork(nn.Module):
         return vectors
 
     def active_members(self) -> list[str]:
-        """The members whose outputs are needed: those with a weight, or all, and references, for the table."""
+        """The members whose outputs are needed: those with some weight, or all, and references, for the table."""
         if self.pool is None or self.measures_table:
             return self.applied
-        weights = self.pool.weights
         combinations = ("all", "memory") if len(self.rarity) else ("all",)
-        return [name for name in self.names if any(weights.get(each, {}).get(name) for each in combinations)]
+        weights = [self.pool.familiar, *(self.pool.weights.get(each, {}) for each in combinations)]
+        return [name for name in self.names if any(each.get(name) for each in weights)]
 
     def read(self, batch: ClassificationBatch, inputs: set[Input]) -> Readings:
         """The inputs of members for the texts of a batch."""

@@ -95,6 +95,9 @@ class Votes(Outputs):
     num_classes: int
     #: int64 [n, K], rows of the memory; None for memories that came with the batch.
     rows: Tensor | None = None
+    #: float32 [n, K], the scores as texts and encoders compare: by the root of the number of words, or in standard
+    #: deviations from the mean cosine of the memory's rows with each other.
+    standard: Tensor | None = None
 
     @property
     def target(self) -> Tensor:

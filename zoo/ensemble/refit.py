@@ -115,17 +115,19 @@ def _rows_to_keep(
 ) -> HeldOutRows | None:
     """The rows that stay with the model, with results by weights without their fold; None for a single row."""
     network, labels = model.network, model.labels
-    probabilities = torch.zeros(len(labelled.rows), len(labels))
-    for rows, pool in pools_by_fold(held_out, added, network.num_classes, network.pool.class_weights):
+    probabilities, familiarity = torch.zeros(len(labelled.rows), len(labels)), torch.zeros(len(labelled.rows))
+    for rows, pool in pools_by_fold(held_out, added, network.num_classes, network.pool):
         if pool is None:
             return None
         blank = torch.zeros(len(rows), network.num_classes)
-        logits, _ = combine(held_out.select(rows).outputs, pool, network.rarity.cpu(), blank)
+        outputs = held_out.select(rows).outputs
+        logits, _ = combine(outputs, pool, network.rarity.cpu(), blank)
         probabilities[rows] = logits.softmax(dim=1)
+        familiarity[rows] = pool.familiarity(outputs, logits)
     kept = labelled.split.rows.select(labelled.rows)
     return rows_to_keep(
-        kept.texts, list(kept.labels or []), held_out.groups, labels, probabilities, network.num_classes,
-        memory, data.seed,
+        kept.texts, list(kept.labels or []), held_out.groups, labels, probabilities, familiarity,
+        network.num_classes, memory, data.seed,
     )  # fmt: skip
 
 

@@ -14,12 +14,12 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.memory import Neighbors
 from zoo.loading import load
-from zoo.memory.answers import Edit, answers_around, describe_accuracy, read_held_out
+from zoo.memory.answers import Edit, answers_around
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
 from zoo.serve.bodies import Texts
-from zoo.tasks.classification.held_out import TUNE_ADVICE, calibration, contents_of, drift
+from zoo.tasks.classification.held_out import TUNE_ADVICE, calibration, contents_of
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -65,8 +65,8 @@ class LiveModel:
     def __init__(self, source: str, device: str = "cpu") -> None:
         self.source, self.device = source, device
         self._opening, self._writing = threading.Lock(), threading.Lock()
-        # Of the last texts to their memories.
-        self._likeness: deque[float] = deque(maxlen=_COMPARED_TEXTS)
+        #: of the last texts.
+        self._familiarity: deque[float] = deque(maxlen=_COMPARED_TEXTS)
         self._served = self._open()
 
     def current(self) -> Served:
@@ -93,11 +93,12 @@ class LiveModel:
         """The lines of `zoo predict` for the texts of a request."""
         predictor, texts = served.predictor, body.all_texts()
         if not isinstance(predictor, ClassificationPredictor):
-            if body.max_error is not None or body.label_sets is not None:
-                raise InputError("max_error, label_sets: only a classifier has them")
+            if (body.max_error, body.label_sets, body.unknown) != (None, None, None):
+                raise InputError("max_error, label_sets, unknown: only a classifier has them")
             return list(predictor.text_records(texts))
-        predictions = predictor.predict(texts, 256, body.max_error, body.confidence, body.label_sets)
-        self._likeness.extend(map(predictor.likeness, predictions))
+        levels = body.model_dump(include={"max_error", "confidence", "label_sets", "unknown"})
+        predictions = predictor.predict(texts, **levels)
+        self._familiarity.extend(each.familiarity for each in predictions if each.familiarity is not None)
         return list(map(as_record, predictions))
 
     def drift(self) -> PlainDict:
@@ -105,7 +106,7 @@ class LiveModel:
         predictor = self.current().predictor
         if not isinstance(predictor, ClassificationPredictor):
             raise InputError("drift: only a classifier is compared with its held-out rows")
-        return drift(predictor.held_out_likeness(), list(self._likeness))
+        return predictor.drift(list(self._familiarity))
 
     def calibration(self) -> PlainDict:
         """Results for the held-out rows; see `zoo.tasks.classification.held_out.calibration`."""
@@ -121,9 +122,7 @@ class LiveModel:
         served = self.current()
         served.folder.check_changeable()
         opened = OpenedMemory(served.memory, served.folder)
-        rows = read_held_out(opened, opened.folder.version)
-        tables = [texts, [] if rows is None else rows.texts[:]]
-        done, (answers, of_held_out) = answers_around(opened, tables, edit, None)
+        done, answers, held_out = answers_around(opened, texts, edit, None)
         changes = [
             {
                 "text": before.text,
@@ -133,10 +132,7 @@ class LiveModel:
             for before, after in answers
             if before.label != after.label
         ]
-        accuracy = (
-            None if rows is None else describe_accuracy("held-out rows", of_held_out, rows.labels or ())
-        )
-        return {**done._asdict(), "changes": changes, "held_out": accuracy}
+        return {**done._asdict(), "changes": changes, "held_out": held_out}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
         """Change the memory. Other writers wait.

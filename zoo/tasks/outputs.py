@@ -27,6 +27,8 @@ class ClassificationOutput(NamedTuple):
     retrieved: Sequence[tuple[Tensor, Tensor, Tensor]] = ()
     #: row of an ensemble's answer -> float32 [B, C]; empty unless the table is measured.
     table: Mapping[str, Tensor] = MappingProxyType({})
+    #: float32 [B]: how much an ensemble finds texts like those of its classes, unbounded; None of other networks.
+    familiarity: Tensor | None = None
 
 
 class MatchingOutput(NamedTuple):

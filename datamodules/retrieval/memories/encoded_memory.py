@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.dense.vector_store import TEXTS, Encode, VectorStore
 from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.folder_memory import FolderMemory
+
+#: Rows whose cosines with each other stand for those of all.
+_SPREAD_ROWS = 500
 
 
 class EncodedMemory:
@@ -58,6 +62,13 @@ class EncodedMemory:
     def search(self, queries: NDArray[np.float32], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows for each vector [q, d]; all vectors have length 1; see `nearest`."""
         return nearest(self.vectors, self._empty, queries, k, exclude)
+
+    @cached_property
+    def spread(self) -> tuple[float, float]:
+        """Mean and standard deviation of the cosines of rows with each other, by some rows; 0 and 1 of a single one."""
+        chosen = self.vectors[np.unique(np.linspace(0, len(self.vectors) - 1, _SPREAD_ROWS).astype(int))]
+        pairs = (chosen @ chosen.T)[np.triu_indices(len(chosen), 1)]
+        return (float(pairs.mean()), float(pairs.std()) or 1.0) if len(pairs) else (0.0, 1.0)
 
     def rows_of(self, texts: Iterable[str]) -> NDArray[np.int64]:
         """Return a row with each text [n]; -1 where there is none."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -46,24 +48,45 @@ def test_an_uncertain_text_has_no_label(model: Path, zoo_command: Zoo) -> None:
     scores = predictor.held_out_scores()
     assert len(scores.is_right) == 120
     uncertain, certain = predictor.predict([UNKNOWN, TEXTS[0]], max_error=0.05, label_sets=0.1)
-    assert (uncertain.label, uncertain.abstained) == (None, True)
-    assert certain.abstained is False
+    assert (uncertain.label, uncertain.reason) == (None, "uncertain")
+    assert certain.reason == ""
     assert certain.label in certain.labels
     # The evidence is the usual one.
     plain = predictor.predict([UNKNOWN, TEXTS[0]])
     for decided, each in zip((uncertain, certain), plain, strict=True):
-        assert decided._replace(label=each.label, abstained=None, labels=None) == each
+        assert decided._replace(label=each.label, reason=None, labels=None) == each
     write_table(Path("texts.csv"), [(UNKNOWN, "x"), (TEXTS[0], "x")])
     options = (f"--ckpt_path={model}", "--input=texts.csv", "--output=p.jsonl")
     done(zoo_command("predict", *options, "--max_error=0.05", "--label_sets=0.1"))
     records = read_jsonl("p.jsonl")
-    assert [(each["label"], each["abstained"]) for each in records] == [(None, True), (certain.label, False)]
+    assert [(each["label"], each["reason"]) for each in records] == [(None, "uncertain"), (certain.label, "")]
     assert records[1]["labels"] == certain.labels
     # Without the options, the record is as before.
     done(zoo_command("predict", *options))
     record = read_jsonl("p.jsonl")[0]
     assert record["label"] is not None
-    assert not {"abstained", "labels"} & record.keys()
+    assert not {"reason", "labels"} & record.keys()
+
+
+def test_a_text_of_no_class_is_unknown(
+    model: Path, zoo_command: Zoo, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign = [f"nothing {number} here {number} is known" for number in range(20)]
+    predictor = zoo.load(model)
+    predictions = predictor.predict([*TEXTS, *foreign, ROWS[0][0]], unknown=0.05)
+    of_texts, (*of_foreign, of_memory) = predictions[: len(TEXTS)], predictions[len(TEXTS) :]
+    assert {(each.label, each.reason) for each in of_foreign} == {(None, "unknown")}
+    assert [each.reason for each in of_texts].count("unknown") <= 0.2 * len(TEXTS)
+    assert all((each.reason == "unknown") == (each.familiarity <= 0.05) for each in predictions)
+    assert (of_memory.reason, of_memory.familiarity) == ("", 1.0)
+    Path("t.txt").write_text("\n".join([TEXTS[0], *foreign]) + "\n")
+    options = (f"--ckpt_path={model}", "--input=t.txt", "--unknown=0.05")
+    with caplog.at_level(logging.INFO, logger="zoo"):
+        done(zoo_command("predict", *options, "--output=p.csv"))
+    assert "20 of them abstained" in caplog.text
+    rows = csv.DictReader(Path("p.csv").read_text().splitlines())
+    assert [row["reason"] for row in rows] == ["", *["unknown"] * 20]
+    assert predictor.predict(foreign[:1], max_error=0.05, unknown=0.05)[0].reason == "unknown"
 
 
 def test_levels_that_cannot_be_certified(model: Path, zoo_command: Zoo) -> None:
@@ -75,6 +98,7 @@ def test_levels_that_cannot_be_certified(model: Path, zoo_command: Zoo) -> None:
         ("--confidence=1", "above 0 and below 1"),
         ("--label_sets=1.5", "above 0 and below 1"),
         ("--label_sets=0.001", "120 held-out rows can certify 0.0083"),
+        ("--unknown=0.001", "120 held-out rows can certify 0.0083"),
     ):
         refusal(zoo_command("predict", f"--ckpt_path={model}", "--input=t.txt", option), words)
 
@@ -133,14 +157,14 @@ def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path
     text = music[3][0]
     assert zoo.load(model).predict(text)[0].label == "music"
     answer = zoo.load(model).predict(text, max_error=0.7)[0]
-    assert (answer.label, answer.abstained, answer.known_by_memory_alone) == (None, True, True)
+    assert (answer.label, answer.reason, answer.known_by_memory_alone) == (None, "uncertain", True)
     dev = write_table(tmp_path / "new.csv", [*distinct_sentences(60, seed=6), *music[40:]])
     done(zoo_command("memory", "tune", model, dev))
     predictor = zoo.load(model)
     assert predictor.held_out.labels.count("music") == 60
     assert (predictor.held_out_scores().probability >= 0).all()
     answer = predictor.predict(text, max_error=0.7)[0]
-    assert (answer.label, answer.abstained, answer.known_by_memory_alone) == ("music", False, True)
+    assert (answer.label, answer.reason, answer.known_by_memory_alone) == ("music", "", True)
 
 
 def test_without_validation_rows(run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:

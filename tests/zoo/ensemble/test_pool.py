@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from zoo.ensemble.outputs import Scores, Votes
-from zoo.ensemble.pool import HeldOut, Pool, fit_pool, fit_weights, folds_of
+from zoo.ensemble.pool import (
+    PROBABILITY,
+    HeldOut,
+    Pool,
+    _signs_of_class,
+    fit_familiarity,
+    fit_pool,
+    fit_weights,
+    folds_of,
+)
 from zoo.layers.vote import count_votes
 
 
@@ -100,6 +109,39 @@ def test_a_sharp_vote_is_chosen_where_the_nearest_memory_is_right() -> None:
     votes = Votes(score, torch.ones(60, 3, dtype=torch.bool), memories, 3)
     assert votes.best_calibration(target)[0] >= 20
     assert votes.best_calibration((target + 1) % 3)[0] == 0
+
+
+def test_familiarity_is_what_a_row_loses_without_its_class() -> None:
+    """Nearness counts where others' memories are far; the probability does where it is low without the own class."""
+    random = np.random.default_rng(0)
+    target = torch.from_numpy(random.integers(0, 4, 400))
+    own = torch.nn.functional.one_hot(target, 4)
+    classes = torch.stack([target, (target + 1) % 4, (target + 2) % 4, target], dim=1)
+    mask, numbers = torch.ones(400, 4, dtype=torch.bool), torch.zeros(400, 4, dtype=torch.long)
+    equal, near = torch.full((400, 4), 2.0), torch.tensor([9.0, 2.0, 1.0, 8.0]).repeat(400, 1)
+
+    def fitted(standard: Tensor, logits: Tensor) -> dict[str, float]:
+        vote = Votes(near, mask, classes, 4, numbers, standard)
+        return fit_familiarity({"vote": vote, "lexical": Votes(near, mask, classes, 4)}, logits, target)
+
+    torch.manual_seed(0)
+    noise = 0.1 * torch.rand(400, 4)
+    assert fitted(near, torch.zeros(400, 4)).keys() == {"vote"}
+    assert fitted(equal, 5 * own + noise).keys() == {PROBABILITY}
+    assert fitted(near, noise - 5 * own).keys() == {
+        "vote"
+    }  # what speaks against a row's own class never counts
+    assert fitted(equal, noise - 5 * own) == {PROBABILITY: 1.0}
+    assert fit_familiarity({}, torch.zeros(5, 1), torch.zeros(5).long()) == {PROBABILITY: 1.0}
+    # By hand: three memories, those of the class 0 as far as the farthest; the second class's logit alone is left.
+    standard = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
+    vote = Votes(standard, mask[:1], torch.tensor([[0, 1, 0, 1]]), 2, numbers[:1], standard)
+    logits = torch.tensor([[math.log(3), 0.0]])
+    signs = [_signs_of_class({"vote": vote}, logits, absent) for absent in (None, torch.tensor([0]))]
+    assert [float(each["vote"]) for each in signs] == pytest.approx([2.0, 2 / 3])
+    assert [float(each[PROBABILITY]) for each in signs] == pytest.approx([math.log(0.75), 0.0])
+    pool = Pool({}, {}, familiar={PROBABILITY: 2.0, "vote": 0.5})
+    assert float(pool.familiarity({"vote": vote}, logits)) == pytest.approx(2 * math.log(0.75) + 1)
 
 
 def test_folds_divide_each_class_evenly() -> None:

@@ -12,7 +12,7 @@ from datamodules.core.errors import InputError
 from tests.zoo.conftest import Fit, Zoo, done, sentences
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.ensemble.conftest import shared_run as shared_run
-from zoo.tasks.classification.held_out import drift, likeness
+from zoo.tasks.classification.held_out import drift
 
 
 def test_an_alarm_is_rare_where_nothing_changes() -> None:
@@ -26,18 +26,8 @@ def test_an_alarm_is_rare_where_nothing_changes() -> None:
     assert not drift(random.random(200), [])["is_alarm"]
 
 
-def test_likeness() -> None:
-    assert likeness("two words", [(3.0, None), (4.0, "words"), (9.0, "vectors")], is_lexical=True) == 2.0
-    assert likeness("two words", [(0.75, None)], is_lexical=False) == 0.75
-    assert likeness("", [], is_lexical=True) == 0.0
-
-
 def test_a_report(
-    shared_run: Fit,
-    zoo_command: Zoo,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    shared_run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     members, dev = "--model.members=[lexical,lexical_vote]", distinct_sentences(60, seed=4)
     folder = shared_run(sentences(90, seed=1), members, validation=dev)
@@ -50,12 +40,6 @@ def test_a_report(
         result = done(zoo_command(*predict))
         assert verdict in caplog.text + result.err
     predictor = zoo.load(folder)
-    assert predictor.held_out is not None
-    expected = [predictor.likeness(each) for each in predictor.predict(predictor.held_out.texts or [])]
-    predictor.model.network = None  # only the memory is searched
-    assert predictor.held_out_likeness() == expected
-    monkeypatch.setattr("zoo.tasks.classification.predictor._MOST_COMPARED", 25)
-    assert predictor.held_out_likeness() == expected[::3]  # of the whole table
     predictor.held_out = None
     with pytest.raises(InputError, match="report: this MemoryEnsemble has no held-out rows"):
         list(predictor.records(str(same), report=True))

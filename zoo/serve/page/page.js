@@ -215,7 +215,10 @@ function classified(record) {
   if (record.label === null) title.append("No label: the model abstains");
   else title.append(inert(label), `, ${percent(record.probability)}`);
   verdict.append(title);
-  if (record.abstained) verdict.append(whyAbstained(record, label));
+  if (record.reason) verdict.append(whyAbstained(record, label));
+  if (record.familiarity <= 0.05) {
+    verdict.append(make("p", {}, `It may have none of the labels: ${percent(record.familiarity)} of the held-out rows look as little like them.`));
+  }
   if (record.known_by_memory_alone) {
     verdict.append(make("p", {}, "Only rows that were added after the training have this label."));
   }

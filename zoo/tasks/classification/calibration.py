@@ -31,7 +31,7 @@ class Calibration:
 
     @classmethod
     def of(cls, probability: NDArray[np.float64], is_right: NDArray[np.bool_]) -> Self:
-        """Compare probabilities of the answers of at least one row, [n], with the correctness of the answers, [n]."""
+        """Compare probabilities of the answers for n rows, [n], with the correctness of the answers, [n]."""
         # Rows of equal probability share their accuracy: they have no order, and are answered together.
         _, group, sizes = np.unique(probability, return_inverse=True, return_counts=True)
         right = np.bincount(group, weights=is_right)
@@ -42,11 +42,11 @@ class Calibration:
             for mean, accuracy in zip(*parts, strict=True)
             if len(mean)
         ]
-        ece = sum(rows * abs(accuracy - mean) for mean, accuracy, rows in bins) / len(probability)
+        ece = sum(rows * abs(accuracy - mean) for mean, accuracy, rows in bins) / max(1, len(probability))
         answered = np.cumsum(sizes[::-1])
         errors = 1 - np.cumsum(right[::-1]) / answered
         coverage = {
-            f"{level:g}": float(answered[errors <= level + 1e-12].max(initial=0) / len(probability))
+            f"{level:g}": float(answered[errors <= level + 1e-12].max(initial=0) / max(1, len(probability)))
             for level in LEVELS
         }
         return cls(len(probability), ece, bins, coverage)

@@ -89,17 +89,14 @@ class Guides(NamedTuple):
         of_rows, of_texts = (
             np.sort(each, axis=1)[:, -min(_NEAREST, len(vectors) - 1) :].mean(axis=1) for each in (own, texts)
         )
-        found = drift(of_rows, of_texts)
+        found = drift(of_rows.tolist(), of_texts.tolist())
         if not found["is_alarm"]:
             return self
-        is_foreign = of_texts < found["threshold"]
-        log.info(
-            "%d of %d texts without labels are not used, since they are unlike all rows: %s",
-            found["unlike"],
-            found["texts"],
-            name_some([self.texts[text] for text in unlabelled[is_foreign]]),
-        )
-        return self._without(unlabelled[is_foreign])
+        foreign = unlabelled[of_texts < found["threshold"]]
+        counts = f"{len(foreign)} of {len(unlabelled)} texts without labels"
+        names = name_some([self.texts[text] for text in foreign])
+        log.info("%s are not used, since they are unlike all rows: %s", counts, names)
+        return self._without(foreign)
 
     def _directions(self, texts: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some texts, encoded before."""

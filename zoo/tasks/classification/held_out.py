@@ -1,7 +1,6 @@
-"""Held-out rows that stay with a model: its results for them bound the error of its answers, their texts show drift.
+"""Held-out rows that stay with a model: its results for them bound the error of its answers, and show other texts.
 
-A fit writes them, and `zoo memory tune`; other versions of the memory use those of the last of these. Each row was
-classified by members and weights that had no part of it.
+A fit and `zoo memory tune` write them. Each row was classified by members and weights that had no part of it.
 
 A model answers where the probability of its answer is at least a threshold. The error among these answers is at most a
 level, with a confidence over the draw of the held-out rows: Learn then Test (Angelopoulos, Bates, Candès, Jordan, Lei
@@ -27,7 +26,7 @@ Assumptions:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,16 +36,17 @@ from numpy.typing import NDArray
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
+from zoo.tasks.classification.calibration import Calibration
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 #: Maximum number of rows that stay with a model.
 MOST_ROWS = 5000
-#: Share of the held-out rows that count as unlike all memories.
+#: Share of the held-out rows that count as unfamiliar.
 _SHARE = 0.05
-#: Bins of probabilities, and points of a curve, in pictures.
-_BINS, _POINTS = 10, 50
+#: Points of a curve in a picture.
+_POINTS = 50
 #: Probability of an alarm where nothing has changed.
 _ALARM = 0.001
 
@@ -68,6 +68,8 @@ class HeldOutScores(NamedTuple):
     is_right: NDArray[np.bool_]
     #: float64 [n], probability of the row's own label; 0 where the model does not know it.
     of_label: NDArray[np.float64]
+    #: float64 [n], how much the text is like those of the model's classes, unbounded; see `familiarity_of`.
+    familiarity: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class HeldOutRows:
         counts = {len(each) for each in (rows.labels, *rows.scores)}
         if counts != {len(rows.labels if rows.texts is None else rows.texts)}:
             raise ValueError("held-out rows lack a text, a label or a result")
-        if not (np.isfinite(rows.scores.probability).all() and np.isfinite(rows.scores.of_label).all()):
+        if not all(np.isfinite(each).all() for each in rows.scores):
             raise ValueError("the results of held-out rows are not finite")
         return rows
 
@@ -114,6 +116,7 @@ def rows_to_keep(
     groups: NDArray[np.integer],
     known: Sequence[str],
     probabilities: Tensor,
+    familiarity: Tensor,
     num_classes: int,
     memory: Memory | None,
     seed: int,
@@ -126,6 +129,7 @@ def rows_to_keep(
         groups: [n], equal for duplicates.
         known: the model's labels, those that only the memory has last.
         probabilities: [n, C + N], of the model's labels, by weights that were fitted without the row.
+        familiarity: [n], by the same weights.
         num_classes: C; the others only the memory has.
         memory: read by the members.
         seed: of the run.
@@ -144,23 +148,26 @@ def rows_to_keep(
         np.where(np.isin(answer, unproven), -1.0, best),
         np.array([known[number] == label for number, label in zip(answer.tolist(), kept, strict=True)], bool),
         np.array(of_label, np.float64),
+        familiarity[rows].double().numpy(),
     )
     return HeldOutRows(
         None if texts is None else [texts[row] for row in rows], kept, scores, contents_of(memory)
     )
 
 
-def likeness(text: str, hits: Iterable[tuple[float, str | None]], is_lexical: bool) -> float:
-    """The retrieval score of a text's best memory, a lexical one for each word; 0 if it retrieved none.
+def familiarity_of(scores: HeldOutScores, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of the held-out rows that are at most as familiar as each of n texts, which counts among them [n].
 
-    `hits` are scores of memories, and how each was found (see `RetrievedMemory`).
+    It is at most a level for at most this share of the texts that are exchangeable with the held-out rows (Vovk,
+    Gammerman, Shafer 2005).
     """
-    best = max((score for score, found_by in hits if found_by != "vectors"), default=0.0)
-    return best / max(len(text.split()), 1) if is_lexical else best
+    ranks = np.searchsorted(np.sort(scores.familiarity), values, side="right")
+    shares: NDArray[np.float64] = (1 + ranks) / (1 + len(scores.familiarity))
+    return shares
 
 
-def drift(held_out: Sequence[float] | NDArray[Any], new: Sequence[float] | NDArray[Any]) -> PlainDict:
-    """Compare the likeness of texts with that of held-out rows.
+def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float]) -> PlainDict:
+    """Compare how familiar texts are with how familiar the held-out rows are, or other numbers of the kind.
 
     If all are exchangeable, the number of texts below the k-th smallest of n held-out values has a beta-binomial
     distribution with the parameters k and n - k + 1, which accounts for the chance in both.
@@ -176,9 +183,9 @@ def drift(held_out: Sequence[float] | NDArray[Any], new: Sequence[float] | NDArr
     threshold = float(np.sort(held_out)[k - 1])
     unlike = int((np.asarray(new) < threshold).sum())
     p_value = float(betabinom.sf(unlike - 1, len(new), k, n - k + 1))
-    share = f"no memory is like {unlike:,} of {len(new):,} texts ({unlike / max(len(new), 1):.1%};"
+    share = f"{unlike:,} of {len(new):,} texts ({unlike / max(len(new), 1):.1%}) are less familiar than"
     verdict = "DRIFT: the texts are of another kind" if p_value < _ALARM else "no sign of drift"
-    summary = f"{share} of the held-out rows {_SHARE:.0%}): {verdict} (p = {p_value:.1g})"
+    summary = f"{share} {1 - _SHARE:.0%} of the held-out rows: {verdict} (p = {p_value:.1g})"
     found = {"texts": len(new), "unlike": unlike, "threshold": threshold, "p_value": p_value}
     return {**found, "is_alarm": p_value < _ALARM, "summary": summary}
 
@@ -187,20 +194,16 @@ def calibration(scores: HeldOutScores) -> PlainDict:
     """Return the share of right answers at each probability, and the error among the most probable answers.
 
     Returns:
-        `rows` and their `accuracy`; `bins`, ten of about equally many rows: the mean `probability` of their answers,
-        and the share that is `right`; `coverage`: shares of `answered` rows, the most probable ones, from a tenth on,
+        `rows` and their `accuracy`; `bins` of equally many rows: the mean `probability` of their answers, and the share
+        that is `right`; `coverage`: shares of `answered` rows, the most probable ones, from a tenth on,
         with the `error` among them and its upper `bound`, of confidence .95.
     """
     has_answer = scores.probability >= 0
-    order = np.argsort(scores.probability[has_answer], kind="stable")
-    values, is_right = scores.probability[has_answer][order], scores.is_right[has_answer][order]
-    # Equal probabilities are in one bin.
-    cuts = np.searchsorted(values, values[[len(values) * part // _BINS for part in range(1, _BINS)]])
-    parts = [part for part in np.split(np.arange(len(values)), np.unique(cuts)) if len(part)]
-    bins = [{"probability": values[part].mean(), "right": is_right[part].mean()} for part in parts]
+    found = Calibration.of(scores.probability[has_answer], scores.is_right[has_answer])
+    bins = [{"probability": probability, "right": right} for probability, right, _ in found.bins]
     _, answered, errors, bounds = _error_bounds(scores, 0.95)
     rows = len(scores.probability)
-    points = np.flatnonzero(answered >= rows / _BINS)
+    points = np.flatnonzero(answered >= rows / 10)
     points = points[np.linspace(0, len(points) - 1, min(_POINTS, len(points))).astype(int)]
     coverage = [
         {"answered": answered[point] / rows, "error": errors[point] / answered[point], "bound": bounds[point]}
@@ -290,15 +293,19 @@ def set_threshold(scores: HeldOutScores, miscoverage: float) -> float:
     The set lacks the text's label with at most the probability `miscoverage`, over the draw of the text and of the
     held-out rows (split conformal prediction: Vovk, Gammerman, Shafer 2005). It may be empty.
     """
-    rows = len(scores.of_label)
+    rank = lowest_rows("label_sets", miscoverage, len(scores.of_label))
+    return float(np.sort(scores.of_label)[rank - 1])
+
+
+def lowest_rows(name: str, level: float, rows: int) -> int:
+    """Return how many of the lowest of some held-out rows a level has; raise an `InputError` if it has none."""
     # A product such as 20 * 0.1 may be a little below its whole number.
-    rank = math.floor((rows + 1) * miscoverage + 1e-9)
+    rank = math.floor((rows + 1) * level + 1e-9)
     if rank == 0:
         raise InputError(
-            f"label_sets={miscoverage:g}: {rows} held-out rows can certify {1 / (rows + 1):.4f} at the lowest; use a"
-            f" higher level, or more rows: {TUNE_ADVICE}"
+            f"{name}={level:g}: {rows} held-out rows can certify {1 / (rows + 1):.4f} at the lowest; {TUNE_ADVICE}"
         )
-    return float(np.sort(scores.of_label)[rank - 1])
+    return rank
 
 
 def check_level(name: str, value: float) -> None:

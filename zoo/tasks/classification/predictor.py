@@ -24,7 +24,6 @@ from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import TermRetriever
 from datamodules.retrieval.dense.text_vectors import ProgressBar
 from datamodules.text_rows import TextSplit
 from zoo.tasks.classification.held_out import (
@@ -35,7 +34,8 @@ from zoo.tasks.classification.held_out import (
     check_level,
     contents_of,
     drift,
-    likeness,
+    familiarity_of,
+    lowest_rows,
     set_threshold,
 )
 from zoo.tasks.model import Model
@@ -45,8 +45,8 @@ from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and
 
 log = logging.getLogger("zoo")
 
-#: Held-out rows that texts are compared with, at most; evenly spaced, for tables that are sorted by label.
-_MOST_COMPARED = 1000
+#: Why a prediction has no label.
+UNKNOWN, UNCERTAIN = "unknown", "uncertain"
 
 
 class RetrievedMemory(NamedTuple):
@@ -84,8 +84,12 @@ class Prediction(NamedTuple):
     contributions: dict[str, float] | None = None
     #: whether only the memory has the label, in rows that were added after the training. None: of no such model.
     known_by_memory_alone: bool | None = None
-    #: whether the model abstains, so that its error stays below a level. None: no level was given.
-    abstained: bool | None = None
+    #: share of the held-out rows that look as little as this text, or less, like the model's classes: few of a text
+    #: of another kind, all of one that stands in the memory. None: of a model without held-out rows.
+    familiarity: float | None = None
+    #: why the model abstains: the text is `unknown`, of another kind than the classes; or its label is too `uncertain`.
+    #: "" = it does not. None: no level was given.
+    reason: str | None = None
     #: the labels that the text may have, so that its own is seldom missing. None: no such set was wanted.
     labels: list[str] | None = None
 
@@ -136,11 +140,12 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         label_sets: float | None = None,
         memories: int | None = None,
         top: int | None = None,
+        unknown: float | None = None,
     ) -> list[Prediction]:
         """Classify one text or several, as `records` does; an `InputError` if one is not a string."""
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
-        present = self._presenter(max_error, confidence, label_sets, memories, top)
+        present = self._presenter(max_error, confidence, label_sets, memories, top, unknown)
         predictions = self._predictions(iter(texts), batch_size, len(texts), memories != 0)
         return list(progress_bar(map(present, predictions), "predicting", len(texts)))
 
@@ -188,11 +193,13 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         label_sets: float | None,
         memories: int | None,
         top: int | None,
+        unknown: float | None,
     ) -> Callable[[Prediction], Prediction]:
         """A function that abstains, adds a set of labels, and keeps the heaviest memories and most probable labels."""
-        for name, value in (("max_error", max_error), ("confidence", confidence), ("label_sets", label_sets)):
-            if value is not None:
-                check_level(name, value)
+        given = {"max_error": max_error, "label_sets": label_sets, "unknown": unknown}
+        levels = {name: level for name, level in given.items() if level is not None}
+        for name, level in {**levels, "confidence": confidence}.items():
+            check_level(name, level)
         if memories is not None and memories < 0:
             raise InputError(f"--memories {memories}: must be 0 or more")
         if top is not None:
@@ -204,19 +211,24 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         least: float | None = None
         of_set: float | None = None
         known = set[str]()
-        if max_error is not None or label_sets is not None:
+        if levels:
             scores, known = self.held_out_scores(), set(self._held_out_rows().labels)
+            if unknown is not None:
+                lowest_rows("unknown", unknown, len(scores.familiarity))
             least = None if max_error is None else answer_threshold(scores, max_error, confidence)
             of_set = None if label_sets is None else set_threshold(scores, label_sets)
 
         def present(prediction: Prediction) -> Prediction:
             changes: PlainDict = {}
             probabilities = prediction.probabilities.items()
-            if least is not None:
+            if least is not None or unknown is not None:
                 # Nothing is known about the error of a label that only the memory has, and no held-out row.
                 is_unproven = prediction.known_by_memory_alone and prediction.label not in known
-                is_uncertain = is_unproven or prediction.probability < least
-                changes = {"label": None if is_uncertain else prediction.label, "abstained": is_uncertain}
+                is_uncertain = least is not None and (is_unproven or prediction.probability < least)
+                reason = UNCERTAIN if is_uncertain else ""
+                if unknown is not None and (prediction.familiarity or 0.0) <= unknown + 1e-9:
+                    reason = UNKNOWN
+                changes = {"label": None if reason else prediction.label, "reason": reason}
             if of_set is not None:
                 changes["labels"] = [label for label, probability in probabilities if probability >= of_set]
             if memories is not None:
@@ -227,32 +239,13 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
 
         return present
 
-    def likeness(self, prediction: Prediction) -> float:
-        """The likeness of a text to its best memory; see `held_out.likeness`."""
-        hits = ((memory.retrieval_score, memory.found_by) for memory in prediction.memories)
-        return likeness(prediction.text, hits, self._is_lexical())
-
-    def _is_lexical(self) -> bool:
-        return self.memory is not None and isinstance(self.memory.retriever, TermRetriever)
-
-    def held_out_likeness(self) -> list[float]:
-        """The likeness of held-out rows to the present memory, at most 1,000 rows; see `drift`."""
-        rows = self._held_out_rows()
-        if self.memory is None or rows.texts is None:
-            raise InputError(f"report: needs a memory, and texts held out of the training; {TUNE_ADVICE}")
-        texts, is_lexical = rows.texts[:: len(rows.texts) // (_MOST_COMPARED + 1) + 1], self._is_lexical()
-        # Predictions would retrieve the same, and take seconds.
-        hits = self.memory.search(texts, self.data.num_retrieved(self.memory))
-        best = np.where(hits.rows >= 0, hits.scores, 0.0).max(axis=1).tolist()
-        return [likeness(text, [(score, None)], is_lexical) for text, score in zip(texts, best, strict=True)]
-
     def _held_out_rows(self) -> HeldOutRows:
         if self.held_out is None:
             kind = type(self.model).__name__
             advice = TUNE_ADVICE if self.model.fits_weights else "train a MemoryEnsemble"
             raise InputError(
-                f"max_error, label_sets, report: this {kind} has no held-out rows, which only a MemoryEnsemble keeps;"
-                f" {advice}"
+                f"max_error, label_sets, unknown, report: this {kind} has no held-out rows, which only a MemoryEnsemble"
+                f" keeps; {advice}"
             )
         return self.held_out
 
@@ -262,7 +255,8 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if rows.memory != contents_of(self.memory) and not self._has_named_change:
             self._has_named_change = True
             log.info(
-                "max_error, label_sets: the memory changed after its rows were held out; %s", TUNE_ADVICE
+                "max_error, label_sets, unknown: the memory changed after its rows were held out; %s",
+                TUNE_ADVICE,
             )
         return rows.scores
 
@@ -308,6 +302,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         report: bool = False,
         memories: int | None = None,
         top: int | None = None,
+        unknown: float | None = None,
         shard: Shard = WHOLE,
     ) -> Iterator[PlainDict]:
         """A text's label, probabilities and memories, in the order of the texts; for a table with ids, the text's id.
@@ -322,9 +317,11 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
             confidence: of this promise, over the draw of the held-out rows.
             label_sets: write the labels that a text may have, such that its own is missing with at most this
                 probability, such as 0.1; null: no sets.
-            report: at the end, log the share of texts that no memory is like, and whether that is drift.
+            report: at the end, log the share of texts that are of another kind, and whether that is drift.
             memories: write this number of memories, those with the largest weights; null: all, in a table 0.
             top: write the probabilities of this number of labels, the most probable ones; null: all, in a table 1.
+            unknown: abstain (label null) where a text is of another kind than the classes, by a measure that takes at
+                most this share of the texts like the held-out rows for unknown, such as 0.05; null: answer always.
             shard: the part of the source.
         """
         if report and shard.count > 1:
@@ -334,29 +331,34 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if text_column is not None:
             columns |= {"text_column": text_column, "header": None}
         check_count("batch_size", batch_size)
-        present = self._presenter(max_error, confidence, label_sets, memories, top)
+        present = self._presenter(max_error, confidence, label_sets, memories, top, unknown)
         rows = texts_and_ids_in(source, {**columns, "id_column": id_column}, shard)
         # By the number of all rows, every shard makes the same choice to encode the memory first.
         total, whole = length_hint(rows), rows.whole if isinstance(rows, Counted) else 0
         texts, named = tee(rows)
-        shows_memories = report or memories != 0
-        predictions = self._predictions((text for text, _ in texts), batch_size, whole, shows_memories)
+        predictions = self._predictions((text for text, _ in texts), batch_size, whole, memories != 0)
         shown = map(present, self._reported(predictions) if report else predictions)
         pairs = zip(shown, (name for _, name in named), strict=True)
         return Counted((_record_of(each, name, memories != 0) for each, name in pairs), total)
 
     def _reported(self, predictions: Iterator[Prediction]) -> Iterator[Prediction]:
         """Pass on predictions, and at the end log whether their texts are like the held-out rows."""
-        held_out, values = self.held_out_likeness(), list[float]()
+        values = list[float]()
         for prediction in predictions:
-            values.append(self.likeness(prediction))
+            values.append(prediction.familiarity or 0.0)
             yield prediction
-        log.info("%s", drift(held_out, values)["summary"])
+        log.info("%s", self.drift(values)["summary"])
+
+    def drift(self, familiarity: Sequence[float]) -> PlainDict:
+        """Compare the familiarity of predicted texts with that of the held-out rows; see `held_out.drift`."""
+        scores = self.held_out_scores()
+        return drift(familiarity_of(scores, scores.familiarity), familiarity)
 
     @override
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
         (row,) = super().table_rows(record)
-        row.pop("known_by_memory_alone", None)
+        for name in ("known_by_memory_alone", "familiarity"):
+            row.pop(name, None)
         if "labels" in record:
             row["labels"] = json.dumps(record["labels"], ensure_ascii=False)
         others = list(record["probabilities"].items())[1:]
