@@ -161,7 +161,7 @@ class DenseVote(Member):
         if readings.memory is None:
             nothing = vectors.new_zeros(len(vectors), sizes.num_memories)
             none = nothing.long() - 1
-            return Votes(nothing, nothing > 0, none, sizes.num_classes, none)
+            return Votes(nothing, nothing > 0, none, sizes.num_classes, none, nothing)
         queries = functional.normalize(vectors, dim=1).cpu().numpy()
         hits = readings.memory.encoded.search(queries, sizes.num_memories, readings.excluded)
         scores, rows = torch.from_numpy(hits.scores), torch.from_numpy(hits.rows.astype(np.int64))

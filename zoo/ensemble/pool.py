@@ -31,7 +31,7 @@ _STANDARD_ERRORS = 1.96
 _LEAST_SCALE = 1e-6
 #: Memories whose mean score is the nearness of a text to a memory.
 _NEAREST = 3
-#: The probability of the best class, beside the nearness to the memory in each vote by vectors.
+#: The probability of the best class, beside the nearness to the memory in each vote.
 PROBABILITY = "probability"
 
 #: Combination of members -> its name in the answer's table.
@@ -194,7 +194,8 @@ def _signs_of_class(
             if absent is not None:  # memories that were not retrieved have at most the lowest score
                 is_absent = vote.mask & (vote.classes == absent[:, None])
                 score = torch.where(is_absent, score.amin(dim=1, keepdim=True), score)
-            signs[name] = score.topk(min(_NEAREST, score.shape[1]), dim=1).values.mean(dim=1)
+            score = functional.pad(score, (0, max(0, _NEAREST - score.shape[1])))
+            signs[name] = score.topk(_NEAREST, dim=1).values.mean(dim=1)
     return signs
 
 

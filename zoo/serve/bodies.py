@@ -57,9 +57,7 @@ class Texts(_OneOrMore):
     max_error: float | None = Field(None, description="abstain (label null) for an error below this level")
     confidence: float = Field(0.95, description="of this promise, over the draw of the held-out rows")
     label_sets: float | None = Field(None, description="add the labels that a text may have, at this level")
-    unknown: float | None = Field(
-        None, description="abstain for texts of other kinds, and this share of the classes'"
-    )
+    unknown: float | None = Field(None, description="abstain for texts of no known class, at this level")
 
 
 class Search(_OneOrMore):

@@ -140,6 +140,8 @@ def test_familiarity_is_what_a_row_loses_without_its_class() -> None:
     signs = [_signs_of_class({"vote": vote}, logits, absent) for absent in (None, torch.tensor([0]))]
     assert [float(each["vote"]) for each in signs] == pytest.approx([2.0, 2 / 3])
     assert [float(each[PROBABILITY]) for each in signs] == pytest.approx([math.log(0.75), 0.0])
+    empty = vote.each(lambda each: each[:, :0])
+    assert float(_signs_of_class({"vote": empty}, logits)["vote"]) == 0  # no memory is near
     pool = Pool({}, {}, familiar={PROBABILITY: 2.0, "vote": 0.5})
     assert float(pool.familiarity({"vote": vote}, logits)) == pytest.approx(2 * math.log(0.75) + 1)
 
