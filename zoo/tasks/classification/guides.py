@@ -101,8 +101,7 @@ class Guides(NamedTuple):
     def _directions(self, texts: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some texts, encoded before."""
         assert self.vectors is not None
-        vectors: NDArray[np.float32] = self.vectors[texts].numpy()
-        return vectors
+        return np.asarray(self.vectors[texts], np.float32)
 
     def _without(self, texts: NDArray[np.int64]) -> Self:
         kept = np.setdiff1d(np.arange(len(self.texts)), texts)

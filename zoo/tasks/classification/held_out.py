@@ -162,8 +162,7 @@ def familiarity_of(scores: HeldOutScores, values: NDArray[np.float64]) -> NDArra
     Gammerman, Shafer 2005).
     """
     ranks = np.searchsorted(np.sort(scores.familiarity), values, side="right")
-    shares: NDArray[np.float64] = (1 + ranks) / (1 + len(scores.familiarity))
-    return shares
+    return np.asarray((1 + ranks) / (1 + len(scores.familiarity)), np.float64)
 
 
 def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float]) -> PlainDict:

@@ -45,9 +45,6 @@ from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and
 
 log = logging.getLogger("zoo")
 
-#: Why a prediction has no label.
-UNKNOWN, UNCERTAIN = "unknown", "uncertain"
-
 
 class RetrievedMemory(NamedTuple):
     """One piece of evidence for a prediction."""
@@ -210,11 +207,12 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
                 raise InputError(f"--top {top}: must be 1 to {labels}, the number of the model's labels")
         least: float | None = None
         of_set: float | None = None
+        of_unknown = 0.0
         known = set[str]()
         if levels:
             scores, known = self.held_out_scores(), set(self._held_out_rows().labels)
             if unknown is not None:
-                lowest_rows("unknown", unknown, len(scores.familiarity))
+                of_unknown = lowest_rows("unknown", unknown, n := len(scores.familiarity)) / (1 + n)
             least = None if max_error is None else answer_threshold(scores, max_error, confidence)
             of_set = None if label_sets is None else set_threshold(scores, label_sets)
 
@@ -225,9 +223,9 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
                 # Nothing is known about the error of a label that only the memory has, and no held-out row.
                 is_unproven = prediction.known_by_memory_alone and prediction.label not in known
                 is_uncertain = least is not None and (is_unproven or prediction.probability < least)
-                reason = UNCERTAIN if is_uncertain else ""
-                if unknown is not None and (prediction.familiarity or 0.0) <= unknown + 1e-9:
-                    reason = UNKNOWN
+                reason = "uncertain" if is_uncertain else ""
+                if unknown is not None and (prediction.familiarity or 0.0) <= of_unknown:
+                    reason = "unknown"
                 changes = {"label": None if reason else prediction.label, "reason": reason}
             if of_set is not None:
                 changes["labels"] = [label for label, probability in probabilities if probability >= of_set]
@@ -343,6 +341,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
 
     def _reported(self, predictions: Iterator[Prediction]) -> Iterator[Prediction]:
         """Pass on predictions, and at the end log whether their texts are like the held-out rows."""
+        self._held_out_rows()  # refuses a model without them before its predictions
         values = list[float]()
         for prediction in predictions:
             values.append(prediction.familiarity or 0.0)
