@@ -67,14 +67,14 @@ def a_random_edit(random: np.random.Generator, folder: Path) -> list[object]:
 def test_a_preview_equals_the_edit(
     edits: int, folder: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    previews: list[Any] = []
-    around = answers.answers_around
+    previews: dict[str, Any] = {}
+    describe = answers.describe_accuracy
 
-    def record(*given: Any) -> Any:
-        previews.append(around(*given))
-        return previews[-1]
+    def record(name: str, pairs: Any, labels: Any) -> str:
+        previews[name] = pairs
+        return describe(name, pairs, labels)
 
-    monkeypatch.setattr(answers, "answers_around", record)
+    monkeypatch.setattr(answers, "describe_accuracy", record)
     random, table = np.random.default_rng(edits), write_table(Path("texts.csv"), ROWS)
     changed = 0
     for _ in range(edits):
@@ -88,15 +88,15 @@ def test_a_preview_equals_the_edit(
         assert re.sub(r"re\w+$", "changed", made[0]) == lines[0].removeprefix("preview: ")
         after = zoo.load(folder)
         tables = [(TEXTS, [label for _, label in ROWS]), (kept.texts[:], kept.labels)]
-        _, found, _ = previews.pop()
+        found = [previews.pop(name) for name in (str(table), "held-out rows")]
         lines, previewed = lines[1:], []
-        for texts, labels in tables:
+        for (texts, labels), pairs in zip(tables, found, strict=True):
             expected = [model.predict(texts, memories=0) for model in (before, after)]
-            assert texts is not TEXTS or [[*side] for side in zip(*found, strict=True)] == expected
+            assert [[*side] for side in zip(*pairs, strict=True)] == expected
             right = [[one.label == y for one, y in zip(side, labels, strict=True)] for side in expected]
             previewed.append(" -> ".join(f"{np.mean(side):.4f}" for side in right))
         assert [line.split("): ")[1].split(";")[0] for line in lines if "accuracy" in line] == previewed
-        differing = [(one, other) for one, other in found if one.label != other.label]
+        differing = [(one, other) for one, other in found[0] if one.label != other.label]
         assert lines[0] == f"{len(differing)} of {len(TEXTS)} answers change"
         for line, (one, other) in zip(lines[1:], differing, strict=False):
             states = f"{one.label} {one.probability:.2f} -> {other.label} {other.probability:.2f}"
