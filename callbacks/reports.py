@@ -56,6 +56,9 @@ class Charts(ValidationReport):
 class PredictionTable(ValidationReport):
     """Writes predictions with the truth and the evidence: `charts/predictions.csv`, and `val/predictions` in W&B."""
 
+    def __init__(self, num_texts: int = 50, every_n_epochs: int = 1) -> None:
+        super().__init__(num_texts, every_n_epochs)
+
     @override
     def report(self, trainer: pl.Trainer, model: Any, data: Any, folder: Path) -> None:
         columns, rows = model.shown_predictions(data, self.num_texts)
