@@ -292,11 +292,15 @@ def set_threshold(scores: HeldOutScores, miscoverage: float) -> float:
     The set lacks the text's label with at most the probability `miscoverage`, over the draw of the text and of the
     held-out rows (split conformal prediction: Vovk, Gammerman, Shafer 2005). It may be empty.
     """
-    rank = lowest_rows("label_sets", miscoverage, len(scores.of_label))
-    return float(np.sort(scores.of_label)[rank - 1])
+    return float(np.sort(scores.of_label)[_rank("label_sets", miscoverage, len(scores.of_label)) - 1])
 
 
-def lowest_rows(name: str, level: float, rows: int) -> int:
+def unknown_threshold(scores: HeldOutScores, level: float) -> float:
+    """Return the familiarity up to which a text is unknown; raise an `InputError` if rows are too few."""
+    return _rank("unknown", level, rows := len(scores.familiarity)) / (1 + rows)
+
+
+def _rank(name: str, level: float, rows: int) -> int:
     """Return how many of the lowest of some held-out rows a level has; raise an `InputError` if it has none."""
     # A product such as 20 * 0.1 may be a little below its whole number.
     rank = math.floor((rows + 1) * level + 1e-9)
@@ -307,7 +311,7 @@ def lowest_rows(name: str, level: float, rows: int) -> int:
     return rank
 
 
-def check_level(name: str, value: float) -> None:
-    """Raise an `InputError` for a share that is not between 0 and 1."""
-    if not 0 < value < 1:
+def check_level(name: str, value: float | None) -> None:
+    """Raise an `InputError` for a share that is not between 0 and 1; None is none."""
+    if value is not None and not 0 < value < 1:
         raise InputError(f"{name}={value}: must be above 0 and below 1, such as 0.05")

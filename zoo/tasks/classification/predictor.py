@@ -35,8 +35,8 @@ from zoo.tasks.classification.held_out import (
     contents_of,
     drift,
     familiarity_of,
-    lowest_rows,
     set_threshold,
+    unknown_threshold,
 )
 from zoo.tasks.model import Model
 from zoo.tasks.outputs import ClassificationOutput
@@ -193,8 +193,7 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         unknown: float | None,
     ) -> Callable[[Prediction], Prediction]:
         """A function that abstains, adds a set of labels, and keeps the heaviest memories and most probable labels."""
-        given = {"max_error": max_error, "label_sets": label_sets, "unknown": unknown}
-        levels = {name: level for name, level in given.items() if level is not None}
+        levels = {"max_error": max_error, "label_sets": label_sets, "unknown": unknown}
         for name, level in {**levels, "confidence": confidence}.items():
             check_level(name, level)
         if memories is not None and memories < 0:
@@ -209,10 +208,9 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         of_set: float | None = None
         of_unknown = 0.0
         known = set[str]()
-        if levels:
+        if any(level is not None for level in levels.values()):
             scores, known = self.held_out_scores(), set(self._held_out_rows().labels)
-            if unknown is not None:
-                of_unknown = lowest_rows("unknown", unknown, n := len(scores.familiarity)) / (1 + n)
+            of_unknown = 0.0 if unknown is None else unknown_threshold(scores, unknown)
             least = None if max_error is None else answer_threshold(scores, max_error, confidence)
             of_set = None if label_sets is None else set_threshold(scores, label_sets)
 
@@ -241,10 +239,8 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if self.held_out is None:
             kind = type(self.model).__name__
             advice = TUNE_ADVICE if self.model.fits_weights else "train a MemoryEnsemble"
-            raise InputError(
-                f"max_error, label_sets, unknown, report: this {kind} has no held-out rows, which only a MemoryEnsemble"
-                f" keeps; {advice}"
-            )
+            options = "max_error, label_sets, unknown, report"
+            raise InputError(f"{options}: this {kind} has no held-out rows; {advice}")
         return self.held_out
 
     def held_out_scores(self) -> HeldOutScores:
