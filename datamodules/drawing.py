@@ -1,4 +1,4 @@
-"""Random choices that differ in every epoch.
+"""Random choices that differ in every epoch, and the texts that negatives are drawn from.
 
 A choice is a hash (S. Vigna's SplitMix64) of the run's seed, the epoch and the number of the list, so any number of
 workers, and a resumed run, draw the same.
@@ -6,12 +6,54 @@ workers, and a resumed run, draw the same.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.core.arrays import find_sorted
 from datamodules.core.compiled import njit
+from datamodules.core.ragged import Ragged
+from datamodules.duplicates import duplicate_codes
 
 #: Draws for a position before it stays empty, for lists that own nearly all texts.
 _TRIES = 64
+
+
+class Matches(NamedTuple):
+    """The texts that match each of Q questions, with their duplicates: none of its negatives is among them."""
+
+    #: int64 [texts]: equal for duplicates.
+    codes: NDArray[np.int64]
+    #: question * texts + code of each question's matches, ascending.
+    own: Ragged
+
+    @classmethod
+    def of(
+        cls, texts: Iterable[str], num_questions: int, question: NDArray[np.int32], row: NDArray[np.int32]
+    ) -> Matches:
+        """Collect the matches of the questions: n pairs of a question [n] and a row of the texts [n]."""
+        codes = duplicate_codes(texts)
+        keys = np.unique(question.astype(np.int64) * len(codes) + codes[row])
+        ends = np.arange(num_questions + 1) * len(codes)
+        return cls(codes, Ragged(keys, np.searchsorted(keys, ends)))
+
+    def holds(self, question: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """True where texts match questions; arrays of numbers that broadcast."""
+        return find_sorted(self.own.values, question * len(self.codes) + self.codes[row]) >= 0
+
+    def are_foreign(self, hits: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """bool [Q, k]: the hits, rows of the texts (-1 = none), that do not match their question."""
+        return (hits >= 0) & ~self.holds(np.arange(len(hits))[:, None], hits.clip(min=0).astype(np.int64))
+
+    def draw(
+        self, key: np.uint64, lists: NDArray[np.int64], question: NDArray[np.int64], count: int
+    ) -> NDArray[np.int64]:
+        """Draw rows of texts [n, count] that do not match the question of a list [n], no two of them duplicates."""
+        own = self.own
+        drawn: NDArray[np.int64] = _foreign(key, lists, question, self.codes, own.values, own.offsets, count)
+        return drawn
 
 
 def key_of(seed: int, *purpose: int) -> np.uint64:
@@ -36,8 +78,8 @@ def _random(key, number, draw):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def choose(key, lists, size, count):  # type: ignore[no-untyped-def]
-    """Draw `count` distinct numbers below `size` for each list [n, count], -1 where there are fewer."""
+def choose(key, lists, values, start, size, count):  # type: ignore[no-untyped-def]
+    """Draw `count` of the `size` values from `start` on for each list [n, count], -1 where there are fewer."""
     chosen = np.full((len(lists), count), -1, np.int64)
     for i in range(len(lists)):
         # R. Floyd's algorithm draws without replacement: one random number a draw, no table of the size.
@@ -48,12 +90,14 @@ def choose(key, lists, size, count):  # type: ignore[no-untyped-def]
                     number = last
                     break
             chosen[i, taken] = number
+        for taken in range(min(count, size[i])):
+            chosen[i, taken] = values[start[i] + chosen[i, taken]]
     return chosen
 
 
 @njit()
-def choose_foreign(key, lists, question, codes, own, offsets, count):  # type: ignore[no-untyped-def]
-    """Draw rows of second texts [n, count] that are no duplicates of a list's own texts nor of each other."""
+def _foreign(key, lists, question, codes, own, offsets, count):  # type: ignore[no-untyped-def]
+    """Draw as `Matches.draw` describes."""
     chosen = np.full((len(lists), count), -1, np.int64)
     for i in range(len(lists)):
         excluded = own[offsets[question[i]] : offsets[question[i] + 1]]
@@ -61,11 +105,11 @@ def choose_foreign(key, lists, question, codes, own, offsets, count):  # type: i
         while taken < count and draws < count * _TRIES:
             row = _random(key, lists[i], draws) % len(codes)
             draws += 1
-            code = codes[row]
-            position = np.searchsorted(excluded, code)
-            is_new = position == len(excluded) or excluded[position] != code
+            match = question[i] * len(codes) + codes[row]
+            position = np.searchsorted(excluded, match)
+            is_new = position == len(excluded) or excluded[position] != match
             for j in range(taken):
-                is_new = is_new and codes[chosen[i, j]] != code
+                is_new = is_new and codes[chosen[i, j]] != codes[row]
             if is_new:
                 chosen[i, taken] = row
                 taken += 1

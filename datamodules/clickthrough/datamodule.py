@@ -15,7 +15,7 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClickSpec
 from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, RankingDataset, document_hits, sides_of
-from datamodules.clickthrough.negatives import Negatives, NegativesFrom, Relevant, hard_pool
+from datamodules.clickthrough.negatives import Negatives, NegativesFrom, hard_pool, relevant_documents
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, prepared_folder
 from datamodules.core.types import Count, Message, PlainDict, Size
@@ -275,7 +275,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def _describe_negatives(self, split: ClickSplit) -> Iterator[Message]:
         source, number = split.judgements.source, len(split.judgements.queries)
         negatives = self._negatives(split)
-        all_relevant = int(negatives.relevant.answers_all.sum())
+        relevant = negatives.relevant
+        all_relevant = int((relevant.own.counts >= len(np.unique(relevant.codes))).sum())
         if all_relevant == number:
             raise InputError(f"{source}: every document answers every query; give other documents")
         if all_relevant:
@@ -290,7 +291,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             yield logging.WARNING, message
 
     def _negatives(self, split: ClickSplit) -> Negatives:
-        options, relevant = self.options, Relevant.of(split.judgements)
+        options, relevant = self.options, relevant_documents(split.judgements)
         pool = None
         if "retrieved" in options.sources and split.hits is not None:
             pool = hard_pool(split.hits, relevant, options.skip_hits)

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.pairs import Pairs
-from datamodules.drawing import choose, choose_foreign, key_of
-from datamodules.duplicates import duplicate_codes
+from datamodules.drawing import Matches, choose, key_of
 
 #: Draws distinct negatives [n, k] for an epoch and the numbers of lists [n]; -1 = there are no more.
 Draw: TypeAlias = Callable[[int, NDArray[np.int64]], NDArray[np.int64]]
@@ -27,25 +26,16 @@ def _draw_from_ranges(
     epoch: int,
     lists: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Draw from the pool's range of each list, see `Draw`; the pool ends with -1."""
-    positions = choose(key_of(seed, epoch), lists, size[lists], count)
-    return pool[np.where(positions < 0, -1, positions + start[lists][:, None])]
+    """Draw from the pool's range of each list, see `Draw`."""
+    drawn: NDArray[np.int64] = choose(key_of(seed, epoch), lists, pool, start[lists], size[lists], count)
+    return drawn
 
 
 def _draw_foreign(
-    codes: NDArray[np.int64],
-    own: Ragged,
-    question: NDArray[np.int64],
-    count: int,
-    seed: int,
-    epoch: int,
-    lists: NDArray[np.int64],
+    own: Matches, question: NDArray[np.int64], count: int, seed: int, epoch: int, lists: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Draw rows of second texts whose codes are none of the `own` ones of each list's question, see `Draw`."""
-    drawn: NDArray[np.int64] = choose_foreign(
-        key_of(seed, epoch), lists, question[lists], codes, own.values, own.offsets, count
-    )
-    return drawn
+    """Draw second texts that are none of the `own` ones of each list's question, see `Draw`."""
+    return own.draw(key_of(seed, epoch), lists, question[lists], count)
 
 
 def own_negatives(
@@ -63,8 +53,7 @@ def own_negatives(
     start = pairs.lists.offsets[pairs.question[positives]]
     size = first_of_grade[position[positives]] - start
     kept = size > 0
-    pool = np.append(order, -1)
-    return positives[kept], partial(_draw_from_ranges, pool, start[kept], size[kept], count, seed)
+    return positives[kept], partial(_draw_from_ranges, order, start[kept], size[kept], count, seed)
 
 
 def foreign_negatives(
@@ -72,23 +61,19 @@ def foreign_negatives(
 ) -> Draw:
     """Second texts from `pool` (those of each question), or all foreign texts, for the questions of lists [lists]."""
     if pool is None:
-        codes = duplicate_codes(pairs.second.texts)
-        own = codes[pairs.second_row]
-        order = np.lexsort((own, pairs.question))
-        return partial(_draw_foreign, codes, Ragged(own[order], pairs.lists.offsets), question, count, seed)
-    values, start, size = np.append(pool.values, -1), pool.offsets[question], pool.counts[question]
-    return partial(_draw_from_ranges, values, start, size, count, seed)
+        own = Matches.of(pairs.second.texts, pairs.num_questions, pairs.question, pairs.second_row)
+        return partial(_draw_foreign, own, question, count, seed)
+    start, size = pool.offsets[question], pool.counts[question]
+    return partial(_draw_from_ranges, np.asarray(pool.values), start, size, count, seed)
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
     """The distinct hits [questions, k] (-1 = none) that duplicate no text of the question's `excluded` pairs [P]."""
-    codes = duplicate_codes(pairs.second.texts)
-    question = np.repeat(np.arange(len(hits)), hits.shape[1])
-    rows = hits.reshape(-1)
+    question, row = pairs.question[excluded], pairs.second_row[excluded]
+    own = Matches.of(pairs.second.texts, len(hits), question, row)
     # One number for a question and a text.
-    keys = np.where(rows >= 0, question * len(codes) + codes[rows], -1)
-    own = pairs.question[excluded].astype(np.int64) * len(codes) + codes[pairs.second_row[excluded]]
-    is_first = np.zeros(len(keys), dtype=bool)
-    is_first[np.unique(keys, return_index=True)[1]] = True
-    kept = (rows >= 0) & is_first & ~np.isin(keys, own)
-    return Ragged(rows[kept], offsets_of(np.bincount(question[kept], minlength=len(hits))))
+    keys = np.where(hits >= 0, np.arange(len(hits))[:, None] * len(own.codes) + own.codes[hits], -1)
+    kept = np.zeros(hits.size, bool)
+    kept[np.unique(keys, return_index=True)[1]] = True
+    kept = kept.reshape(hits.shape) & own.are_foreign(hits)
+    return Ragged(hits[kept], offsets_of(kept.sum(axis=1)))

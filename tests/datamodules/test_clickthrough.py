@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from datamodules import ClickthroughDataModule
 from datamodules.batch import BatchContents, ClickBatch
 from datamodules.clickthrough.dataset import ClickDataset, RankingDataset
-from datamodules.clickthrough.negatives import Relevant, hard_pool
+from datamodules.clickthrough.negatives import hard_pool, relevant_documents
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged
 from datamodules.corpora.judgements import Judgements
@@ -95,7 +95,7 @@ def test_no_negative_answers_the_query(
 def test_in_the_batch_all_other_documents_compete(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared(negatives="in_batch")
     judgements, batch = data.split("train").judgements, whole_epoch(training_dataset(data))
-    relevant = Relevant.of(judgements)
+    relevant = relevant_documents(judgements)
     queries, documents = judgements.query[batch.row.numpy()], judgements.document[batch.row.numpy()]
     for row, (query, positive) in enumerate(zip(queries, documents, strict=True)):
         for other, column in zip(documents, batch.positive.tolist(), strict=True):
@@ -132,7 +132,7 @@ def test_first_retrieved_hits_are_skipped() -> None:
         np.array([1, 0], np.float32),
         "judgements",
     )
-    relevant = Relevant.of(judgements)
+    relevant = relevant_documents(judgements)
     rows = np.array([[1, 2, 3, 4, 5], [6, 7, -1, -1, -1]], np.int32)
 
     def pool(skip: int) -> list[list[int]]:
