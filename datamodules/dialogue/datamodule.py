@@ -18,7 +18,7 @@ from datamodules.base import DataModule
 from datamodules.batch import BatchContents, DialogueSpec
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged, consecutive
-from datamodules.core.storage import Part, fingerprint_of, is_whole, lock, prepared_folder
+from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict, Size
 from datamodules.corpora.dialogues import Dialogues, read_dialogues, read_hmn4qa
 from datamodules.corpora.records import Column
@@ -125,56 +125,45 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     def prepare_split(
         self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None, memory: Memory | None
     ) -> dict[str, Part]:
-        fingerprint = self._reading_fingerprint(table)
-        folder = self.cache / f"turns-{fingerprint[:16]}"
-        split = self._make_split(table, self.words.tokenize, self.retriever, folder)
+        options = self.options
+        description = {
+            "dialogues": table.fingerprint,
+            "ranking": self.retriever.describe_ranking() if options.turns_kept == "retrieved" else None,
+            "max_turns": options.max_turns,
+            "turns_kept": options.turns_kept,
+        }
+        tokens = zip(self.length_options, self._tokenize(table, self.words.tokenize), strict=True)
+        reading = prepared_folder(
+            self.cache,
+            "reading",
+            fingerprint_of(description),
+            lambda folder: self._reading(table).save(folder),
+        )
         return {
             "dialogues": prepared_folder(self.cache, "dialogues", table.fingerprint, table.save),
-            "turn_tokens": split.turn_tokens.part,
-            "question_tokens": split.question_tokens.part,
-            "answer_tokens": split.answer_tokens.part,
-            "reading": prepared_folder(self.cache, "reading", fingerprint, split.reading.save),
+            **{name: store.part for name, store in tokens},
+            "reading": reading,
         }
 
     def split_of(self, table: Dialogues) -> DialogueSplit:
         """A split in memory, for prediction."""
-        retriever = self.retriever
-        if isinstance(retriever, TermRetriever):
-            # Both back ends rank alike, and a server need not keep an index that is searched once.
-            retriever = EmbeddedRetriever(**asdict(retriever.ranking))
-        with TemporaryDirectory() as folder:
-            return self._make_split(table, self.words.tokenize_now, retriever, Path(folder) / "turns")
+        return DialogueSplit(table, *self._tokenize(table, self.words.tokenize_now), self._reading(table))
 
-    def _make_split(
-        self,
-        table: Dialogues,
-        tokenize: Callable[[Rows, int], TokenStore],
-        retriever: Retriever,
-        turns_folder: Path,
-    ) -> DialogueSplit:
-        """Tokenize a table, and select the turns that are read for each question."""
+    def _tokenize(
+        self, table: Dialogues, tokenize: Callable[[Rows, int], TokenStore]
+    ) -> tuple[TokenStore, TokenStore, TokenStore]:
+        """The tokens of turns, questions and answers."""
         known = [table.questions.label(row) or "" for row in range(len(table.questions))]
         texts = table.turns, table.questions, Rows.from_lists(known, source=table.source)
         turns, questions, answers = (tokenize(rows, self.options.max_length) for rows in texts)
         _check_answers(table, answers)
-        k = self.options.max_turns
-        if self.options.turns_kept == "latest":
-            reading = latest_turns(table, k)
-        else:
-            reading = retrieved_turns(table, k, retriever, turns_folder, self._reading_fingerprint(table))
-        return DialogueSplit(table, turns, questions, answers, reading)
+        return turns, questions, answers
 
-    def _reading_fingerprint(self, table: Dialogues) -> str:
-        """Fingerprint of the turns that are read for each question."""
-        options = self.options
-        ranking = self.retriever.describe_ranking() if options.turns_kept == "retrieved" else None
-        description = {
-            "dialogues": table.fingerprint,
-            "ranking": ranking,
-            "max_turns": options.max_turns,
-            "turns_kept": options.turns_kept,
-        }
-        return fingerprint_of(description)
+    def _reading(self, table: Dialogues) -> Ragged:
+        """The turns that are read for each question."""
+        if self.options.turns_kept == "latest":
+            return latest_turns(table, self.options.max_turns)
+        return retrieved_turns(table, self.options.max_turns, self.retriever)
 
     @override
     def describe_split(self, name: str, split: DialogueSplit) -> Iterator[Message]:
@@ -194,7 +183,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         counts = _dialogues_with(train)
         files = self.options.vocabulary_files
         if files is not None:
-            for tokens, _ in self.texts_of(self.split_of(self.read(files))):
+            for tokens in self._tokenize(self.read(files), self.words.tokenize_now):
                 for word in tokens.lexicon:
                     counts[word] = max(counts[word], self.options.min_count)
         return counts
@@ -257,22 +246,21 @@ def latest_turns(table: Dialogues, k: int) -> Ragged:
     return consecutive(ends - counts, counts)
 
 
-def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path, mark: str) -> Ragged:
+def retrieved_turns(table: Dialogues, k: int, retriever: Retriever) -> Ragged:
     """The k turns that rank highest for each question [Q], or else the latest, as row numbers in ascending order."""
     latest = latest_turns(table, k)
     dialogue = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
     long = np.flatnonzero(np.diff(table.turn_offsets)[dialogue] > k)
     if len(long) == 0:
         return latest
-    index = folder / "index"
-    with lock(folder):
-        if is_whole(index, mark):
-            retriever.open(index, mark)
-        else:
-            retriever.index(Collection(table.turns.texts, mark), index)
+    if isinstance(retriever, TermRetriever):
+        # Both back ends rank alike, and a server need not keep an index that is searched once.
+        retriever = EmbeddedRetriever(**asdict(retriever.ranking))
     starts, ends = table.turn_offsets[dialogue[long]], table.turn_offsets[dialogue[long] + 1]
-    results = search_within(retriever, table.questions.texts.take(long), k, starts, ends)
-    retriever.close()
+    with TemporaryDirectory() as folder:
+        retriever.index(Collection(table.turns.texts, table.fingerprint), Path(folder) / "index")
+        results = search_within(retriever, table.questions.texts.take(long), k, starts, ends)
+        retriever.close()
     turns = np.split(latest.values, latest.offsets[1:-1])
     for row, hits, start, end in zip(long.tolist(), results, starts.tolist(), ends.tolist(), strict=True):
         others = np.setdiff1d(np.arange(start, end), hits)[::-1]

@@ -102,7 +102,7 @@ PARTS = {
     "classification": "rows tokens neighbors memory duplicates vocabulary plan",
     "matching": "pairs tokens neighbors memory pool duplicates vocabulary plan",
     "clickthrough": "judgements rows tokens neighbors memory duplicates vocabulary plan",
-    "dialogue": "dialogues tokens reading turns vocabulary plan",
+    "dialogue": "dialogues tokens reading vocabulary plan",
 }
 
 
