@@ -61,16 +61,13 @@ class Pairs(StoredTable):
     ) -> Pairs:
         """Make a table of P pairs with grades as targets; without questions, equal first texts are one question."""
         repairs = Repairs()
-        firsts, first_row = _distinct(repairs.column(list(first), pa.large_string()), source)
-        seconds, second_row = _distinct(repairs.column(list(second), pa.large_string()), source)
-        if questions is None:
-            question, question_ids = first_row, firsts.table.column("id").combine_chunks()
-        else:
-            encoded = repairs.column(list(questions), pa.string()).dictionary_encode()
-            question, question_ids = encoded.indices.to_numpy(), encoded.dictionary
-        if ids is None:
-            ids = list(map(str, range(len(first))))
-        named = repairs.column(list(ids), pa.string())
+        first_texts, first_row = _distinct(repairs.column(list(first), pa.large_string()))
+        second_texts, second_row = _distinct(repairs.column(list(second), pa.large_string()))
+        firsts, seconds = _numbered(first_texts, source), _numbered(second_texts, source)
+        question_ids, question = firsts.table.column("id").combine_chunks(), first_row
+        if questions is not None:
+            question_ids, question = _distinct(repairs.column(list(questions), pa.string()))
+        named = repairs.column(list(map(str, range(len(first))) if ids is None else ids), pa.string())
         repairs.report(source)
         target = np.full(len(first), np.nan, np.float32)
         if targets is not None:
@@ -129,12 +126,12 @@ class Pairs(StoredTable):
     def select(self, row_numbers: ArrayLike) -> Pairs:
         """Return the pairs with these numbers, in the order given, and only their texts."""
         chosen = np.asarray(row_numbers, dtype=np.int64)
-        first, first_row = _used(self.first_row[chosen])
-        second, second_row = _used(self.second_row[chosen])
-        questions, question = _used(self.question[chosen])
-        firsts = _numbered(self.first.select(first).table.column("text"), self.source)
-        seconds = _numbered(self.second.select(second).table.column("text"), self.source)
-        ids, question_ids = self.ids.take(pa.array(chosen)), self.question_ids.take(pa.array(questions))
+        first, first_row = _distinct(pa.array(self.first_row[chosen]))
+        second, second_row = _distinct(pa.array(self.second_row[chosen]))
+        questions, question = _distinct(pa.array(self.question[chosen]))
+        firsts = _numbered(self.first.table.column("text").take(first), self.source)
+        seconds = _numbered(self.second.table.column("text").take(second), self.source)
+        ids, question_ids = self.ids.take(pa.array(chosen)), self.question_ids.take(questions)
         target = self.target[chosen]
         return Pairs(firsts, seconds, first_row, second_row, question, target, ids, question_ids, self.source)
 
@@ -143,25 +140,16 @@ class Pairs(StoredTable):
         return self.select(np.flatnonzero(np.isin(self.question, questions)))
 
 
-def _distinct(column: pa.Array, source: str) -> tuple[Rows, NDArray[np.int32]]:
-    """Return the distinct texts of a column as rows, and the row of each field."""
-    encoded = column.dictionary_encode()
-    return _numbered(encoded.dictionary, source), encoded.indices.to_numpy()
+def _distinct(values: pa.Array) -> tuple[pa.Array, NDArray[np.int32]]:
+    """Return the distinct values in order of first occurrence, and the position of each value among them."""
+    encoded = values.dictionary_encode()
+    return encoded.dictionary, encoded.indices.to_numpy()
 
 
 def _numbered(texts: pa.Array, source: str) -> Rows:
     """Return the rows of an Arrow column of texts, with their numbers as ids and without labels."""
     ids = pa.array(np.arange(len(texts))).cast(pa.string())
     return Rows(pa.table([ids, texts, pa.nulls(len(texts), pa.string())], schema=SCHEMA), source)
-
-
-def _used(rows: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return distinct numbers in order of first occurrence, and the position of each number among them."""
-    distinct, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    position = np.empty(len(order), np.int32)
-    position[order] = np.arange(len(order), dtype=np.int32)
-    return distinct[order].astype(np.int64), position[inverse.reshape(-1)]
 
 
 def read_pairs(

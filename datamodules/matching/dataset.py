@@ -267,24 +267,23 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
         pairs, lists = self.split.pairs, self.lists
         rows = lists.rows.take(numbers)
-        row, query, starts = rows.values, rows.list_numbers, rows.offsets
+        row, query = rows.values, rows.list_numbers
         first, second = pairs.first_row[row].astype(np.int64), pairs.second_row[row].astype(np.int64)
         target = pairs.target[row]
         if lists.draw is not None:
             drawn = lists.draw(epoch, numbers)
-            is_drawn = drawn >= 0
+            queries, seconds = np.nonzero(drawn >= 0)[0], drawn[drawn >= 0]
+            targets, drawn_rows = np.zeros(len(seconds), np.float32), np.full(len(seconds), -1)
+            if lists.draws_rows:
+                drawn_rows, targets = seconds, pairs.target[seconds]
+                seconds = pairs.second_row[seconds].astype(np.int64)
             # Drawn pairs have the first text of their list, and follow the list's own pairs.
-            query_of_drawn, drawn = np.nonzero(is_drawn)[0], drawn[is_drawn]
-            query = np.concatenate([query, query_of_drawn])
+            query = np.concatenate([query, queries])
             order = np.argsort(query, kind="stable")
             query = query[order]
-            first = np.concatenate([first, first[starts[:-1]][query_of_drawn]])[order]
-            seconds, targets, rows_drawn = drawn, np.zeros(len(drawn), np.float32), np.full(len(drawn), -1)
-            if lists.draws_rows:
-                rows_drawn, targets = drawn, pairs.target[drawn]
-                seconds = pairs.second_row[drawn].astype(np.int64)
+            first = np.concatenate([first, first[rows.offsets[queries]]])[order]
             second = np.concatenate([second, seconds])[order]
             target = np.concatenate([target, targets])[order]
-            row = np.concatenate([row, rows_drawn])[order]
-            starts = offsets_of(np.bincount(query, minlength=len(numbers)))
-        return _Members(first, second, query, np.arange(len(query)) - starts[query], target, row)
+            row = np.concatenate([row, drawn_rows])[order]
+        place = Ragged(row, offsets_of(np.bincount(query, minlength=len(numbers)))).positions
+        return _Members(first, second, query, place, target, row)
