@@ -14,8 +14,8 @@ from torch import Tensor
 
 from datamodules.core.arrays import ArrayWriter, map_array
 from datamodules.core.progress import progress_bar
-from datamodules.core.ragged import offsets_of
-from datamodules.core.storage import build_folder, check_folder
+from datamodules.core.ragged import consecutive, offsets_of
+from datamodules.core.storage import check_folder
 from datamodules.text.tokens import TokenStore
 
 #: Texts, and tokens with their padding, that are encoded together.
@@ -41,28 +41,12 @@ class Encodings:
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> Encodings:
-        """Map the files that `build` wrote; raises an `InputError` if one is missing or damaged."""
+        """Map the files that `write_encodings` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
         values = map_array(folder / "values.npy", np.float32, dimensions=2)
         start = map_array(folder / "start.npy", np.int64)
         size = map_array(folder / "size.npy", np.int64) if (folder / "size.npy").exists() else None
         return cls(values, start, size, (folder, fingerprint))
-
-    @classmethod
-    def build(
-        cls,
-        size: NDArray[np.int64],
-        encode: Callable[[NDArray[np.int64]], Tensor],
-        folder: Path,
-        fingerprint: str,
-    ) -> Encodings:
-        """Encode texts with these numbers of tokens [n] into a folder, unless it is whole, and open it.
-
-        `encode` returns vectors [m, l] of the m texts with these numbers, or token vectors [m, T, l] where the longest
-        has T tokens; vectors behind a text's end are not read.
-        """
-        build_folder(folder, fingerprint, lambda partial: _write(size, encode, partial))
-        return cls.open(folder, fingerprint)
 
     def of(self, rows: NDArray[np.int64]) -> Tensor:
         """float32 [m, l]: the vectors of m texts with one vector each."""
@@ -72,9 +56,8 @@ class Encodings:
         """float32 [m, width, l]: the token vectors of m texts, 0 behind their ends."""
         assert self.size is not None
         padded = np.zeros((len(rows), width, self.values.shape[1]), np.float32)
-        starts, sizes = self.start[rows].tolist(), self.size[rows].tolist()
-        for vectors, start, size in zip(padded, starts, sizes, strict=True):
-            vectors[:size] = self.values[start : start + size]
+        vectors = consecutive(self.start[rows], self.size[rows])
+        padded[vectors.list_numbers, vectors.positions] = self.values[vectors.values]
         return torch.from_numpy(padded)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -93,7 +76,14 @@ def encodings_of(encoded: EncodedTexts | None, tokens: TokenStore | None, length
     return encoded.get((tokens.part[1], length))
 
 
-def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path) -> None:
+def write_encodings(
+    size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path
+) -> None:
+    """Encode texts with these numbers of tokens [n] into a folder, for `Encodings.open`.
+
+    `encode` returns vectors [m, l] of the m texts with these numbers, or token vectors [m, T, l] where the longest has
+    T tokens; vectors behind a text's end are not read.
+    """
     # Longest texts first, so that a batch that exceeds the device's memory fails at once.
     order = np.argsort(-size, kind="stable")
     with (

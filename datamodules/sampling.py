@@ -53,7 +53,7 @@ class LengthBucketSampler(Sampler[list[int]]):
         return -(-batches // self.num_processes)
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = self._training_batches() if self.training else self._evaluation_batches()
+        batches = self._training_batches() if self.training else longest_first(self.lengths, self.batch_size)
         own = batches[self.process :: self.num_processes]
         yield from (batch.tolist() for batch in own)
         if len(own) < len(self):
@@ -67,15 +67,16 @@ class LengthBucketSampler(Sampler[list[int]]):
             first = self.epoch * len(self.lengths)
         random = np.random.default_rng([self.seed, self.epoch])
         order = random.permutation(len(self.lengths))
-        size = self.batch_size * BATCHES_PER_BUCKET
-        buckets = [order[start : start + size] for start in range(0, len(order), size)]
+        buckets = _cut(order, self.batch_size * BATCHES_PER_BUCKET)
         order = np.concatenate([b[np.argsort(self.lengths[b], kind="stable")] for b in buckets])
-        batches = self._cut(first + order)
+        batches = _cut(first + order, self.batch_size)
         return [batches[i] for i in random.permutation(len(batches))]
 
-    def _evaluation_batches(self) -> list[NDArray[np.int64]]:
-        # Longest first, so that a text that exceeds the device's memory fails at once.
-        return self._cut(np.argsort(-self.lengths, kind="stable"))
 
-    def _cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+def longest_first(lengths: NDArray[np.integer], size: int) -> list[NDArray[np.int64]]:
+    """Batch rows of similar length: longest first, so that one that exceeds the device's memory fails at once."""
+    return _cut(np.argsort(-lengths, kind="stable"), size)
+
+
+def _cut(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.encodings import Encodings
+from datamodules.encodings import Encodings, write_encodings
 from datamodules.options import DataOptions, VectorOptions
 from datamodules.text.gather import WordTable, gather_texts
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
@@ -110,16 +111,15 @@ class Words:
         self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
         """Encode texts once, as `DataModule.encode_texts` describes."""
-        table = self.new_table().add(tokens, length)
-        vocabulary = self.vocabulary.fingerprint
+        table, vocabulary = self.new_table().add(tokens, length), self.vocabulary.fingerprint
         part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
-        fingerprint = fingerprint_of(part)
-        return Encodings.build(
-            np.minimum(np.diff(tokens.offsets) + self.special_tokens, length),
-            lambda rows: encode(gather_texts(table, rows)),
-            self.cache / f"encodings-{fingerprint[:16]}",
-            fingerprint,
-        )
+        size = np.minimum(np.diff(tokens.offsets) + self.special_tokens, length)
+
+        def save(folder: Path) -> None:
+            write_encodings(size, lambda rows: encode(gather_texts(table, rows)), folder)
+
+        name, fingerprint = prepared_folder(self.cache, "encodings", fingerprint_of(part), save)
+        return Encodings.open(self.cache / name, fingerprint)
 
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
         """Choose the words and vectors that `open` reads; `min_count` refers to `counts`, or else to occurrences."""
@@ -133,10 +133,8 @@ class Words:
             **{name: getattr(self.vector_options, name) for name in of_vectors},
             **{name: getattr(self.options, name) for name in of_words},
         }
-        fingerprint = fingerprint_of(description)
-        return prepared_folder(
-            self.cache, "vocabulary", fingerprint, lambda folder: self._save_words(stores, counts, folder)
-        )
+        save = partial(self._save_words, stores, counts)
+        return prepared_folder(self.cache, "vocabulary", fingerprint_of(description), save)
 
     def _save_words(
         self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, folder: Path
@@ -145,11 +143,9 @@ class Words:
         if isinstance(self.tokenizer, TransformersTokenizer):
             vocabulary = Vocabulary.from_transformers(self.tokenizer)
         else:
-            if self.vector_options.word_vectors is not None:
+            if (file := self.vector_options.word_vectors) is not None:
                 known = {word for store in stores for word in store.lexicon}.union(self._start_words)
-                vectors = read_vectors(
-                    self.vector_options.word_vectors, words=known, most_frequent=VECTOR_WORDS
-                )
+                vectors = read_vectors(file, words=known, most_frequent=VECTOR_WORDS)
             vocabulary = Vocabulary.from_stores(
                 stores,
                 self.tokenizer,

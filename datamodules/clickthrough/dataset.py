@@ -19,6 +19,7 @@ from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_
 from datamodules.drawing import key_of, uniform
 from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.retrieval.base import Hits
+from datamodules.sampling import longest_first
 from datamodules.text.gather import WordTable, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
@@ -182,9 +183,8 @@ class RankingDataset(BatchDataset[QueryBatch]):
         return self.queries.tokens.sizes
 
     def document_blocks(self, size: int) -> list[NDArray[np.int64]]:
-        """Columns of all documents in blocks of similar length, longest first, so that there is little padding."""
-        order = np.argsort(-self.texts.tokens.sizes[self.documents], kind="stable")
-        return [order[start : start + size] for start in range(0, len(order), size)]
+        """Columns of all documents in blocks of similar length."""
+        return longest_first(self.texts.tokens.sizes[self.documents], size)
 
     def document_batch(self, columns: NDArray[np.int64]) -> DocumentBatch:
         """A block of documents."""
