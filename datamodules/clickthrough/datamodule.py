@@ -14,8 +14,17 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClickSpec
-from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, RankingDataset, document_hits, sides_of
-from datamodules.clickthrough.negatives import Negatives, NegativesFrom, hard_pool, relevant_documents
+from datamodules.clickthrough.dataset import (
+    ClickDataset,
+    ClickSplit,
+    Negatives,
+    NegativesFrom,
+    RankingDataset,
+    document_hits,
+    hard_pool,
+    relevant_documents,
+    sides_of,
+)
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, prepared_folder
 from datamodules.core.types import Count, Message, PlainDict, Size

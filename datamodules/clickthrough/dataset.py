@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -11,17 +12,21 @@ from numpy.typing import NDArray
 from typing_extensions import Self, override
 
 from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
-from datamodules.clickthrough.negatives import POSITIVES, Negatives
-from datamodules.core.ragged import consecutive
+from datamodules.core.ragged import Ragged, consecutive, offsets_of
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
 from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
-from datamodules.drawing import key_of, uniform
+from datamodules.drawing import Matches, choose, key_of, uniform
 from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.retrieval.base import Hits
 from datamodules.sampling import longest_first
 from datamodules.text.gather import WordTable, distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
+
+#: Sources of negatives.
+NegativesFrom: TypeAlias = Literal["random", "in_batch", "retrieved"]
+#: Purposes of random numbers: positives, random negatives, retrieved negatives.
+POSITIVES, RANDOM, RETRIEVED = range(3)
 
 
 def document_hits(neighbors: Neighbors, documents: Rows) -> Hits:
@@ -67,6 +72,53 @@ def sides_of(
     queries = Side(table.queries.texts, words.add(split.query_tokens, query_length), contents)
     documents = Side(table.documents.texts, words.add(split.document_tokens, document_length), contents)
     return queries, documents
+
+
+def relevant_documents(judgements: Judgements) -> Matches:
+    """The documents that answer each query: those with a grade above 0."""
+    rows = judgements.grade > 0
+    queries, documents = judgements.query[rows], judgements.document[rows]
+    return Matches.of(judgements.documents.texts, len(judgements.queries), queries, documents)
+
+
+def hard_pool(hits: Hits, relevant: Matches, skip: int) -> Ragged:
+    """Hits that do not answer their query, for each query as rows of documents, best first.
+
+    A document without a judgement may be relevant, the first hits above all: the first `skip` are excluded.
+    """
+    kept = relevant.are_foreign(hits.rows)
+    kept &= kept.cumsum(axis=1) > skip
+    return Ragged(hits.rows[kept].astype(np.int64), offsets_of(kept.sum(axis=1)))
+
+
+@dataclass
+class Negatives:
+    """Draws documents for examples."""
+
+    relevant: Matches
+    #: `in_batch` draws none.
+    sources: Collection[NegativesFrom]
+    #: n, documents that are drawn for an example.
+    count: int
+    seed: int
+    #: for each query, documents for `retrieved`; see `hard_pool`.
+    pool: Ragged | None = None
+
+    def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Draw documents [B, n] that do not answer the queries [B]: half retrieved, half random, -1 = no more."""
+        drawing = [source for source in self.sources if source != "in_batch"]
+        if not drawing:
+            return np.zeros((len(examples), 0), np.int64)
+        drawn = np.full((len(examples), self.count), -1, np.int64)
+        if "retrieved" in drawing and self.pool is not None:
+            hard = self.count if len(drawing) == 1 else (self.count + 1) // 2
+            key, start, size = key_of(self.seed, epoch, RETRIEVED), self.pool.offsets, self.pool.counts
+            drawn[:, :hard] = choose(key, examples, self.pool.values, start[query], size[query], hard)
+        missing = drawn < 0
+        if missing.any():
+            random = self.relevant.draw(key_of(self.seed, epoch, RANDOM), examples, query, self.count)
+            drawn = np.where(missing, random, drawn)
+        return drawn
 
 
 class ClickDataset(BatchDataset[ClickBatch]):

@@ -26,9 +26,9 @@ from datamodules.matching.dataset import (
     MatchingDataset,
     MatchingOptions,
     MatchingSplit,
+    foreign_texts,
     training_lists,
 )
-from datamodules.matching.negatives import foreign_texts
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,13 +18,15 @@ from datamodules.core.types import Size
 from datamodules.corpora.pairs import Goal, Pairs
 from datamodules.corpora.records import Column
 from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
-from datamodules.matching.negatives import Draw, foreign_negatives, own_negatives
+from datamodules.drawing import Matches, choose, key_of
 from datamodules.options import TableOptions
 from datamodules.text.gather import WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
 #: Content of a training list.
 Batches: TypeAlias = Literal["pointwise", "pairwise", "listwise"]
+#: Draws distinct negatives [n, k] for an epoch and the numbers of lists [n]; -1 = there are no more.
+Draw: TypeAlias = Callable[[int, NDArray[np.int64]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +182,64 @@ def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) ->
         positives = positives[split.pool.counts[pairs.question[positives]] > 0]
     questions = pairs.question[positives].astype(np.int64)
     return Lists.single(positives, foreign_negatives(pairs, split.pool, questions, count, seed))
+
+
+def _draw_from_ranges(
+    pool: NDArray[np.int64],
+    start: NDArray[np.int64],
+    size: NDArray[np.int64],
+    count: int,
+    seed: int,
+    epoch: int,
+    lists: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Draw from the pool's range of each list, see `Draw`."""
+    drawn: NDArray[np.int64] = choose(key_of(seed, epoch), lists, pool, start[lists], size[lists], count)
+    return drawn
+
+
+def _draw_foreign(
+    own: Matches, question: NDArray[np.int64], count: int, seed: int, epoch: int, lists: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Draw second texts that are none of the `own` ones of each list's question, see `Draw`."""
+    return own.draw(key_of(seed, epoch), lists, question[lists], count)
+
+
+def own_negatives(
+    pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
+) -> tuple[NDArray[np.int64], Draw]:
+    """The positives (row numbers) whose question has candidates of a lower grade, and these pairs."""
+    # In a question's candidates by rising grade, those below a grade are the first ones.
+    grade = np.unique(pairs.target, return_inverse=True)[1]
+    key = pairs.question.astype(np.int64) * len(pairs) + grade
+    order = np.argsort(key, kind="stable")
+    start = pairs.lists.offsets[pairs.question[positives]]
+    size = np.searchsorted(key[order], key[positives]) - start
+    kept = size > 0
+    return positives[kept], partial(_draw_from_ranges, order, start[kept], size[kept], count, seed)
+
+
+def foreign_negatives(
+    pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
+) -> Draw:
+    """Second texts from `pool` (those of each question), or all foreign texts, for the questions of lists [lists]."""
+    if pool is None:
+        own = Matches.of(pairs.second.texts, pairs.num_questions, pairs.question, pairs.second_row)
+        return partial(_draw_foreign, own, question, count, seed)
+    start, size = pool.offsets[question], pool.counts[question]
+    return partial(_draw_from_ranges, np.asarray(pool.values), start, size, count, seed)
+
+
+def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
+    """The distinct hits [questions, k] (-1 = none) that duplicate no text of the question's `excluded` pairs [P]."""
+    question, row = pairs.question[excluded], pairs.second_row[excluded]
+    own = Matches.of(pairs.second.texts, len(hits), question, row)
+    # One number for a question and a text.
+    keys = np.where(hits >= 0, np.arange(len(hits))[:, None] * len(own.codes) + own.codes[hits], -1)
+    kept = np.zeros(hits.size, bool)
+    kept[np.unique(keys, return_index=True)[1]] = True
+    kept = kept.reshape(hits.shape) & own.are_foreign(hits)
+    return Ragged(hits[kept], offsets_of(kept.sum(axis=1)))
 
 
 class _Members(NamedTuple):
