@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,20 +101,23 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         row, weight = rows_and_weights(indices)
         rows = consecutive(self.split.dialogues.question_offsets[row], self.question_counts[row])
         questions, dialogue = rows.values, rows.list_numbers
-        words, asked = self._words_of(row), self.questions.take(questions)
-        distinct, position = np.unique(np.concatenate([[0], words.word, asked.values]), return_inverse=True)
-        _, in_dialogue, in_question = np.split(position, [1, 1 + len(words.word)])
+        asked, turns = self.questions.take(questions), self.kept.take(row)
+        by_turn = self.turns.take(turns.values)
+        words = Ragged(by_turn.values, by_turn.offsets[turns.offsets])
+        last = np.repeat(self.split.dialogues.turn_offsets[row + 1] - 1, turns.counts)
+        distinct, position = np.unique(np.concatenate([[0], words.values, asked.values]), return_inverse=True)
+        _, in_dialogue, in_question = np.split(position, [1, 1 + len(words.values)])
         choice, own, answer = self._choices(words, in_dialogue, self.answers[questions], dialogue)
         fields = {
             "word": self.ids[distinct],
             "spelling": self.spellings[distinct],
             "frequency": self.frequency[distinct],
             "text": Ragged(in_dialogue, words.offsets).padded(),
-            "turn": Ragged(words.turn, words.offsets).padded(),
-            "place": Ragged(words.place, words.offsets).padded(),
+            "turn": Ragged(np.repeat(turns.positions, by_turn.counts), words.offsets).padded(),
+            "place": Ragged(by_turn.positions + 1, words.offsets).padded(),
             "choice": Ragged(choice, words.offsets).padded(),
             "own": own,
-            "age": self._ages(row),
+            "age": Ragged(last - turns.values, turns.offsets).padded(),
             "question": Ragged(in_question, asked.offsets).padded(),
             "dialogue": dialogue,
             "readable": self._readable(row, questions, dialogue),
@@ -125,38 +127,26 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         }
         return DialogueBatch(**as_tensors(fields))
 
-    def _words_of(self, row: NDArray[np.int64]) -> _Words:
-        """The words of some dialogues, one dialogue after another."""
-        turns = self.kept.take(row)
-        words = self.turns.take(turns.values)
-        return _Words(
-            words.values,
-            np.repeat(turns.list_numbers, words.counts),
-            np.repeat(turns.positions, words.counts),
-            words.positions + 1,
-            words.offsets[turns.offsets],
-        )
-
     def _choices(
         self,
-        words: _Words,
+        words: Ragged,
         position: NDArray[np.int64],
         answers: NDArray[np.int64],
         dialogue: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Number the choices: each word's [words], those of each dialogue alone [B, X], each question's answer [P].
 
-        `position` [words] is each word's row in the batch's table; `answers` [P] are numbers of words, 0 = unknown;
-        `dialogue` [P] is the dialogue of each question.
+        `words` are those of each dialogue, and `position` [words] their rows in the batch's table; `answers` [P] are
+        numbers of words, 0 = unknown; `dialogue` [P] is the dialogue of each question.
         """
         # A dialogue's own words are numbered 0, 1, ...: distinct pairs of dialogue and word, in order.
-        is_own = self.unknown[words.word]
-        pair = words.dialogue * len(self.ids) + words.word
+        is_own = self.unknown[words.values]
+        pair = words.list_numbers * len(self.ids) + words.values
         pairs, first = np.unique(pair[is_own], return_index=True)
-        sizes = np.bincount(pairs // len(self.ids), minlength=len(words.offsets) - 1)
+        sizes = np.bincount(pairs // len(self.ids), minlength=len(words))
         own = Ragged(position[is_own][first], offsets_of(sizes))
         number = self.num_words + own.positions
-        choice = self.ids[words.word]
+        choice = self.ids[words.values]
         choice[is_own] = number[np.searchsorted(pairs, pair[is_own])]
         answer = np.where(answers == 0, NO_ANSWER, self.ids[answers])
         wanted = dialogue * len(self.ids) + answers
@@ -165,12 +155,6 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         unknown = (answers > 0) & self.unknown[answers]
         answer[unknown] = numbers[unknown]
         return choice, own.padded(), answer
-
-    def _ages(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of turns of the dialogue that are later than each kept one [B, N]."""
-        kept = self.kept.take(row)
-        last = np.repeat(self.split.dialogues.turn_offsets[row + 1] - 1, kept.counts)
-        return Ragged(last - kept.values, kept.offsets).padded()
 
     def _readable(
         self, row: NDArray[np.int64], questions: NDArray[np.int64], dialogue: NDArray[np.int64]
@@ -181,18 +165,6 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         starts = np.repeat(self.kept.offsets[row[dialogue]], reading.counts)
         readable[reading.list_numbers, np.searchsorted(self.kept.values, reading.values) - starts] = True
         return readable
-
-
-class _Words(NamedTuple):
-    """The words of a batch's dialogues, one after another; all int64."""
-
-    #: [words]: numbers of words, of dialogues, and of turns in their dialogue; positions in their turn, from 1.
-    word: NDArray[np.int64]
-    dialogue: NDArray[np.int64]
-    turn: NDArray[np.int64]
-    place: NDArray[np.int64]
-    #: [B + 1]: dialogue i has the words `offsets[i]:offsets[i + 1]`.
-    offsets: NDArray[np.int64]
 
 
 def first_words(store: TokenStore, length: int, lexicon: Lexicon) -> Ragged:

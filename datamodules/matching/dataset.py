@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,20 +242,6 @@ def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bo
     return Ragged(hits[kept], offsets_of(kept.sum(axis=1)))
 
 
-class _Members(NamedTuple):
-    """The P pairs of some lists: all arrays are [P]."""
-
-    #: rows of the first texts, and of the second texts.
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
-    #: number of the list within the batch, and position in it.
-    query: NDArray[np.int64]
-    place: NDArray[np.int64]
-    target: NDArray[np.float32]
-    #: rows of the table, -1 for drawn pairs that are in no table.
-    row: NDArray[np.int64]
-
-
 class MatchingDataset(BatchDataset[MatchingBatch]):
     """Batches of lists of pairs."""
 
@@ -282,10 +268,10 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         """Number of words of each list [n]: of its longest first and its longest second text together, as kept."""
-        members = self._members(epoch, np.arange(len(self)))
+        lists, first, second, _ = self._members(epoch, np.arange(len(self)))
         longest = np.zeros(len(self), np.int64)
-        for side, rows in ((self.first, members.first), (self.second, members.second)):
-            longest += np.maximum.reduceat(side.tokens.sizes[rows], np.flatnonzero(members.place == 0))
+        for side, rows in ((self.first, first), (self.second, second)):
+            longest += np.maximum.reduceat(side.tokens.sizes[rows], lists.offsets[:-1])
         return longest
 
     @override
@@ -293,9 +279,9 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         """Build a batch of one epoch: i + e n is list i as drawn in epoch e (see `LengthBucketSampler`)."""
         given, weight = rows_and_weights(indices)
         epoch, numbers = np.divmod(given, len(self))
-        members = self._members(int(epoch[0]), numbers)
-        firsts, first = distinct_rows(members.first)
-        seconds, second = distinct_rows(members.second)
+        lists, first_row, second_row, target = self._members(int(epoch[0]), numbers)
+        firsts, first = distinct_rows(first_row)
+        seconds, second = distinct_rows(second_row)
         word, char, texts = gather((self.first.tokens, firsts), (self.second.tokens, seconds))
         arrays: dict[str, NDArray[np.generic]] = {
             "word": word,
@@ -305,14 +291,14 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
             "second_text": texts[1],
             "first": first,
             "second": second,
-            "query": members.query,
-            "place": members.place,
-            "target": members.target,
-            "weight": weight[members.query],
-            "row": members.row,
+            "query": lists.list_numbers,
+            "place": lists.positions,
+            "target": target,
+            "weight": weight[lists.list_numbers],
+            "row": lists.values,
         }
         if self.is_duplicate is not None:  # all pairs are then the table's
-            arrays["is_duplicate"] = self.is_duplicate[members.row]
+            arrays["is_duplicate"] = self.is_duplicate[lists.values]
         batch = MatchingBatch(
             **as_tensors(arrays),
             first_string=self.first.strings(firsts),
@@ -325,26 +311,30 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
             second_vector=others.padded(seconds, batch.second_text.shape[1]),
         )
 
-    def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
+    def _members(
+        self, epoch: int, numbers: NDArray[np.int64]
+    ) -> tuple[Ragged, NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """The P pairs of some lists: rows of the table, -1 for drawn pairs that are in none; and for each pair [P].
+
+        These are its rows of the first and of the second texts, and its target.
+        """
         pairs, lists = self.split.pairs, self.lists
         rows = lists.rows.take(numbers)
-        row, query = rows.values, rows.list_numbers
-        first, second = pairs.first_row[row].astype(np.int64), pairs.second_row[row].astype(np.int64)
-        target = pairs.target[row]
-        if lists.draw is not None:
-            drawn = lists.draw(epoch, numbers)
-            queries, seconds = np.nonzero(drawn >= 0)[0], drawn[drawn >= 0]
-            targets, drawn_rows = np.zeros(len(seconds), np.float32), np.full(len(seconds), -1)
-            if lists.draws_rows:
-                drawn_rows, targets = seconds, pairs.target[seconds]
-                seconds = pairs.second_row[seconds].astype(np.int64)
-            # Drawn pairs have the first text of their list, and follow the list's own pairs.
-            query = np.concatenate([query, queries])
-            order = np.argsort(query, kind="stable")
-            query = query[order]
-            first = np.concatenate([first, first[rows.offsets[queries]]])[order]
-            second = np.concatenate([second, seconds])[order]
-            target = np.concatenate([target, targets])[order]
-            row = np.concatenate([row, drawn_rows])[order]
-        place = Ragged(row, offsets_of(np.bincount(query, minlength=len(numbers)))).positions
-        return _Members(first, second, query, place, target, row)
+        first = pairs.first_row[rows.values].astype(np.int64)
+        second = pairs.second_row[rows.values].astype(np.int64)
+        target = pairs.target[rows.values]
+        if lists.draw is None:
+            return rows, first, second, target
+        drawn = lists.draw(epoch, numbers)
+        query, seconds = np.nonzero(drawn >= 0)[0], drawn[drawn >= 0]
+        targets, drawn_rows = np.zeros(len(seconds), np.float32), np.full(len(seconds), -1)
+        if lists.draws_rows:
+            drawn_rows, targets = seconds, pairs.target[seconds]
+            seconds = pairs.second_row[seconds].astype(np.int64)
+        # Drawn pairs have the first text of their list, and follow the list's own pairs.
+        order = np.argsort(np.concatenate([rows.list_numbers, query]), kind="stable")
+        first = np.concatenate([first, first[rows.offsets[query]]])[order]
+        second = np.concatenate([second, seconds])[order]
+        target = np.concatenate([target, targets])[order]
+        row = np.concatenate([rows.values, drawn_rows])[order]
+        return Ragged(row, offsets_of(rows.counts + (drawn >= 0).sum(axis=1))), first, second, target
