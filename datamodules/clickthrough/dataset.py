@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self, override
 
 from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
-from datamodules.core.ragged import Ragged, consecutive, offsets_of
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
 from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
@@ -258,8 +258,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
 
     def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         judgements = self.split.judgements
-        starts, ends = judgements.offsets[row], judgements.offsets[row + 1]
-        judged = consecutive(starts, ends - starts)
+        judged = judgements.lists.take(row)
         query, number = judged.list_numbers, judged.values
         column = self.column[judgements.document[number]]
         fields = {"judged_query": query, "judged_document": column, "grade": judgements.grade[number]}

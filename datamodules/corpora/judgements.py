@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.core.files import is_number
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.core.sharing import cached_property
 from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import Columns
@@ -56,9 +57,9 @@ class Judgements(StoredTable):
         return len(self.grade)
 
     @cached_property
-    def offsets(self) -> NDArray[np.int64]:
-        """int64 [Q + 1]: query q has the judgements `offsets[q]` to `offsets[q + 1] - 1`."""
-        return np.searchsorted(self.query, np.arange(len(self.queries) + 1)).astype(np.int64)
+    def lists(self) -> Ragged:
+        """The numbers of each query's judgements."""
+        return Ragged(np.arange(len(self)), offsets_of(np.bincount(self.query, minlength=len(self.queries))))
 
     @property
     def has_relevant(self) -> NDArray[np.bool_]:
@@ -69,19 +70,14 @@ class Judgements(StoredTable):
 
     def grades(self, query: int) -> dict[int, float]:
         """Return the judged documents of a query, as rows of `documents`, with their grades."""
-        judged = slice(self.offsets[query], self.offsets[query + 1])
+        judged = self.lists[query]
         return dict(zip(self.document[judged].tolist(), self.grade[judged].tolist(), strict=True))
 
     def select(self, queries: ArrayLike) -> Judgements:
         """Return the judgements of some queries, which are numbered in the order given."""
-        chosen = np.asarray(queries, np.int64)
-        new_number = np.full(len(self.queries), -1, np.int32)
-        new_number[chosen] = np.arange(len(chosen), dtype=np.int32)
-        query = new_number[self.query]
-        order = np.argsort(query, kind="stable")
-        order = order[query[order] >= 0]
-        arrays = query[order], self.document[order], self.grade[order]
-        return Judgements(self.queries.select(chosen), self.documents, *arrays, self.source)
+        judged = self.lists.take(np.asarray(queries, np.int64))
+        arrays = judged.list_numbers.astype(np.int32), self.document[judged.values], self.grade[judged.values]
+        return Judgements(self.queries.select(queries), self.documents, *arrays, self.source)
 
 
 def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgements:
@@ -121,9 +117,10 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
         named = name_some(Texts(ids))
         message = "%s: %d of %d queries have no judgement (%s) and are skipped"
         log.warning(message, source, without, len(queries), named)
-    grades = np.array(list(best.values()), np.float32)
-    by_first_judgement = distinct[np.argsort(first)]
-    return Judgements(queries, documents, query_of, document_of, grades, source).select(by_first_judgement)
+    order = np.argsort(query_of, kind="stable")
+    arrays = query_of[order], document_of[order], np.array(list(best.values()), np.float32)[order]
+    # In order of the first judgement of a query.
+    return Judgements(queries, documents, *arrays, source).select(distinct[np.argsort(first)])
 
 
 def judged_pairs(path: str | Path) -> Iterator[tuple[str, str, float, str]]:

@@ -47,7 +47,7 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
     name = {"trec": "qrels", "beir": "test.tsv"}.get(layout, f"judged.{layout}")
     judgements = read_judgements(write(tmp_path / name, layout), QUERIES, DOCUMENTS)
     assert written(judgements) == EXPECTED
-    assert judgements.offsets.tolist() == [0, 2, 3]
+    assert judgements.lists.offsets.tolist() == [0, 2, 3]
     assert judgements.has_relevant.tolist() == [True, True]
 
 
