@@ -61,8 +61,8 @@ class DuplicateMarks:
     def counts(self) -> dict[str, int]:
         """The figures next to a score."""
         names = ("rows_in_memory", "rows_in_training", "near_duplicates")
-        sums = map(int, (self.in_memory.sum(), self.in_training.sum(), self.near.sum()))
-        return {name: count for name, count, known in zip(names, sums, self.known, strict=True) if known}
+        marks = zip(names, (self.in_memory, self.in_training, self.near), self.known, strict=True)
+        return {name: int(rows.sum()) for name, rows, is_known in marks if is_known}
 
     def describe(self, name: str) -> Iterator[Message]:
         """A line about the split `name`, if it has duplicates."""

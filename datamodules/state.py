@@ -58,11 +58,8 @@ def check_split(options: DataOptions, files: PlainDict, trained: DataState, name
     if not options.is_split_off(name) or files[table] != trained.files.get(table):
         return
     values = options.to_dict()
-    different = [
-        option
-        for option in options.splitting
-        if option in values and option in trained.options and values[option] != trained.options[option]
-    ]
+    shared = [option for option in options.splitting if option in values and option in trained.options]
+    different = [option for option in shared if values[option] != trained.options[option]]
     # Of a model with a validation table, no rows were split off.
     if different and (name != "validation" or trained.files.get("validation_file") is None):
         given = " and ".join(f"data.{option}={values[option]}" for option in different)

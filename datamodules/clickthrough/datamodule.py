@@ -179,8 +179,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     @override
     def strata(self, table: Judgements) -> list[str]:
         # Queries with a relevant document are distributed evenly: only these count.
-        kinds: list[str] = np.where(table.has_relevant, "with a relevant document", "without").tolist()
-        return kinds
+        return ["with a relevant document" if relevant else "without" for relevant in table.has_relevant]
 
     @override
     def duplicate_keys(self, table: Judgements) -> NDArray[np.uint64]:
@@ -276,10 +275,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             )
         if name == "train":
             yield from self._describe_negatives(split)
-        if name != "train" and split.hits is not None:
-            without = int((split.hits.rows < 0).all(axis=1).sum())
-            if without:
-                yield logging.INFO, f"the retriever finds no document for {without} of {number} queries"
+        elif split.hits is not None and (without := int((split.hits.rows < 0).all(axis=1).sum())):
+            yield logging.INFO, f"the retriever finds no document for {without} of {number} queries"
 
     def _describe_negatives(self, split: ClickSplit) -> Iterator[Message]:
         source, number = split.judgements.source, len(split.judgements.queries)
@@ -316,8 +313,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     @override
     def make_spec(self, vocabulary: Vocabulary, facts: PlainDict) -> ClickSpec:
-        characters = vocabulary.characters or ()
-        return ClickSpec(len(vocabulary), len(characters), facts["trigrams"])
+        return ClickSpec(len(vocabulary), len(vocabulary.characters or ()), facts["trigrams"])
 
     @override
     def dataset(

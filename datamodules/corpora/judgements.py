@@ -64,9 +64,7 @@ class Judgements(StoredTable):
     @property
     def has_relevant(self) -> NDArray[np.bool_]:
         """bool [Q]: True where a document of the query has a grade above 0."""
-        mask = np.zeros(len(self.queries), bool)
-        mask[self.query[self.grade > 0]] = True
-        return mask
+        return np.isin(np.arange(len(self.queries)), self.query[self.grade > 0])
 
     def grades(self, query: int) -> dict[int, float]:
         """Return the judged documents of a query, as rows of `documents`, with their grades."""

@@ -119,9 +119,7 @@ class Pairs(StoredTable):
     @property
     def has_positive(self) -> NDArray[np.bool_]:
         """bool [questions]: True where a pair of the question has a grade above 0."""
-        mask = np.zeros(self.num_questions, dtype=bool)
-        mask[self.question[self.target > 0]] = True
-        return mask
+        return np.isin(np.arange(self.num_questions), self.question[self.target > 0])
 
     def select(self, row_numbers: ArrayLike) -> Pairs:
         """Return the pairs with these numbers, in the order given, and only their texts."""

@@ -135,10 +135,8 @@ class MatchingSplit(PreparedSplit):
     @property
     def empty_questions(self) -> NDArray[np.bool_]:
         """bool [questions]: True where no candidate has a word."""
-        has_words = np.zeros(self.pairs.num_questions, dtype=bool)
-        words = np.diff(self.second_tokens.offsets)[self.pairs.second_row]
-        has_words[self.pairs.question[words > 0]] = True
-        return ~has_words
+        has_words = np.diff(self.second_tokens.offsets)[self.pairs.second_row] > 0
+        return ~np.isin(np.arange(self.pairs.num_questions), self.pairs.question[has_words])
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,7 @@ def read_vectors(path: str | Path, words: Collection[str] = (), most_frequent: i
     wanted = {form.encode("utf-8", "surrogatepass") for word in words for form in (word, word.lower())}
     beginnings = {word.partition(b" ")[0] for word in wanted}
 
-    rows: dict[bytes, int] = {}
-    line_of_row: list[int] = []
+    line_of: dict[bytes, int] = {}
     values = array("f")
     number = dimension = 0
     promised = None
@@ -77,7 +76,7 @@ def read_vectors(path: str | Path, words: Collection[str] = (), most_frequent: i
                 continue
         fields = line.rstrip().split(b" ")
         word = _word(fields, dimension, f"{path}, line {number}")
-        if word in rows or not (is_frequent or word in wanted):
+        if word in line_of or not (is_frequent or word in wanted):
             continue
         try:
             values.extend(map(float, fields[-dimension:]))
@@ -85,16 +84,15 @@ def read_vectors(path: str | Path, words: Collection[str] = (), most_frequent: i
             bad = next(field for field in fields[-dimension:] if not is_number(field))
             shown = excerpt(bad.decode("utf-8", "replace"), 40)
             raise InputError(f"{path}, line {number}: {shown!r} is not a number") from error
-        rows[word] = len(rows)
-        line_of_row.append(number)
+        line_of[word] = number
     else:
         _check_end(path, number, promised)
 
-    table = np.frombuffer(values, dtype=np.float32).reshape(len(rows), dimension)
+    table = np.frombuffer(values, dtype=np.float32).reshape(len(line_of), dimension)
     finite = np.isfinite(table).all(axis=1)
     if not finite.all():
-        raise InputError(f"{path}, line {line_of_row[int(finite.argmin())]}: a number is not finite")
-    names = (word.decode("utf-8", "surrogateescape") for word in rows)
+        raise InputError(f"{path}, line {[*line_of.values()][int(finite.argmin())]}: a number is not finite")
+    names = (word.decode("utf-8", "surrogateescape") for word in line_of)
     return VectorFile({name: row for row, name in enumerate(names)}, table, str(path))
 
 
