@@ -156,6 +156,8 @@ class FileOptions(DataOptions):
     test_file: str | list[str] | None = None
     id_column: Column | None = None
 
+    files: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "test_file")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(MemoryOptions, VectorOptions, FileOptions):
@@ -173,13 +175,7 @@ class TableOptions(MemoryOptions, VectorOptions, FileOptions):
     header: bool | None = None
     quotes: bool | None = None
 
-    files: ClassVar[tuple[str, ...]] = (
-        "train_file",
-        "validation_file",
-        "test_file",
-        "memory",
-        "word_vectors",
-    )
+    files: ClassVar[tuple[str, ...]] = (*FileOptions.files, "memory", "word_vectors")
     test_files: ClassVar[tuple[str, ...]] = ("test_file", "train_file")
 
     def __post_init__(self) -> None:

@@ -23,7 +23,6 @@ from datamodules.clickthrough.dataset import (
     document_hits,
     hard_pool,
     relevant_documents,
-    sides_of,
 )
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, prepared_folder
@@ -32,6 +31,7 @@ from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import id_column_of, read_identified
+from datamodules.dataset import Side
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import DataOptions, MemoryOptions, VectorOptions
@@ -319,14 +319,22 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def dataset(
         self, split: ClickSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> ClickDataset | RankingDataset:
-        if training:
-            sides = sides_of(self.words.new_table(), split, self.lengths, contents)
-            return ClickDataset(sides, split, self.options.positives_per_query, self._negatives(split))
-        return self.ranking_dataset(split, contents, self.options.evaluate == "judged")
+        if not training:
+            return self.ranking_dataset(split, contents, self.options.evaluate == "judged")
+        sides, positives = self._sides(split, contents), self.options.positives_per_query
+        return ClickDataset(sides, split, positives, self._negatives(split))
 
     def ranking_dataset(
         self, split: ClickSplit, contents: BatchContents, only_judged: bool = False
     ) -> RankingDataset:
         """Queries for which the whole collection, or only their judged documents, are ranked."""
-        sides = sides_of(self.words.new_table(), split, self.lengths, contents)
-        return RankingDataset(sides, split, only_judged)
+        return RankingDataset(self._sides(split, contents), split, only_judged)
+
+    def _sides(self, split: ClickSplit, contents: BatchContents) -> tuple[Side, Side]:
+        """The queries and the documents."""
+        words, table, (query_length, document_length) = self.words.new_table(), split.judgements, self.lengths
+        queries, documents = table.queries.texts, table.documents.texts
+        return (
+            Side(queries, words.add(split.query_tokens, query_length), contents),
+            Side(documents, words.add(split.document_tokens, document_length), contents),
+        )

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import Self, override
 
-from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
+from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch, as_tensors
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
@@ -20,7 +20,7 @@ from datamodules.drawing import Matches, choose, key_of, uniform
 from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.retrieval.base import Hits
 from datamodules.sampling import longest_first
-from datamodules.text.gather import WordTable, distinct_rows, gather, gather_texts
+from datamodules.text.gather import distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
 #: Sources of negatives.
@@ -62,16 +62,6 @@ class ClickSplit(PreparedSplit):
         """bool [Q]: queries without a word: all documents are equally good for them."""
         empty: NDArray[np.bool_] = np.diff(self.query_tokens.offsets) == 0
         return empty
-
-
-def sides_of(
-    words: WordTable, split: ClickSplit, lengths: Sequence[int], contents: BatchContents
-) -> tuple[Side, Side]:
-    """The queries and the documents; `lengths` are the numbers of words kept of each."""
-    table, (query_length, document_length) = split.judgements, lengths
-    queries = Side(table.queries.texts, words.add(split.query_tokens, query_length), contents)
-    documents = Side(table.documents.texts, words.add(split.document_tokens, document_length), contents)
-    return queries, documents
 
 
 def relevant_documents(judgements: Judgements) -> Matches:

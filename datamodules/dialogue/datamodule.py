@@ -68,7 +68,7 @@ class DialogueOptions(FileOptions):
     lowercase: bool | None = False
     min_count: Size = 2
 
-    files: ClassVar[tuple[str, ...]] = ("train_file", "validation_file", "test_file", "vocabulary_files")
+    files: ClassVar[tuple[str, ...]] = (*FileOptions.files, "vocabulary_files")
     test_files: ClassVar[tuple[str, ...]] = ("test_file",)
 
 
@@ -128,7 +128,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         options = self.options
         description = {
             "dialogues": table.fingerprint,
-            "ranking": self.retriever.describe_ranking() if options.turns_kept == "retrieved" else None,
+            "ranking": self.retriever.describe_ranking() if self.uses_retriever else None,
             "max_turns": options.max_turns,
             "turns_kept": options.turns_kept,
         }
@@ -161,9 +161,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
     def _reading(self, table: Dialogues) -> Ragged:
         """The turns that are read for each question."""
-        if self.options.turns_kept == "latest":
-            return latest_turns(table, self.options.max_turns)
-        return retrieved_turns(table, self.options.max_turns, self.retriever)
+        return turns_to_read(table, self.options.max_turns, self.retriever if self.uses_retriever else None)
 
     @override
     def describe_split(self, name: str, split: DialogueSplit) -> Iterator[Message]:
@@ -238,32 +236,27 @@ def _dialogues_with(split: DialogueSplit) -> Counter[str]:
     return Counter(dict(zip(numbers, np.bincount(words, minlength=len(numbers)).tolist(), strict=True)))
 
 
-def latest_turns(table: Dialogues, k: int) -> Ragged:
-    """The k latest turns of the dialogue of each question [Q], as row numbers in ascending order."""
-    ends = np.repeat(table.turn_offsets[1:], np.diff(table.question_offsets))
-    starts = np.repeat(table.turn_offsets[:-1], np.diff(table.question_offsets))
-    counts = np.minimum(ends - starts, k)
-    return consecutive(ends - counts, counts)
+def turns_to_read(table: Dialogues, k: int, retriever: Retriever | None) -> Ragged:
+    """The k turns that are read for each question [Q], as row numbers in ascending order.
 
-
-def retrieved_turns(table: Dialogues, k: int, retriever: Retriever) -> Ragged:
-    """The k turns that rank highest for each question [Q], or else the latest, as row numbers in ascending order."""
-    latest = latest_turns(table, k)
+    They are the latest of the dialogue; with a retriever, those that rank highest for the question, or else the latest.
+    """
     dialogue = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
-    long = np.flatnonzero(np.diff(table.turn_offsets)[dialogue] > k)
-    if len(long) == 0:
+    starts, ends = table.turn_offsets[dialogue], table.turn_offsets[dialogue + 1]
+    counts = np.minimum(ends - starts, k)
+    latest, long = consecutive(ends - counts, counts), np.flatnonzero(ends - starts > k)
+    if retriever is None or len(long) == 0:
         return latest
     if isinstance(retriever, TermRetriever):
         # Both back ends rank alike, and a server need not keep an index that is searched once.
         retriever = EmbeddedRetriever(**asdict(retriever.ranking))
-    starts, ends = table.turn_offsets[dialogue[long]], table.turn_offsets[dialogue[long] + 1]
     with TemporaryDirectory() as folder:
         retriever.index(Collection(table.turns.texts, table.fingerprint), Path(folder) / "index")
-        results = search_within(retriever, table.questions.texts.take(long), k, starts, ends)
+        results = search_within(retriever, table.questions.texts.take(long), k, starts[long], ends[long])
         retriever.close()
     turns = np.split(latest.values, latest.offsets[1:-1])
-    for row, hits, start, end in zip(long.tolist(), results, starts.tolist(), ends.tolist(), strict=True):
-        others = np.setdiff1d(np.arange(start, end), hits)[::-1]
+    for row, hits in zip(long.tolist(), results, strict=True):
+        others = np.setdiff1d(np.arange(starts[row], ends[row]), hits)[::-1]
         turns[row] = np.sort(np.concatenate([hits, others[: k - len(hits)]]))
     return Ragged(np.concatenate(turns), latest.offsets)
 
