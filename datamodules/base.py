@@ -22,15 +22,22 @@ from datamodules.core.errors import InputError
 from datamodules.core.lightning import LightningDataModule, TrainerFn
 from datamodules.core.storage import Part
 from datamodules.core.types import Message, PlainDict
+from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.dataset import BatchDataset, Origin, PreparedSplit
+from datamodules.dataset import BatchDataset, Origin, Plan, PreparedSplit, Table
 from datamodules.duplicates import decode_keys, encode_keys, groups_to_split
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
-from datamodules.preparation import Plan, Table, contents_of_files
-from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_memory, pointer_of
+from datamodules.retrieval import (
+    EmbeddedRetriever,
+    Memory,
+    Retriever,
+    contents_of_memory,
+    is_memory,
+    pointer_of,
+)
 from datamodules.retrieval.folding import FOLDING
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState
@@ -80,7 +87,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         #: seed of the training order and of all other draws; `zoo.runs.train` sets it to that of the run.
         self.seed = 0
         self.facts: PlainDict = {}
-        self._spec: Any = None
+        self._spec: NamedTuple | None = None
         self._splits: dict[str, SplitT] = {}
         self._file_contents: PlainDict | None = None
         #: on after the last epoch of a fit, where Lightning only validates, but the training rows are still read.
@@ -221,9 +228,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     def file_contents(self) -> PlainDict:
         """Contents of the files that the options name, by option; the Hub is queried once per preparation."""
         if self._file_contents is None:
-            self._file_contents = {
-                name: contents_of_files(getattr(self.options, name)) for name in self.options.files
-            }
+            options = self.options
+            self._file_contents = {name: _contents_of(getattr(options, name)) for name in options.files}
         return self._file_contents
 
     def open_memory(self) -> Memory | None:
@@ -283,7 +289,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             memory_columns=self.memory_columns(),
             files=self.file_contents,
             vocabulary=self.words.vocabulary.to_dict(),
-            seen=None if self.seen is None else encode_keys(self.seen),
+            seen=encode_keys(self.seen),
             facts=self.facts,
         )
 
@@ -371,6 +377,17 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         return encoded
 
 
+def _contents_of(names: object) -> object:
+    """Identify the contents of a file, a folder, a Hub dataset, or a list of them; None for anything else."""
+    if isinstance(names, (list, tuple)):
+        return [_contents_of(name) for name in names]
+    if not isinstance(names, str):
+        return None
+    if names.startswith(HUB):
+        return hub_fingerprint(names)
+    return contents_of_memory(names) if is_memory(names) else storage.contents_of(names)
+
+
 def _splits_to_read(data: DataModule) -> tuple[list[str], bool]:
     """The tables that the trainer reads, without one all that are named; and whether a model is trained on the rows."""
     function, options = None if data.trainer is None else data.trainer.state.fn, data.options
@@ -412,10 +429,7 @@ def _make_plan(data: DataModule) -> Plan:
     if "train" in tables and (seen is None or training):
         keys = [keys for keys in (data.duplicate_keys(tables["train"]), seen) if keys is not None]
         seen = np.unique(np.concatenate(keys)) if keys else None
-    plan = Plan(
-        None if memory is None else memory.location(),
-        None if seen is None else encode_keys(seen),
-    )
+    plan = Plan(None if memory is None else memory.location(), encode_keys(seen))
     searched = memory if data.retrieves else None
     for name in splits:
         table = tables.pop(name)
@@ -460,7 +474,7 @@ def _plan_file(data: DataModule) -> Path:
         "splits": splits,
         "tokenizer": data.words.tokenizer.describe(),
         "folding": FOLDING,
-        "seen": None if data.seen is None else encode_keys(data.seen),
+        "seen": encode_keys(data.seen),
         "start": data.words.describe_start(),
         "memory": _describe_memory(data, "train" in splits),
     }

@@ -1,21 +1,22 @@
-"""Prepared tables, whose parts are cache folders that every process maps, and datasets, which build whole batches."""
+"""Plans of prepared tables, whose parts are cache folders that every process maps; datasets, which build batches."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
 from datamodules.batch import BatchContents
-from datamodules.core.storage import Part, check_folder
-from datamodules.core.types import Message
+from datamodules.core.errors import DamagedError
+from datamodules.core.storage import Part, check_folder, read_checked
+from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows, Texts
 from datamodules.duplicates import DuplicateMarks
 from datamodules.encodings import Encodings, encodings_of
@@ -23,6 +24,44 @@ from datamodules.text.gather import TokenTable
 
 T = TypeVar("T")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+
+class Table(Protocol):
+    """A table as it is read."""
+
+    @property
+    def source(self) -> str:
+        """Name for messages."""
+
+    def __len__(self) -> int: ...
+
+    def select(self, row_numbers: ArrayLike, /) -> Self:
+        """The rows with these numbers, in the order given."""
+
+
+@dataclass
+class Plan:
+    """The folders that were prepared; plain values, written for the other ranks."""
+
+    #: see `Memory.location`.
+    memory: str | None
+    #: keys of the training rows, see `encode_keys`.
+    seen: str | None
+    #: split -> `source` and `parts` of its `Origin`.
+    splits: dict[str, PlainDict] = field(default_factory=dict)
+    #: None where no training table was read.
+    vocabulary: Part | None = None
+    #: see `DataModule.learn`.
+    facts: PlainDict = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path) -> Plan | None:
+        """The plan in a file; None where there is none, or a damaged one."""
+        try:
+            return cls(**read_checked(file, "it is made again"))
+        except (OSError, DamagedError):
+            return None
 
 
 class Origin(NamedTuple):

@@ -112,9 +112,9 @@ def duplicate_codes(texts: Iterable[str]) -> NDArray[np.int64]:
     return np.unique(fold_hashes(texts), return_inverse=True)[1].astype(np.int64)
 
 
-def encode_keys(keys: NDArray[np.uint64]) -> str:
-    """Keys of rows as text, eleven characters per row."""
-    return b64encode(keys.astype("<u8").tobytes()).decode()
+def encode_keys(keys: NDArray[np.uint64] | None) -> str | None:
+    """Keys of rows as text, eleven characters per row; None for None."""
+    return None if keys is None else b64encode(keys.astype("<u8").tobytes()).decode()
 
 
 def decode_keys(text: str | None) -> NDArray[np.uint64] | None:

@@ -252,14 +252,9 @@ def text_vectors(
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
     """Return one vector [N, l] of the tokens' states [N, T, l]; zero for a text without tokens.
 
-    The mask, bool [N, T], is True where there is a token; tokens come before padding.
-
-    Args:
-        states: of the tokens.
-        mask: of the tokens.
-        pooling: the `mean`; the first state (`cls`); the last one (`lasttoken`); the largest values (`max`); the sum
-            divided by the square root of the number of tokens (`mean_sqrt_len_tokens`); or the mean, in which the n-th
-            token counts n times (`weightedmean`).
+    The mask, bool [N, T], is True where there is a token; tokens come before padding. The pooling is the `mean`; the
+    first state (`cls`); the last one (`lasttoken`); the largest values (`max`); the sum divided by the square root of
+    the number of tokens (`mean_sqrt_len_tokens`); or the mean, in which the n-th token counts n times (`weightedmean`).
     """
     if pooling == "cls":
         return states[:, 0] * mask[:, :1]
