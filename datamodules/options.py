@@ -59,10 +59,6 @@ class DataOptions:
     def __post_init__(self) -> None:
         check_fields(self, "data.")
 
-    def is_set(self, name: str) -> bool:
-        """Return whether an option has another value than its default."""
-        return bool(getattr(self, name) != getattr(type(self), name))
-
     def idle_options(self) -> Iterator[tuple[str, str]]:
         """Options that are set and change nothing, each with the reason."""
         return iter(())

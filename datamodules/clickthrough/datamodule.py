@@ -122,9 +122,9 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
     @override
     def idle_options(self) -> Iterator[tuple[str, str]]:
         yield from super().idle_options()
-        if set(self.sources) == {"in_batch"} and self.is_set("num_negatives"):
+        if set(self.sources) == {"in_batch"} and self.num_negatives != type(self).num_negatives:
             yield "num_negatives", "none is drawn with data.negatives=in_batch"
-        if "retrieved" not in self.sources and self.is_set("skip_hits"):
+        if "retrieved" not in self.sources and self.skip_hits:
             yield "skip_hits", "no hit is a negative without data.negatives=retrieved"
 
     @property

@@ -180,7 +180,7 @@ class TransformersTokenizer(Tokenizer):
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
         """See `Tokenizer.encode`. Special tokens are added to a batch, not here."""
         tokenizer = _load(self.name)
-        numbers = _Numbers(self.strings(), lexicon)
+        strings = self.strings()
         # The library refuses lone surrogates.
         whole = self._folded(text.encode("utf-8", "replace").decode() for text in texts)
         while block := list(islice(whole, 1024)):
@@ -198,22 +198,11 @@ class TransformersTokenizer(Tokenizer):
             else:
                 rows = tokenizer(block, add_special_tokens=False, verbose=False)["input_ids"]
             for ids in rows:
-                yield list(map(numbers.__getitem__, ids))
+                yield list(map(lexicon.__getitem__, map(strings.__getitem__, ids)))
 
     def describe(self) -> dict[str, str | bool]:
         """See `Tokenizer.describe`; the values depend on the tokenizer's files, not on its name or folder."""
         return {"name": "transformers", "lowercase": self.lowercase, "contents": _contents(self.name)}
-
-
-class _Numbers(dict[int, int]):
-    """Lexicon numbers of a vocabulary's ids."""
-
-    def __init__(self, strings: list[str], lexicon: Lexicon) -> None:
-        self.strings, self.lexicon = strings, lexicon
-
-    def __missing__(self, id: int) -> int:
-        self[id] = number = self.lexicon[self.strings[id]]
-        return number
 
 
 @lru_cache(maxsize=4)
