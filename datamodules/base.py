@@ -326,7 +326,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         """All of the test table."""
         return self._loader("test")
 
-    def _loader(self, name: str) -> DataLoader[Any]:
+    def _loader(self, name: str) -> DataLoader[object]:
         options, trainer, training = self.options, self.trainer, name == "train"
         model: Any = None if trainer is None else trainer.lightning_module
         contents = BatchContents()

@@ -97,8 +97,7 @@ class Words:
         """The tokens of texts, in a cache folder, for a model that reads `length` tokens of a text."""
         # More are kept, so that other lengths need no other store.
         kept = kept_tokens(length)
-        more = {"tokens": kept} if kept > KEPT_TOKENS else {}
-        description = {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), **more}
+        description = {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), "tokens": kept}
         fingerprint = fingerprint_of(description)
         folder = self.cache / f"tokens-{fingerprint[:16]}"
         return TokenStore.build(rows.texts, self.tokenizer, folder, fingerprint, max_tokens=kept)

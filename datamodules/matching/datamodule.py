@@ -151,8 +151,13 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         excluded = np.ones(len(pairs), bool) if exclude_all else pairs.target > 0
         return pairs, foreign_texts(pairs, hits, excluded), part[1]
 
-    def _check(self, name: str, split: MatchingSplit) -> None:
-        """Raise an `InputError` for training pairs that teach nothing, or a validation that cannot select an epoch."""
+    def split_of(self, pairs: Pairs) -> MatchingSplit:
+        """A split in memory, for prediction."""
+        first = self.words.tokenize_now(pairs.first, self.options.first_length)
+        return MatchingSplit(pairs, first, self.words.tokenize_now(pairs.second, self.options.second_length))
+
+    @override
+    def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
         pairs = split.pairs
         if name == "train" and len(training_lists(split, self.options, self.seed)) == 0:
             missing = "no question has a positive and a candidate of a lower grade; set data.negatives=random"
@@ -165,15 +170,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             raise InputError(
                 f"{pairs.source}: no {needed}; give a data.validation_file, or a larger data.validation_split"
             )
-
-    def split_of(self, pairs: Pairs) -> MatchingSplit:
-        """A split in memory, for prediction."""
-        first = self.words.tokenize_now(pairs.first, self.options.first_length)
-        return MatchingSplit(pairs, first, self.words.tokenize_now(pairs.second, self.options.second_length))
-
-    @override
-    def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
-        self._check(name, split)
         if self._ranks:
             yield from self._describe_questions(split)
 
