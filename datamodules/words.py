@@ -53,9 +53,7 @@ class Words:
     @property
     def special_tokens(self) -> int:
         """Number of tokens that a transformer adds to a text; they count in its length."""
-        if not isinstance(self.tokenizer, TransformersTokenizer):
-            return 0
-        return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
+        return len(self.vocabulary.prefix) + len(self.vocabulary.suffix)
 
     @property
     def vocabulary(self) -> Vocabulary:

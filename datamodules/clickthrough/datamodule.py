@@ -208,10 +208,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def memory_columns(self) -> PlainDict:
         options = self.options
         named = (options.memory_text_column, options.document_column, "text")
-        columns: PlainDict = {
-            "text_column": next(name for name in named if name is not None),
-            "label_column": None,
-        }
+        text_column = next(name for name in named if name is not None)
+        columns: PlainDict = {"text_column": text_column, "label_column": None}
         # Hits are documents of the collection by their ids.
         return columns if options.memory is None else {**columns, "id_column": id_column_of(options.memory)}
 

@@ -127,14 +127,14 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         if not training:
             # A memory of texts to rank reveals no label.
             parts["duplicates"] = DuplicateMarks.of(self.duplicate_keys(table), seen).prepare(self.cache)
-        if memory is not None and training and options.negatives == "retrieved":
-            is_listwise = options.chosen_batches == "listwise"
-            table, pool, neighbors = self._retrieve(table, memory, exclude_all=is_listwise)
-            description = {"pairs": table.fingerprint, "neighbors": neighbors, "listwise": is_listwise}
-            parts["pool"] = prepared_folder(self.cache, "pool", fingerprint_of(description), pool.save)
-        elif memory is not None and not training and options.candidates == "retrieved":
-            table, candidates, _ = self._retrieve(table, memory, exclude_all=True)
-            table = table.with_pairs(candidates.list_numbers, candidates.values)
+        if memory is not None and (options.negatives if training else options.candidates) == "retrieved":
+            exclude_all = not training or options.chosen_batches == "listwise"
+            table, foreign, neighbors = self._retrieve(table, memory, exclude_all)
+            if training:
+                description = {"pairs": table.fingerprint, "neighbors": neighbors, "listwise": exclude_all}
+                parts["pool"] = prepared_folder(self.cache, "pool", fingerprint_of(description), foreign.save)
+            else:
+                table = table.with_pairs(foreign.list_numbers, foreign.values)
         return {
             **parts,
             "pairs": prepared_folder(self.cache, "pairs", table.fingerprint, table.save),
