@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.types import NotNegative, Size
@@ -239,9 +238,11 @@ def positions_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tens
 class HMNNetwork(nn.Module):
     """Figure 1: a memory of sentences, k-max pooling, a memory of words; MemNN has none of words."""
 
-    def __init__(self, sentences: SentenceMemory, word_memory: WordMemory | None) -> None:
+    def __init__(self, given: Given[DialogueSpec], options: MemNN) -> None:
         super().__init__()
-        self.sentences, self.word_memory = sentences, word_memory
+        self.sentences, self.word_memory = SentenceMemory(given.spec, options), None
+        if options.word_memory is not None:
+            self.word_memory = WordMemory(options.word_size, options.word_memory, options.k)
 
     def forward(self, batch: DialogueBatch) -> DialogueOutput:
         """Answer the questions of a batch; see `DialogueBatch` for the shapes."""
@@ -279,6 +280,11 @@ class MemNN(DialogueTask):
         word_dropout: s: in training, a word of n dialogues is unknown with probability s / (s + n); 0 in the paper.
     """
 
+    network_type = HMNNetwork
+    #: encoder of the words in context, and number of sentences that are kept for it; None = there is no such memory.
+    word_memory: WordMemoryKind | None = None
+    k: int = 0
+
     def __init__(
         self,
         word_size: Size = 100,
@@ -290,14 +296,6 @@ class MemNN(DialogueTask):
         super().__init__(**shared)
         self.word_size, self.hops = word_size, hops
         self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
-
-    @override
-    def build_network(self, given: Given[DialogueSpec]) -> HMNNetwork:
-        return HMNNetwork(SentenceMemory(given.spec, self), self.make_word_memory())
-
-    def make_word_memory(self) -> WordMemory | None:
-        """Make the memory of words; None = the model has none."""
-        return None
 
 
 class HMN(MemNN):
@@ -316,7 +314,3 @@ class HMN(MemNN):
     ) -> None:
         super().__init__(**shared)
         self.readout, self.word_memory, self.k = readout, word_memory, k
-
-    @override
-    def make_word_memory(self) -> WordMemory:
-        return WordMemory(self.word_size, self.word_memory, self.k)
