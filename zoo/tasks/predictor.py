@@ -48,6 +48,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     source: str | None = None
     #: where a run folder has the table of the training's results.
     answer_file: Path | None = None
+    #: name of the ranked list of a record; "" where it has none.
+    ranked: ClassVar[str] = ""
     #: options of `records` whose default is another one if its output is a table.
     table_options: ClassVar[Mapping[str, Any]] = {}
     #: opens the same model again; None where the model is not on the disk.
@@ -117,8 +119,13 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         """
 
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
-        """Rows of a table for an object of `records`: its plain values, without the evidence."""
-        yield plain_values(record)
+        """Rows of a table for an object of `records`: its plain values, without the evidence; or one by rank."""
+        own = plain_values(record)
+        if self.ranked not in record:
+            yield own
+        for rank, item in enumerate(record.get(self.ranked, ()), 1):
+            prefix = self.ranked.removesuffix("s")
+            yield {**own, "rank": rank, **{f"{prefix}_{n}": value for n, value in plain_values(item).items()}}
 
     def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
         """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
