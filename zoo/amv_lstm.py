@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
@@ -210,8 +209,3 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         self.attention, self.attention_scale = attention, attention_scale
         self.interaction, self.k, self.hidden_size = interaction, k, hidden_size
         self.overlap, self.dropout = overlap, dropout
-
-    @override
-    def text_encoder(self) -> nn.Module | None:
-        # Word vectors are looked up as quickly as vectors of texts.
-        return None if self.transformer is None else self.network.words

@@ -273,8 +273,9 @@ class FrozenEncoder(ReadsTransformer):
         return any(matches(self.encoder_name, pattern) for pattern in self.freeze_patterns)
 
     def text_encoder(self) -> nn.Module | None:
-        """The encoder, called with the fields of a `TextBatch`; None where encoding takes no time."""
-        raise NotImplementedError
+        """The encoder, called with the fields of a `TextBatch`; None for word vectors, which are looked up as fast."""
+        encoder: nn.Module = getattr(self.network, self.encoder_name)
+        return None if isinstance(encoder, WordEncoder) else encoder
 
     @override
     def setup(self, stage: str) -> None:

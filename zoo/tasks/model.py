@@ -57,7 +57,7 @@ class Model(LightningModule, Generic[DataT]):
     #: the NamedTuple that describes the task's data, see `datamodules.batch`.
     spec_type: ClassVar[type[Any]]
     #: the network, made from what is `Given` and from the model, whose attributes are its options.
-    network_type: ClassVar[Any]
+    network_type: ClassVar[type[nn.Module]]
     network: Any
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
@@ -83,8 +83,7 @@ class Model(LightningModule, Generic[DataT]):
 
     def build_network(self, given: Given) -> Any:
         """Make the network."""
-        network: nn.Module = self.network_type(given, self)
-        return network
+        return self.network_type(given, self)
 
     @property
     def vector_size(self) -> int | None:
