@@ -179,7 +179,7 @@ class Task(Model[DataT]):
         self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
 
     @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: PlainDict) -> None:
         # Lightning resumes a run: make the network that the weights fit, and give the data its vocabulary.
         # `load_from_checkpoint` calls this without a trainer.
         trainer = self._trainer

@@ -193,5 +193,5 @@ class Model(LightningModule, Generic[DataT]):
         return None
 
     @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: PlainDict) -> None:
         checkpoint[CHECKPOINT_KEY] = {"model": self.describe().to_dict()}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
-ModelT = TypeVar("ModelT", bound=Model[Any])
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 class Predictor(ABC, Generic[ModelT, DataT]):
@@ -171,7 +171,7 @@ def memory_of(data: DataModule) -> MemorySource:
 
 
 @contextmanager
-def evaluating(model: Model[Any]) -> Iterator[None]:
+def evaluating(model: Model) -> Iterator[None]:
     """Switch to evaluation mode without gradients; afterwards every module has its old mode. Other threads wait."""
     with model.in_use:
         # Frozen modules have no training mode, so the modes differ.
@@ -197,7 +197,7 @@ def collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-def on_device(batch: BatchT, model: Model[Any]) -> BatchT:
+def on_device(batch: BatchT, model: Model) -> BatchT:
     """Move a batch to the model's device."""
     if model.device.type == "cpu":
         return batch
