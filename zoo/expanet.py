@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,7 @@ class MemoryNetwork(nn.Module):
         #: matrix B (None: A), and that of the sum (None: that of the attention).
         self.memory = options.make_bag(given) if self.hops and not options.tie_matrices else None
         #: without it, a text is expanded to q + o, and the classifier reads no q.
-        self.expand = None if options.expansion is None or not self.hops else options.expansion(size)
+        self.expand = Expansion(size) if self.hops and isinstance(options, ExpaNet) else None
         self.output = options.make_bag(given) if self.hops and self.expand is None else None
         #: [labels, d]: vectors of the memories' labels.
         self.label = None
@@ -124,7 +124,9 @@ class MemoryNetwork(nn.Module):
                     "model.label_vectors: the memories have no labels; omit it, or set --data.memory_label_column"
                 )
             self.label = nn.Parameter(DEVIATION * torch.randn(len(given.spec.memory_labels), size))
-        self.read = options.make_read()
+        self.read = None
+        if isinstance(options, ExpaNet) and options.read == "hard":
+            self.read = HardRead(options.tau, options.straight_through)
         self.drop_text = TextDropout(options.text_dropout)
         features = size if self.expand is None else 2 * size
         self.classifier = nn.Linear(features, len(given.spec.labels), bias=False)
@@ -183,8 +185,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
     network_type = MemoryNetwork
     without_memory = "--model.hops 0"
-    #: the expansion of texts; None = MemNet's.
-    expansion: ClassVar[type[Expansion] | None] = None
 
     def __init__(
         self,
@@ -206,10 +206,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         self.tie_matrices, self.label_vectors = tie_matrices, label_vectors
         self.bigrams, self.dropout, self.text_dropout = bigrams, dropout, text_dropout
         self.log_attention = log_attention
-
-    def make_read(self) -> HardRead | None:
-        """Make the hard read; None = soft attention."""
-        return None
 
     def make_bag(self, given: Given[ClassificationSpec], bigrams: int = 0) -> TextBag:
         """Make an encoder of texts with a matrix of its own."""
@@ -247,8 +243,6 @@ class ExpaNet(MemNet):
         straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
     """
 
-    expansion = Expansion
-
     def __init__(
         self,
         read: ReadKind = "soft",
@@ -267,12 +261,6 @@ class ExpaNet(MemNet):
             raise InputError(f"model.{idle[0]} changes a hard read only; omit it, or set --model.read hard")
         self.read, self.tau, self.final_tau = read, tau, final_tau
         self.straight_through = straight_through
-
-    @override
-    def make_read(self) -> HardRead | None:
-        if self.read == "soft":
-            return None
-        return HardRead(self.tau, self.straight_through)
 
     @override
     def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:
