@@ -48,6 +48,10 @@ class ReadsWordVectors(Task):
         train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
     """
 
+    #: see `ReadsSpelling`.
+    characters: bool = False
+    char_hidden_size: int = 50
+
     def __init__(self, word_size: Size = 300, train_word_vectors: bool = False, **shared: Any) -> None:
         super().__init__(**shared)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
@@ -62,12 +66,9 @@ class ReadsWordVectors(Task):
             self.word_size if table is None else table.shape[1],
             table=table,
             train_table=is_drawn or self.train_word_vectors,
-            **self._character_sizes(given),
+            num_chars=given.spec.num_chars if self.characters else 0,
+            char_hidden_size=self.char_hidden_size,
         )
-
-    def _character_sizes(self, given: Given) -> dict[str, int]:
-        """Sizes of a character LSTM."""
-        return {}
 
     @override
     def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
@@ -136,13 +137,6 @@ class ReadsSpelling(ReadsWordVectors):
         has_characters = isinstance(data.options, VectorOptions) and data.options.characters
         if reads_words and self.characters and not has_characters:
             raise InputError("model.characters is on, but data.characters is off; make them agree")
-
-    @override
-    def _character_sizes(self, given: Given) -> dict[str, int]:
-        return {
-            "num_chars": given.spec.num_chars if self.characters else 0,
-            "char_hidden_size": self.char_hidden_size,
-        }
 
 
 class ReadsTransformer(Task):
