@@ -124,7 +124,7 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
         if self.data is not None:
             self._alone = {"network alone": None} if self.mix_retriever else {}
             self._alone |= retrievers_alone(self.data, self.data.split("test"))
-            self.test_scores = RetrievalScores(alone=tuple(self._alone)).to(self.device)
+            self.metrics = RetrievalScores(alone=tuple(self._alone)).to(self.device)
 
     def _encode(self, loader: Any) -> None:
         trainer: Any = self.trainer
@@ -141,23 +141,23 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     def on_validation_epoch_end(self) -> None:
         self._documents = None
         if self.mix_retriever and self.is_fitting:
-            self.validation_scores.compute()
-            self.mixture.fill_(MIXTURES[self.validation_scores.best])
+            self.metrics.compute()
+            self.mixture.fill_(MIXTURES[self.metrics.best])
         super().on_validation_epoch_end()
-        self._keep_queries(self.validation_scores, "val", "validation")
+        self._keep_queries("val", "validation")
 
     @override
     def on_test_epoch_end(self) -> None:
         self._documents = None
         super().on_test_epoch_end()
-        self.evaluation.parts, self._alone = self.test_scores.compared, {}
-        self._keep_queries(self.test_scores, "test", "test")
+        self.evaluation.parts, self._alone = self.metrics.compared, {}
+        self._keep_queries("test", "test")
 
-    def _keep_queries(self, scores: RetrievalScores, stage: str, split: str) -> None:
+    def _keep_queries(self, stage: str, split: str) -> None:
         """Keep the score of each query, and log the mixture."""
         if self.data is not None:
             ids = self.data.split(split).judgements.queries.ids
-            self.evaluation.queries = {ids[row]: value for row, value in scores.by_query.items()}
+            self.evaluation.queries = {ids[row]: value for row, value in self.metrics.by_query.items()}
         if self.mix_retriever:
             self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
