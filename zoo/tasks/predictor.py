@@ -111,11 +111,11 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
         """The output of `zoo predict`: a JSON object each, or lines; further arguments become its options.
 
-        With an argument `shard: Shard = WHOLE`, a kind predicts parts of a table (`zoo predict --shard`).
+        With an argument `shard: Shard = WHOLE`, a kind predicts a part of the source (`zoo predict --shard`).
 
         Args:
             source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
-            batch_size: rows that pass through the network together.
+            batch_size: rows (texts, pairs, dialogues) that pass through the network together.
         """
 
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:

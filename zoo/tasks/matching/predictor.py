@@ -201,7 +201,6 @@ class MatchingPredictor(Predictor[Any, MatchingDataModule]):
 
         Args:
             source: see `Predictor.records`; a .txt file or standard input holds texts alone.
-            batch_size: pairs that pass through the network together.
             text_column: column or columns of texts alone; null: the table holds pairs.
             first_column: a pair's first text; null: as in training.
             second_column: a pair's second text; null: as in training.
@@ -211,7 +210,6 @@ class MatchingPredictor(Predictor[Any, MatchingDataModule]):
             rerank: a TREC run, whose documents are ranked for its queries; the source is a table of queries with ids.
             documents: with `rerank`, a table of the documents with ids; null: the rows of the memory.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
-            shard: the part of the source.
         """
         check_count("candidates", candidates, MOST_HITS)
         if rerank is not None:

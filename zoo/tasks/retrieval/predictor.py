@@ -211,12 +211,10 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
 
         Args:
             source: see `Predictor.records`; ids are read from a .jsonl, .parquet or .tsv table as well.
-            batch_size: queries, or documents, that pass through the network together.
             text_column: the queries' column or columns, in a table; null: as in training.
             k: documents a query; null: 10, with `rerank` all of the run.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
             rerank: a TREC run, whose documents alone are ranked for its queries.
-            shard: the part of the source.
         """
         if k is not None:
             check_count("k", k, MOST_HITS)
