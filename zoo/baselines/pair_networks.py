@@ -193,11 +193,8 @@ class MatchPyramidNetwork(nn.Module):
         heights = (batch.first_text != 0).sum(dim=1)[batch.first]
         widths = (batch.second_text != 0).sum(dim=1)[batch.second]
         image = interaction.unsqueeze(3)  # [P, T, S, 1], zero outside the texts
-        for number, convolution in enumerate(self.convolutions):
-            if number > 0:
-                # The last convolution wrote beyond the texts, too.
-                image = zero_outside(image, heights, widths)
-            image = convolve(convolution, image)
+        for convolution in self.convolutions:
+            image = convolve(convolution, zero_outside(image, heights, widths))
         with torch.autocast(interaction.device.type, enabled=False):
             pooled = pool_grid(image.float(), heights, widths, self.grid)
             return MatchingOutput(self.classifier(pooled.flatten(1)), interaction.detach())
