@@ -149,6 +149,9 @@ class ReadsTransformer(Task):
             the extra `lora` (`peft`). None = train the transformer's weights themselves.
     """
 
+    #: whether the transformer reads the texts of a row together.
+    joins_texts: bool = False
+
     def __init__(self, transformer: str | None = None, lora_rank: Size | None = None, **shared: Any) -> None:
         super().__init__(**shared)
         self.transformer, self.lora_rank = transformer, lora_rank
@@ -173,16 +176,15 @@ class ReadsTransformer(Task):
                 raise InputError(
                     f"data.tokenizer={tokenizer}: not the transformer's tokens: set --data.tokenizer {transformer}"
                 )
-        wanted, names = self.tokens_at_once(data.lengths_by_option())
+        lengths = data.lengths_by_option()
+        if not self.joins_texts:
+            longest = max(lengths, key=lengths.__getitem__)
+            lengths = {longest: lengths[longest]}
+        wanted, names = sum(lengths.values()), " + ".join(f"data.{name}" for name in lengths)
         if (positions := positions_of(transformer)) is not None and wanted > positions:
             raise InputError(
                 f"{names}: {transformer} reads at most {positions} tokens, not {wanted}; set fewer"
             )
-
-    def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
-        """Largest number of tokens read together, and its options; `lengths`: option -> tokens kept of a text."""
-        longest = max(lengths, key=lengths.__getitem__)
-        return lengths[longest], f"data.{longest}"
 
 
 class EncodesMemory(Task):
