@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
@@ -98,11 +97,17 @@ def k_max(interaction: Tensor, mask: Tensor, k: int, none: Tensor) -> Tensor:
 class AMVLSTMNetwork(nn.Module):
     """Figure 2: words, attention, positions, interactions, k-max pooling, score."""
 
-    def __init__(self, words: WordEncoder | TransformerTokens, spec: MatchingSpec, options: AMVLSTM) -> None:
-        """Make the parts; `words` are vectors of words, or of a transformer's tokens."""
+    #: vectors of words, or of a transformer's tokens.
+    words: WordEncoder | TransformerTokens
+
+    def __init__(self, given: Given[MatchingSpec], options: AMVLSTM) -> None:
         super().__init__()
-        size, hidden_size = words.size, options.hidden_size
-        self.words, self.spec, self.k, self.overlap = words, spec, options.k, options.overlap
+        if options.transformer is None:
+            self.words = options.make_words(given)
+        else:
+            self.words = TransformerTokens(options.transformer, given.transformer_config, options.lora_rank)
+        size, hidden_size = self.words.size, options.hidden_size
+        self.spec, self.k, self.overlap = given.spec, options.k, options.overlap
         self.first_attention = self.second_attention = None
         if options.attention in ("question", "both"):
             self.first_attention = WordAttention(size, options.attention_scale)
@@ -116,7 +121,7 @@ class AMVLSTMNetwork(nn.Module):
             nn.Linear(self.parts * self.k + (4 if self.overlap else 0), MLP_SIZE),
             nn.ReLU(),
             nn.Dropout(options.dropout),
-            nn.Linear(MLP_SIZE, spec.num_outputs),
+            nn.Linear(MLP_SIZE, given.spec.num_outputs),
         )
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
@@ -182,6 +187,7 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
     """
 
+    network_type = AMVLSTMNetwork
     encoder_name = "words"
 
     def __init__(
@@ -203,15 +209,3 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         self.attention, self.attention_scale = attention, attention_scale
         self.interaction, self.k, self.hidden_size = interaction, k, hidden_size
         self.overlap, self.dropout = overlap, dropout
-
-    @override
-    def build_network(self, given: Given[MatchingSpec]) -> AMVLSTMNetwork:
-        if self.transformer is None:
-            return AMVLSTMNetwork(self.make_words(given), given.spec, self)
-        tokens = TransformerTokens(self.transformer, given.transformer_config, self.lora_rank)
-        return AMVLSTMNetwork(tokens, given.spec, self)
-
-    @override
-    def text_encoder(self) -> nn.Module | None:
-        # Word vectors are looked up as quickly as vectors of texts.
-        return None if self.transformer is None else self.network.words

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -106,30 +106,30 @@ class Expansion(nn.Module):
 class MemoryNetwork(nn.Module):
     """Figure 1: a text, hops over its memories, a classifier."""
 
-    def __init__(
-        self,
-        text: TextBag,
-        memory: TextBag | None,
-        output: TextBag | None,
-        label: Tensor | None,
-        expand: Expansion | None,
-        num_classes: int,
-        options: MemNet,
-    ) -> None:
-        """Join the parts.
-
-        `text` is matrix A, `memory` matrix B (None: A), and `output` that of the sum (None: that of the attention);
-        `label` [labels, d] are initial vectors of the memories' labels. Without `expand`, a text is expanded to q + o,
-        and the classifier reads no q.
-        """
+    def __init__(self, given: Given[ClassificationSpec], options: MemNet) -> None:
         super().__init__()
-        self.text, self.memory, self.output = text, memory, output
-        self.label = None if label is None else nn.Parameter(label)
-        self.read, self.expand = options.make_read(), expand
         self.hops, self.score_power = options.hops, options.score_power
+        self.text = options.make_bag(given, options.bigrams)  # matrix A
+        size = self.text.size
+        #: matrix B (None: A), and that of the sum (None: that of the attention).
+        self.memory = options.make_bag(given) if self.hops and not options.tie_matrices else None
+        #: without it, a text is expanded to q + o, and the classifier reads no q.
+        self.expand = Expansion(size) if self.hops and isinstance(options, ExpaNet) else None
+        self.output = options.make_bag(given) if self.hops and self.expand is None else None
+        #: [labels, d]: vectors of the memories' labels.
+        self.label = None
+        if self.hops and options.label_vectors:
+            if not given.spec.memory_labels:
+                raise InputError(
+                    "model.label_vectors: the memories have no labels; omit it, or set --data.memory_label_column"
+                )
+            self.label = nn.Parameter(DEVIATION * torch.randn(len(given.spec.memory_labels), size))
+        self.read = None
+        if isinstance(options, ExpaNet) and options.read == "hard":
+            self.read = HardRead(options.tau, options.straight_through)
         self.drop_text = TextDropout(options.text_dropout)
-        size = text.size if expand is None else 2 * text.size
-        self.classifier = nn.Linear(size, num_classes, bias=False)
+        features = size if self.expand is None else 2 * size
+        self.classifier = nn.Linear(features, len(given.spec.labels), bias=False)
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes. Weights are means over the hops."""
@@ -183,9 +183,8 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         log_attention: log the mean attention by hop and rank next to the scores.
     """
 
+    network_type = MemoryNetwork
     without_memory = "--model.hops 0"
-    #: the expansion of texts; None = MemNet's.
-    expansion: ClassVar[type[Expansion] | None] = None
 
     def __init__(
         self,
@@ -208,31 +207,10 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         self.bigrams, self.dropout, self.text_dropout = bigrams, dropout, text_dropout
         self.log_attention = log_attention
 
-    def make_read(self) -> HardRead | None:
-        """Make the hard read; None = soft attention."""
-        return None
-
-    @override
-    def build_network(self, given: Given[ClassificationSpec]) -> MemoryNetwork:
-        spec = given.spec
-
-        def make_bag(bigrams: int = 0) -> TextBag:
-            vectors = None if given.word_vectors is None else given.word_vectors.clone()
-            return TextBag(self.make_words(replace(given, word_vectors=vectors)), bigrams, self.dropout)
-
-        text = make_bag(self.bigrams)
-        memory = output = label = expand = None
-        if self.uses_memory:
-            if self.label_vectors and not spec.memory_labels:
-                raise InputError(
-                    "model.label_vectors: the memories have no labels; omit it, or set --data.memory_label_column"
-                )
-            memory = None if self.tie_matrices else make_bag()
-            expand = None if self.expansion is None else self.expansion(text.size)
-            output = make_bag() if expand is None else None
-            if self.label_vectors:
-                label = DEVIATION * torch.randn(len(spec.memory_labels), text.size)
-        return MemoryNetwork(text, memory, output, label, expand, len(spec.labels), self)
+    def make_bag(self, given: Given[ClassificationSpec], bigrams: int = 0) -> TextBag:
+        """Make an encoder of texts with a matrix of its own."""
+        vectors = None if given.word_vectors is None else given.word_vectors.clone()
+        return TextBag(self.make_words(replace(given, word_vectors=vectors)), bigrams, self.dropout)
 
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
@@ -265,8 +243,6 @@ class ExpaNet(MemNet):
         straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
     """
 
-    expansion = Expansion
-
     def __init__(
         self,
         read: ReadKind = "soft",
@@ -285,12 +261,6 @@ class ExpaNet(MemNet):
             raise InputError(f"model.{idle[0]} changes a hard read only; omit it, or set --model.read hard")
         self.read, self.tau, self.final_tau = read, tau, final_tau
         self.straight_through = straight_through
-
-    @override
-    def make_read(self) -> HardRead | None:
-        if self.read == "soft":
-            return None
-        return HardRead(self.tau, self.straight_through)
 
     @override
     def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:

@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.types import NotNegative, Size
@@ -203,20 +202,22 @@ class WordMemory(nn.Module):
         states: Tensor = self.gru(vectors, text, (text != 0).sum(dim=1))
         return states.sum(dim=2)
 
-    def attend(
-        self, states: Tensor, probe: Tensor, position: Tensor, mask: Tensor, dialogue: Tensor
-    ) -> Tensor:
-        """alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words (Equation 6): [P, M], 0 where there is none.
-
-        `states` [B, L, d] of all words are read at `position` int64 [P, M] of `dialogue` int64 [P], for `probe` [P, d];
-        `mask` bool [P, M] is True where there is a word.
-        """
-        length = states.shape[1]
-        projected = self.memory(states).flatten(0, 1)  # [B * L, d]
-        kept = functional.embedding(dialogue.unsqueeze(1) * length + position, projected)  # [P, M, d]
-        energy = (self.probe(probe).unsqueeze(1) + kept).tanh() @ self.v
-        alpha: Tensor = energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
-        return alpha
+    def forward(self, batch: DialogueBatch, read: Sentences, vectors: Tensor, choices: int) -> Pointer:
+        """k-max pooling (Section 3.3), attention on words [U, d] (Equation 6), and its sum by choice (Equation 7)."""
+        alpha = read.attention.detach().masked_fill(~batch.readable, -1)
+        strongest = alpha.topk(min(self.k, alpha.shape[1]), dim=1)
+        kept = strongest.indices.masked_fill(strongest.values < 0, -1)
+        position, mask = positions_of_turns(batch, kept)
+        dialogue = batch.dialogue.unsqueeze(1)
+        projected = self.memory(self.states(vectors, batch.text))  # U m_t [B, L, d]
+        row = dialogue * projected.shape[1] + position
+        words = functional.embedding(row, projected.flatten(0, 1))  # [P, M, d]
+        # alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words
+        energy = (self.probe(read.probe).unsqueeze(1) + words).tanh() @ self.v
+        weight = energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
+        choice = batch.choice[dialogue, position]  # [P, M]
+        by_choice = weight.new_zeros(len(kept), choices).scatter_add(1, choice, weight)
+        return Pointer(kept, position, weight, by_choice)
 
 
 def words_of_turns(batch: DialogueBatch) -> Tensor:
@@ -239,9 +240,11 @@ def positions_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tens
 class HMNNetwork(nn.Module):
     """Figure 1: a memory of sentences, k-max pooling, a memory of words; MemNN has none of words."""
 
-    def __init__(self, sentences: SentenceMemory, word_memory: WordMemory | None) -> None:
+    def __init__(self, given: Given[DialogueSpec], options: MemNN) -> None:
         super().__init__()
-        self.sentences, self.word_memory = sentences, word_memory
+        self.sentences, self.word_memory = SentenceMemory(given.spec, options), None
+        if options.word_memory is not None:
+            self.word_memory = WordMemory(options.word_size, options.word_memory, options.k)
 
     def forward(self, batch: DialogueBatch) -> DialogueOutput:
         """Answer the questions of a batch; see `DialogueBatch` for the shapes."""
@@ -252,21 +255,9 @@ class HMNNetwork(nn.Module):
             log_sentence = self.sentences.answer(batch, read.output, vectors, drawn)
             pointer = None
             if self.word_memory is not None:
-                states = self.word_memory.states(vectors[:, -self.sentences.size :], batch.text)
-                pointer = point(self.word_memory, batch, read, states, log_sentence.shape[1])
+                of_words = vectors[:, -self.sentences.size :]
+                pointer = self.word_memory(batch, read, of_words, log_sentence.shape[1])
             return DialogueOutput(log_sentence, read.attention, pointer)
-
-
-def point(memory: WordMemory, batch: DialogueBatch, read: Sentences, states: Tensor, choices: int) -> Pointer:
-    """k-max pooling (Section 3.3), attention on words (Equation 6), and its sum by word (Equation 7)."""
-    energy = read.attention.detach().masked_fill(~batch.readable, -1)
-    strongest = energy.topk(min(memory.k, energy.shape[1]), dim=1)
-    kept = strongest.indices.masked_fill(strongest.values < 0, -1)
-    position, mask = positions_of_turns(batch, kept)
-    weight = memory.attend(states, read.probe, position, mask, batch.dialogue)
-    choice = batch.choice[batch.dialogue.unsqueeze(1), position]  # [P, M]
-    by_choice = weight.new_zeros(len(kept), choices).scatter_add(1, choice, weight)
-    return Pointer(kept, position, weight, by_choice)
 
 
 class MemNN(DialogueTask):
@@ -279,6 +270,11 @@ class MemNN(DialogueTask):
         word_dropout: s: in training, a word of n dialogues is unknown with probability s / (s + n); 0 in the paper.
     """
 
+    network_type = HMNNetwork
+    #: encoder of the words in context, and number of sentences that are kept for it; None = there is no such memory.
+    word_memory: WordMemoryKind | None = None
+    k: int = 0
+
     def __init__(
         self,
         word_size: Size = 100,
@@ -290,14 +286,6 @@ class MemNN(DialogueTask):
         super().__init__(**shared)
         self.word_size, self.hops = word_size, hops
         self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
-
-    @override
-    def build_network(self, given: Given[DialogueSpec]) -> HMNNetwork:
-        return HMNNetwork(SentenceMemory(given.spec, self), self.make_word_memory())
-
-    def make_word_memory(self) -> WordMemory | None:
-        """Make the memory of words; None = the model has none."""
-        return None
 
 
 class HMN(MemNN):
@@ -316,7 +304,3 @@ class HMN(MemNN):
     ) -> None:
         super().__init__(**shared)
         self.readout, self.word_memory, self.k = readout, word_memory, k
-
-    @override
-    def make_word_memory(self) -> WordMemory:
-        return WordMemory(self.word_size, self.word_memory, self.k)

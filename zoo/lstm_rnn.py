@@ -43,7 +43,6 @@ class RecurrentTower(Tower):
     """The embedding of a text: the recurrent network's state at its last word."""
 
     def __init__(self, spec: ClickSpec, options: LSTMRNN) -> None:
-        """Make the parameters."""
         super().__init__()
         self.cell, self.hidden_size = options.cell, options.hidden_size
         self.directions = 2 if options.bidirectional else 1

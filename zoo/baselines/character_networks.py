@@ -66,10 +66,10 @@ def remaining_length(length: int) -> int:
 class CharCNNNetwork(TextNetwork):
     """Tables 1 and 2."""
 
-    def __init__(self, spec: ClassificationSpec, options: CharCNN) -> None:
+    def __init__(self, given: Given[ClassificationSpec], options: CharCNN) -> None:
         filters, hidden_size = options.filters, options.hidden_size
-        super().__init__(hidden_size, len(spec.labels), options.dropout)
-        self.num_chars, self.length = spec.num_words - RESERVED, options.length
+        super().__init__(hidden_size, given.spec, options.dropout)
+        self.num_chars, self.length = given.spec.num_words - RESERVED, options.length
         self.convolutions = nn.ModuleList(
             nn.Conv1d(filters if number else self.num_chars, filters, window)
             for number, (window, _) in enumerate(LAYERS)
@@ -108,6 +108,8 @@ class CharCNN(CharactersOnly):
         dropout: between linear layers.
     """
 
+    network_type = CharCNNNetwork
+
     def __init__(
         self,
         length: int = 1014,
@@ -135,10 +137,6 @@ class CharCNN(CharactersOnly):
             return numbered(range(len(weight)), data.vocabulary["words"])
         return super().row_names(name, weight, data)
 
-    @override
-    def build_network(self, given: Given[ClassificationSpec]) -> CharCNNNetwork:
-        return CharCNNNetwork(given.spec, self)
-
 
 #: Size of a character's vector in CharCRNN.
 CRNN_SIZE = 8
@@ -147,10 +145,10 @@ CRNN_SIZE = 8
 class CharCRNNNetwork(TextNetwork):
     """Figure 1 (b): embedding, convolutions with max pooling by 2, the last state of an LSTM in each direction."""
 
-    def __init__(self, spec: ClassificationSpec, options: CharCRNN) -> None:
+    def __init__(self, given: Given[ClassificationSpec], options: CharCRNN) -> None:
         windows, filters, hidden_size = options.windows, options.filters, options.hidden_size
-        super().__init__(2 * hidden_size, len(spec.labels), options.dropout)
-        self.characters = nn.Embedding(spec.num_words, CRNN_SIZE, padding_idx=0)
+        super().__init__(2 * hidden_size, given.spec, options.dropout)
+        self.characters = nn.Embedding(given.spec.num_words, CRNN_SIZE, padding_idx=0)
         sizes = pairwise([CRNN_SIZE, *[filters] * len(windows)])
         self.convolutions = nn.ModuleList(
             nn.Conv1d(*of_layer, window) for of_layer, window in zip(sizes, windows, strict=True)
@@ -179,6 +177,8 @@ class CharCRNN(CharactersOnly):
         dropout: on the last convolution's output and on a text's vector.
     """
 
+    network_type = CharCRNNNetwork
+
     def __init__(
         self,
         windows: tuple[Size, ...] = (5, 3),
@@ -189,10 +189,6 @@ class CharCRNN(CharactersOnly):
     ) -> None:
         super().__init__(**shared)
         self.windows, self.filters, self.hidden_size, self.dropout = windows, filters, hidden_size, dropout
-
-    @override
-    def build_network(self, given: Given[ClassificationSpec]) -> CharCRNNNetwork:
-        return CharCRNNNetwork(given.spec, self)
 
 
 #: Size of a character's vector in VDCNN.
@@ -244,18 +240,20 @@ class Block(nn.Module):
 class VDCNNNetwork(TextNetwork):
     """Figure 1."""
 
-    def __init__(self, spec: ClassificationSpec, depth: int, num_filters: int, hidden_size: int) -> None:
-        super().__init__(hidden_size, len(spec.labels))
-        filters = [num_filters * 2**level for level in range(4)]
-        self.characters = nn.Embedding(spec.num_words, VDCNN_SIZE, padding_idx=0)
+    def __init__(self, given: Given[ClassificationSpec], options: VDCNN) -> None:
+        super().__init__(options.hidden_size, given.spec)
+        filters = [options.filters * 2**level for level in range(4)]
+        self.characters = nn.Embedding(given.spec.num_words, VDCNN_SIZE, padding_idx=0)
         self.lowest = nn.Conv1d(VDCNN_SIZE, filters[0], 3, padding=1)
         self.blocks = nn.ModuleList()
-        for level, blocks in enumerate(BLOCKS[depth]):
+        for level, blocks in enumerate(BLOCKS[options.depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
             self.blocks.extend(Block(before, after) for before, after in pairwise(sizes))
-        self.pooled = set(accumulate(BLOCKS[depth][:-1]))  #: the blocks that are preceded by a pooling.
-        self.hidden = nn.Linear(K * filters[-1], hidden_size)
-        self.second_hidden = nn.Linear(hidden_size, hidden_size)
+        self.pooled = set(
+            accumulate(BLOCKS[options.depth][:-1])
+        )  #: the blocks that are preceded by a pooling.
+        self.hidden = nn.Linear(K * filters[-1], self.size)
+        self.second_hidden = nn.Linear(self.size, self.size)
         for module in self.modules():
             if isinstance(module, nn.Conv1d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -292,12 +290,10 @@ class VDCNN(CharactersOnly):
         hidden_size: units of each of the two hidden linear layers.
     """
 
+    network_type = VDCNNNetwork
+
     def __init__(self, depth: int = 9, filters: Size = 64, hidden_size: Size = 2048, **shared: Any) -> None:
         super().__init__(**shared)
         if depth not in BLOCKS:
             raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")
         self.depth, self.filters, self.hidden_size = depth, filters, hidden_size
-
-    @override
-    def build_network(self, given: Given[ClassificationSpec]) -> VDCNNNetwork:
-        return VDCNNNetwork(given.spec, self.depth, self.filters, self.hidden_size)

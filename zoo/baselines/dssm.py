@@ -82,9 +82,11 @@ class TrigramTower(Tower):
 class CosineNetwork(nn.Module):
     """The cosine of a tower's vectors of two texts."""
 
-    def __init__(self, tower: TrigramTower, out: PairCosine) -> None:
+    def __init__(self, given: Given[MatchingSpec], options: DSSM) -> None:
         super().__init__()
-        self.tower, self.out = tower, out
+        spec, sizes = given.spec, options.hidden_sizes
+        self.tower = TrigramTower(spec.num_chars, options.num_trigrams, options.window, sizes)
+        self.out = PairCosine(FIRST_SCALE, spec.num_outputs, options.has_bias(spec))
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -104,6 +106,7 @@ class DSSM(MatchingTask):
     """
 
     ranking_loss = "softmax"
+    network_type = CosineNetwork
     #: words that the first layer reads together; None = it reads the whole text.
     window: int | None = None
 
@@ -127,12 +130,6 @@ class DSSM(MatchingTask):
         if name.endswith(".hashing.table"):
             return numbered(range(len(weight)), data.vocabulary["characters"])
         return super().row_names(name, weight, data)
-
-    @override
-    def build_network(self, given: Given[MatchingSpec]) -> CosineNetwork:
-        spec = given.spec
-        tower = TrigramTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes)
-        return CosineNetwork(tower, PairCosine(FIRST_SCALE, spec.num_outputs, self.has_bias(spec)))
 
 
 class CDSSM(DSSM):

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.lightning import OptimizerCallable
@@ -33,7 +32,6 @@ from zoo.baselines.convolution import (
     pool_squares,
     zero_outside,
 )
-from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask
@@ -85,13 +83,13 @@ class SentenceConvolution(nn.Module):
 class ARCINetwork(nn.Module):
     """Figure 3: two sentence models and a multilayer perceptron."""
 
-    def __init__(self, words: WordEncoder, spec: MatchingSpec, options: ARCI) -> None:
+    def __init__(self, given: Given[MatchingSpec], options: ARCI) -> None:
         super().__init__()
-        self.words, self.dropout = words, nn.Dropout(options.dropout)
+        self.words, self.dropout = options.make_words(given), nn.Dropout(options.dropout)
         self.first, self.second = (
-            SentenceConvolution(words.size, options.filters, options.window) for _ in range(2)
+            SentenceConvolution(self.words.size, options.filters, options.window) for _ in range(2)
         )
-        self.classifier = options.make_classifier(2 * self.first.size, spec)
+        self.classifier = options.make_classifier(2 * self.first.size, given.spec)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -107,15 +105,15 @@ class ARCINetwork(nn.Module):
 class ARCIINetwork(nn.Module):
     """Figure 4: windows of both texts together, two-dimensional convolutions and poolings, a multilayer perceptron."""
 
-    def __init__(self, words: WordEncoder, spec: MatchingSpec, options: ARCII) -> None:
+    def __init__(self, given: Given[MatchingSpec], options: ARCII) -> None:
         super().__init__()
         filters, window, self.grid = options.filters, options.window, options.grid
-        self.words, self.dropout = words, nn.Dropout(options.dropout)
-        self.first = WordConvolution(words.size, filters[0], window)
+        self.words, self.dropout = options.make_words(given), nn.Dropout(options.dropout)
+        self.first = WordConvolution(self.words.size, filters[0], window)
         # The sum of the two needs one bias only.
-        self.second = WordConvolution(words.size, filters[0], window, bias=False)
+        self.second = WordConvolution(self.words.size, filters[0], window, bias=False)
         self.others = nn.ModuleList(nn.Conv2d(*sizes, window) for sizes in pairwise(filters))
-        self.classifier = options.make_classifier(self.grid[0] * self.grid[1] * filters[-1], spec)
+        self.classifier = options.make_classifier(self.grid[0] * self.grid[1] * filters[-1], given.spec)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -146,13 +144,11 @@ class ARCI(PerceptronMatching):
         window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
     """
 
+    network_type = ARCINetwork
+
     def __init__(self, filters: tuple[Size, ...] = (64, 64), window: Size = 3, **shared: Any) -> None:
         super().__init__(**shared)
         self.filters, self.window = filters, window
-
-    @override
-    def build_network(self, given: Given[MatchingSpec]) -> ARCINetwork:
-        return ARCINetwork(self.make_words(given), given.spec, self)
 
 
 class ARCII(PerceptronMatching):
@@ -164,6 +160,8 @@ class ARCII(PerceptronMatching):
         grid: parts of the first and of the second text that the last layer is pooled into.
     """
 
+    network_type = ARCIINetwork
+
     def __init__(
         self,
         filters: tuple[Size, ...] = (32, 32),
@@ -174,22 +172,18 @@ class ARCII(PerceptronMatching):
         super().__init__(**shared)
         self.filters, self.window, self.grid = filters, window, grid
 
-    @override
-    def build_network(self, given: Given[MatchingSpec]) -> ARCIINetwork:
-        return ARCIINetwork(self.make_words(given), given.spec, self)
-
 
 class MatchPyramidNetwork(nn.Module):
     """Figure 2: image, convolutions, dynamic pooling, multilayer perceptron."""
 
-    def __init__(self, words: WordEncoder, spec: MatchingSpec, options: MatchPyramid) -> None:
+    def __init__(self, given: Given[MatchingSpec], options: MatchPyramid) -> None:
         super().__init__()
         filters, self.grid = options.filters, options.grid
-        self.words, self.unknown = words, spec.unknown
+        self.words, self.unknown = options.make_words(given), given.spec.unknown
         self.convolutions = nn.ModuleList(
             nn.Conv2d(*sizes, options.kernel) for sizes in pairwise((1, *filters))
         )
-        self.classifier = options.make_classifier(self.grid[0] * self.grid[1] * filters[-1], spec)
+        self.classifier = options.make_classifier(self.grid[0] * self.grid[1] * filters[-1], given.spec)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -199,11 +193,8 @@ class MatchPyramidNetwork(nn.Module):
         heights = (batch.first_text != 0).sum(dim=1)[batch.first]
         widths = (batch.second_text != 0).sum(dim=1)[batch.second]
         image = interaction.unsqueeze(3)  # [P, T, S, 1], zero outside the texts
-        for number, convolution in enumerate(self.convolutions):
-            if number > 0:
-                # The last convolution wrote beyond the texts, too.
-                image = zero_outside(image, heights, widths)
-            image = convolve(convolution, image)
+        for convolution in self.convolutions:
+            image = convolve(convolution, zero_outside(image, heights, widths))
         with torch.autocast(interaction.device.type, enabled=False):
             pooled = pool_grid(image.float(), heights, widths, self.grid)
             return MatchingOutput(self.classifier(pooled.flatten(1)), interaction.detach())
@@ -218,6 +209,8 @@ class MatchPyramid(PerceptronMatching):
         grid: parts of the first and of the second text that the last convolution is pooled into.
     """
 
+    network_type = MatchPyramidNetwork
+
     def __init__(
         self,
         filters: tuple[Size, ...] = (16,),
@@ -227,10 +220,6 @@ class MatchPyramid(PerceptronMatching):
     ) -> None:
         super().__init__(**shared)
         self.filters, self.kernel, self.grid = filters, kernel, grid
-
-    @override
-    def build_network(self, given: Given[MatchingSpec]) -> MatchPyramidNetwork:
-        return MatchPyramidNetwork(self.make_words(given), given.spec, self)
 
 
 def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
@@ -244,12 +233,13 @@ def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
 class ANMMNetwork(nn.Module):
     """Figures 2 and 3: sums by value, weights shared by value, a gate over the question's words."""
 
-    def __init__(self, words: WordEncoder, spec: MatchingSpec, bins: int, bias: bool) -> None:
+    def __init__(self, given: Given[MatchingSpec], options: ANMM) -> None:
         super().__init__()
-        self.words, self.unknown, self.num_bins = words, spec.unknown, bins
-        self.weight = nn.Linear(bins + 1, 1, bias=False)  # w_k
-        self.gate = nn.Parameter(torch.zeros(words.size))  # v; at zero, all words count equally
-        self.out = nn.Linear(1, spec.num_outputs, bias=bias)
+        self.words, self.unknown = options.make_words(given), given.spec.unknown
+        self.num_bins = options.num_bins
+        self.weight = nn.Linear(self.num_bins + 1, 1, bias=False)  # w_k
+        self.gate = nn.Parameter(torch.zeros(self.words.size))  # v; at zero, all words count equally
+        self.out = nn.Linear(1, given.spec.num_outputs, bias=options.has_bias(given.spec))
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -276,6 +266,8 @@ class ANMM(ReadsWordVectors, MatchingTask):
         optimizer: makes the optimizer; so few weights need a high rate.
     """
 
+    network_type = ANMMNetwork
+
     def __init__(
         self,
         num_bins: Size = 20,
@@ -284,7 +276,3 @@ class ANMM(ReadsWordVectors, MatchingTask):
     ) -> None:
         super().__init__(optimizer=optimizer, **shared)
         self.num_bins = num_bins
-
-    @override
-    def build_network(self, given: Given[MatchingSpec]) -> ANMMNetwork:
-        return ANMMNetwork(self.make_words(given), given.spec, self.num_bins, self.has_bias(given.spec))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from zlib import crc32
 
@@ -22,6 +22,7 @@ from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict, Size
+from datamodules.corpora.judgements import Judgements
 from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
 from datamodules.retrieval.embedded.analysis import Analyzer
 from datamodules.retrieval.embedded.lucene import (
@@ -49,8 +50,8 @@ class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
     reads_strings = True
 
     @abstractmethod
-    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
-        """Return the values that are fitted to the documents of a collection."""
+    def fit(self, table: Judgements, seed: int) -> PlainDict:
+        """Return the values that are fitted to the texts of a table."""
 
     @abstractmethod
     def read(self, documents: Sequence[str]) -> DocumentsT:
@@ -62,7 +63,7 @@ class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
 
     @override
     def finish(self, data: DataModule) -> None:
-        self.fitted = self.fit(data.split("train").judgements.documents.texts[:], data.seed)
+        self.fitted = self.fit(data.split("train").judgements, data.seed)
 
     @override
     def forward(self, batch: ClickBatch) -> Tensor:
@@ -108,17 +109,36 @@ class TermStatistics:
             "tokens": sum(map(len, terms)),
         }
 
-    def weights(
-        self, counts: PlainDict, terms: Sequence[Sequence[str]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The weight of each term [terms + 1], of which the last is that of others; and of n texts' lengths [n]."""
+    def contributions(
+        self, counts: PlainDict, texts: Sequence[Sequence[str]], terms: Sequence[str]
+    ) -> csr_matrix:
+        """The contribution of each term to the score of each text: [texts, terms], of which the first are counted."""
+        from scipy.sparse import csr_matrix
+
         with_term, occurrences = (
-            np.append(counts[name].numpy(), 0) for name in ("texts_with_term", "occurrences")
+            np.pad(counts[name].numpy(), (0, len(terms) - len(counts["terms"])))
+            for name in ("texts_with_term", "occurrences")
         )
         statistics = Statistics(counts["texts"], counts["tokens"])
-        lengths = np.array([len(of_text) for of_text in terms], np.int64)
         of_term = term_weights(self.ranking, statistics, with_term, occurrences)
-        return of_term, length_weights(self.ranking, statistics)[length_bytes(lengths)]
+        lengths = length_bytes(np.array([len(of_text) for of_text in texts], np.int64))
+        number = count_terms(texts, terms)
+        of_length = length_weights(self.ranking, statistics)[np.repeat(lengths, np.diff(number.indptr))]
+        contribution = bm25 if self.ranking.similarity == "BM25" else lm_dirichlet
+        arguments = zip(of_term[number.indices], of_length, number.data, strict=True)
+        values = np.array([contribution(*each) for each in arguments], np.float64)
+        return csr_matrix((values, number.indices, number.indptr), shape=number.shape)
+
+
+def count_terms(texts: Sequence[Sequence[str]], terms: Sequence[str]) -> csr_matrix:
+    """The number of occurrences in each text of each of the terms, [texts, terms]; others are skipped."""
+    from scipy.sparse import csr_matrix
+
+    number = {term: i for i, term in enumerate(terms)}
+    counts = [sorted(Counter(number[term] for term in text if term in number).items()) for text in texts]
+    pairs: NDArray[np.int64] = np.array([pair for row in counts for pair in row], np.int64).reshape(-1, 2)
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in counts])])
+    return csr_matrix((pairs[:, 1], pairs[:, 0], offsets), shape=(len(texts), len(number)))
 
 
 class TermRanking(FittedRanking["csr_matrix"]):
@@ -130,58 +150,36 @@ class TermRanking(FittedRanking["csr_matrix"]):
 
     #: name of the ranking among those of the retrievers, with whose parameters it is computed.
     similarity: ClassVar[Similarity]
-    #: of a term's weight, a length's weight and a number of occurrences.
-    contribution: Callable[[float, float, int], np.float32]
 
     def __init__(self, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
         super().__init__(**shared)
         self.statistics = TermStatistics(Ranking(self.similarity, analyzer))
 
     @override
-    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
-        return self.statistics.count(documents)
+    def fit(self, table: Judgements, seed: int) -> PlainDict:
+        return self.statistics.count(table.documents.texts[:])
 
     @override
     def read(self, documents: Sequence[str]) -> csr_matrix:
-        """The contribution of each term to the score of each document: [documents, terms]."""
-        from scipy.sparse import csr_matrix
-
         terms = self.statistics.terms(documents)
-        of_term, of_length = self.statistics.weights(self.fitted, terms)
-        counts = self._counts(terms)
-        row = np.repeat(np.arange(len(documents)), np.diff(counts.indptr))
-        arguments = zip(of_term[counts.indices], of_length[row], counts.data, strict=True)
-        values = np.array([self.contribution(*each) for each in arguments], np.float64)
-        return csr_matrix((values, counts.indices, counts.indptr), shape=counts.shape)
+        return self.statistics.contributions(self.fitted, terms, self.fitted["terms"])
 
     @override
     def scores(self, queries: Sequence[str], documents: csr_matrix) -> Tensor:
-        counts = self._counts(self.statistics.terms(queries))
+        counts = count_terms(self.statistics.terms(queries), self.fitted["terms"])
         return torch.from_numpy((counts @ documents.T).toarray().astype(np.float32))
-
-    def _counts(self, texts: Sequence[Sequence[str]]) -> csr_matrix:
-        """The number of occurrences in each text of each term of the collection, [texts, terms]; others are skipped."""
-        from scipy.sparse import csr_matrix
-
-        number = {term: i for i, term in enumerate(self.fitted["terms"])}
-        counts = [sorted(Counter(number[term] for term in text if term in number).items()) for text in texts]
-        pairs: NDArray[np.int64] = np.array([pair for row in counts for pair in row], np.int64).reshape(-1, 2)
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in counts])])
-        return csr_matrix((pairs[:, 1], pairs[:, 0], offsets), shape=(len(texts), len(number)))
 
 
 class RetrievalBM25(TermRanking):
     """BM25 of a document's terms for a query."""
 
     similarity = "BM25"
-    contribution = staticmethod(bm25)
 
 
 class RetrievalULM(TermRanking):
     """Likelihood of a query in a document's unigram language model with Dirichlet smoothing."""
 
     similarity = "LMDirichlet"
-    contribution = staticmethod(lm_dirichlet)
 
 
 def words_of(text: str) -> list[str]:
@@ -226,7 +224,8 @@ class RetrievalPLSA(FittedRanking[Tensor]):
         self.num_topics = num_topics
 
     @override
-    def fit(self, documents: Sequence[str], seed: int) -> PlainDict:
+    def fit(self, table: Judgements, seed: int) -> PlainDict:
+        documents = table.documents.texts[:]
         words = list(dict.fromkeys(word for text in documents for word in words_of(text)))
         counts = Counts(documents, words)
         random = torch.Generator().manual_seed(seed)
@@ -281,7 +280,7 @@ def _topics_of_texts(counts: Counts, share: Tensor) -> Tensor:
 _SAMPLE = 1e-4
 
 
-class RetrievalDoc2Vec(Fitted, RetrievalTask):
+class RetrievalDoc2Vec(FittedRanking[Tensor]):
     """Cosine of paragraph vectors by gensim, kept as plain tensors; needs the extra `topics` (gensim).
 
     The defaults are those of the LSTM-RNN paper.
@@ -291,7 +290,6 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         epochs: of training, and of a text's inference.
     """
 
-    reads_strings = True
     depends_on_seed = True
 
     def __init__(self, vector_size: Size = 100, epochs: Size = 30, **shared: Any) -> None:
@@ -313,23 +311,24 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         return Doc2Vec(min_count=1, workers=1, window=5, negative=5, sample=_SAMPLE, **options)
 
     @override
-    def finish(self, data: DataModule) -> None:
-        judgements = data.split("train").judgements
-        texts = [*judgements.queries.texts, *judgements.documents.texts]
-        model = self._new(data.seed)
+    def fit(self, table: Judgements, seed: int) -> PlainDict:
+        model = self._new(seed)
         from gensim.models.doc2vec import TaggedDocument
 
-        corpus = [TaggedDocument(words_of(text), [row]) for row, text in enumerate(texts)]
+        corpus = [
+            TaggedDocument(words_of(text), [row])
+            for row, text in enumerate([*table.queries.texts, *table.documents.texts])
+        ]
         model.build_vocab(corpus)
         model.train(corpus, total_examples=len(corpus), epochs=model.epochs)
+        self._opened = None
         words = model.wv.index_to_key
-        self.fitted = {
+        return {
             "words": list(words),
             "counts": [int(model.wv.get_vecattr(word, "count")) for word in words],
             "vectors": torch.from_numpy(model.wv.vectors.copy()),
             "outputs": torch.from_numpy(model.syn1neg.copy()),
         }
-        self._opened = None
 
     def _open(self) -> Doc2Vec:
         model = self._new(0)
@@ -339,23 +338,21 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         model.syn1neg = self.fitted["outputs"].numpy().copy()
         return model
 
-    def encode(self, texts: Sequence[str] | None) -> Tensor:
+    @override
+    def read(self, documents: Sequence[str]) -> Tensor:
         """Vectors of length 1 [n, size] of any texts, for the learned words; 0 for a text without any."""
-        assert texts is not None
         if self._opened is None:
             self._opened = self._open()
-        vectors = np.zeros((len(texts), self.size), np.float32)
-        for row, text in enumerate(texts):
+        vectors = np.zeros((len(documents), self.size), np.float32)
+        for row, text in enumerate(documents):
             words = [word for word in words_of(text) if word in self._opened.wv.key_to_index]
             if words:
                 vectors[row] = infer_vector(self._opened, words)
         return unit(torch.from_numpy(vectors))
 
     @override
-    def forward(self, batch: ClickBatch) -> Tensor:
-        """The cosine of a batch's queries and documents: float32 [N, M]."""
-        score = self.encode(batch.query_string) @ self.encode(batch.document_string).T
-        return score.to(batch.query.device)
+    def scores(self, queries: Sequence[str], documents: Tensor) -> Tensor:
+        return self.read(queries) @ documents.T
 
     @property
     @override
@@ -364,7 +361,8 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
 
     @override
     def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
-        return self.encode(batch.string).to(batch.row.device)
+        assert batch.string is not None
+        return self.read(batch.string).to(batch.row.device)
 
 
 def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:

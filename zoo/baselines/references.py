@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,8 @@ from datamodules.batch import ClassificationBatch, MatchingBatch
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Ranking
-from datamodules.retrieval.embedded.lucene import bm25
 from datamodules.text.tokenization import Lexicon, make_tokenizer
-from zoo.baselines.rankings import TermStatistics
+from zoo.baselines.rankings import TermStatistics, count_terms
 from zoo.layers.interactions import pair_logits
 from zoo.layers.vote import count_votes, vote
 from zoo.tasks.classification.task import ClassificationTask
@@ -152,20 +151,11 @@ class PairBM25(PairReference):
     def score(self, batch: MatchingBatch) -> Tensor:
         assert batch.first_string is not None
         assert batch.second_string is not None
-        queries = [Counter(terms) for terms in self.statistics.terms(batch.first_string)]
-        documents = self.statistics.terms(batch.second_string)
-        of_term, of_length = self.statistics.weights(self.fitted, documents)
-        number = {term: i for i, term in enumerate(self.fitted["terms"])}
-        frequencies = [Counter(terms) for terms in documents]
-        scores = [
-            sum(
-                count * bm25(of_term[number.get(term, -1)], of_length[j], frequencies[j][term])
-                for term, count in queries[i].items()
-                if term in frequencies[j]
-            )
-            for i, j in zip(batch.first.tolist(), batch.second.tolist(), strict=True)
-        ]
-        return torch.tensor(scores, dtype=torch.float64)
+        queries, documents = map(self.statistics.terms, (batch.first_string, batch.second_string))
+        terms = list(dict.fromkeys(chain(self.fitted["terms"], *documents)))
+        counts = count_terms(queries, terms)[batch.first.tolist()]
+        shares = self.statistics.contributions(self.fitted, documents, terms)[batch.second.tolist()]
+        return torch.from_numpy(np.asarray(counts.multiply(shares).sum(axis=1)).ravel())
 
 
 def best_threshold(score: NDArray[np.floating], target: NDArray[np.floating]) -> float:

@@ -106,13 +106,7 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         **shared: Any,
     ) -> None:
         super().__init__(transformer=transformer, optimizer=optimizer, **shared)
-        self.mode, self.dropout = mode, dropout
-
-    @override
-    def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
-        if self.mode == "bi":
-            return super().tokens_at_once(lengths)
-        return sum(lengths.values()), " + ".join(f"data.{name}" for name in lengths)
+        self.mode, self.dropout, self.joins_texts = mode, dropout, mode == "cross"
 
     @override
     def build_network(self, given: Given[MatchingSpec]) -> CrossEncoder | BiEncoder:

@@ -22,7 +22,6 @@ from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import Count, Size
 from zoo.baselines.convolution import WordConvolution
 from zoo.layers.bags import TextBag
-from zoo.layers.encoders import WordEncoder
 from zoo.layers.recurrent import AllStatesGRU
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
@@ -33,11 +32,11 @@ from zoo.tasks.outputs import ClassificationOutput
 class TextNetwork(nn.Module):
     """Encodes texts by vectors of size l, and classifies them by a linear layer with dropout."""
 
-    def __init__(self, size: int, num_classes: int, dropout: float = 0.0) -> None:
+    def __init__(self, size: int, spec: ClassificationSpec, dropout: float = 0.0) -> None:
         super().__init__()
         self.size = size
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(size, num_classes)
+        self.classifier = nn.Linear(size, len(spec.labels))
 
     @abstractmethod
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
@@ -71,9 +70,9 @@ class TextOnly(ClassificationTask):
 class CNNNetwork(TextNetwork):
     """Figure 1, with one channel: the largest value of each filter; zero for a text without words."""
 
-    def __init__(self, words: WordEncoder, num_classes: int, options: TextCNN) -> None:
-        windows, filters = options.windows, options.filters
-        super().__init__(len(windows) * filters, num_classes, options.dropout)
+    def __init__(self, given: Given[ClassificationSpec], options: TextCNN) -> None:
+        windows, filters, words = options.windows, options.filters, options.make_words(given)
+        super().__init__(len(windows) * filters, given.spec, options.dropout)
         self.words = words
         self.convolutions = nn.ModuleList(WordConvolution(words.size, filters, window) for window in windows)
 
@@ -98,22 +97,21 @@ class TextCNN(ReadsWordVectors, TextOnly):
         dropout: on a text's vector.
     """
 
+    network_type = CNNNetwork
+
     def __init__(
         self, windows: tuple[Size, ...] = (3, 4, 5), filters: Size = 100, dropout: float = 0.5, **shared: Any
     ) -> None:
         super().__init__(**shared)
         self.windows, self.filters, self.dropout = windows, filters, dropout
 
-    @override
-    def build_network(self, given: Given[ClassificationSpec]) -> CNNNetwork:
-        return CNNNetwork(self.make_words(given), len(given.spec.labels), self)
-
 
 class GRUNetwork(TextNetwork):
     """The last states of a GRU in both directions; zero for a text without words."""
 
-    def __init__(self, words: WordEncoder, num_classes: int, options: BiGRU) -> None:
-        super().__init__(2 * options.hidden_size, num_classes, options.dropout)
+    def __init__(self, given: Given[ClassificationSpec], options: BiGRU) -> None:
+        words = options.make_words(given)
+        super().__init__(2 * options.hidden_size, given.spec, options.dropout)
         self.words = words
         self.word_dropout = nn.Dropout(options.dropout)
         self.gru = AllStatesGRU(words.size, options.hidden_size, bidirectional=True)
@@ -138,21 +136,20 @@ class BiGRU(ReadsWordVectors, TextOnly):
         dropout: on word vectors and on a text's vector.
     """
 
+    network_type = GRUNetwork
+
     def __init__(self, hidden_size: Size = 100, dropout: float = 0.5, **shared: Any) -> None:
         super().__init__(**shared)
         self.hidden_size, self.dropout = hidden_size, dropout
-
-    @override
-    def build_network(self, given: Given[ClassificationSpec]) -> GRUNetwork:
-        return GRUNetwork(self.make_words(given), len(given.spec.labels), self)
 
 
 class FastTextNetwork(TextNetwork):
     """Figure 1: the mean of the vectors of words and pairs; zero for a text without words."""
 
-    def __init__(self, words: WordEncoder, num_buckets: int, num_classes: int) -> None:
-        super().__init__(words.size, num_classes)
-        self.bag = TextBag(words, num_buckets)
+    def __init__(self, given: Given[ClassificationSpec], options: FastText) -> None:
+        words = options.make_words(given)
+        super().__init__(words.size, given.spec)
+        self.bag = TextBag(words, options.num_buckets)
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
@@ -169,6 +166,8 @@ class FastText(ReadsWordVectors, TextOnly):
         optimizer: makes the optimizer. The paper's is SGD with a rate that falls to 0.
     """
 
+    network_type = FastTextNetwork
+
     def __init__(
         self,
         num_buckets: Count = 100_000,
@@ -178,7 +177,3 @@ class FastText(ReadsWordVectors, TextOnly):
     ) -> None:
         super().__init__(word_size=word_size, optimizer=optimizer, **shared)
         self.num_buckets = num_buckets
-
-    @override
-    def build_network(self, given: Given[ClassificationSpec]) -> FastTextNetwork:
-        return FastTextNetwork(self.make_words(given), self.num_buckets, len(given.spec.labels))

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
 from zoo.layers.encoders import WordEncoder
-from zoo.layers.row_adam import RowTable, distinct_rows
+from zoo.layers.row_adam import distinct_rows
 
 #: Two odd numbers without a pattern in their bits, which spread neighboring ids over all buckets.
 _MULTIPLIERS = (0x9E3779B97F4A7C15 - 2**64, 0xC2B2AE3D27D4EB4F - 2**64)
@@ -26,21 +26,6 @@ def bigram_buckets(word: Tensor, text: Tensor, num_buckets: int) -> Tensor:
     return bucket * (text[:, 1:] != 0)
 
 
-class BigramTable(RowTable):
-    """Vectors of pairs of neighboring words; pairs share rows by their hash, and row 0 is no pair."""
-
-    def __init__(self, num_buckets: int, size: int) -> None:
-        super().__init__()
-        table = torch.empty(num_buckets + 1, size).normal_(std=0.1)
-        table[0] = 0
-        self.table = nn.Parameter(table)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Vectors [n, size] of rows [n]; zero for no pair."""
-        vectors: Tensor = self.rows(rows)
-        return vectors * (rows != 0).unsqueeze(1)
-
-
 class TextBag(nn.Module):
     """A text's vector: the mean over its words and, with buckets, its pairs; occurrences share a dropout mask."""
 
@@ -49,7 +34,8 @@ class TextBag(nn.Module):
         self.words = words
         self.size = words.size
         self.dropout = nn.Dropout(dropout)
-        self.bigrams = BigramTable(num_buckets, words.size) if num_buckets else None
+        # Pairs of neighboring words share rows by their hash; row 0 is no pair.
+        self.bigrams = WordEncoder(num_buckets + 1, words.size) if num_buckets else None
 
     def forward(self, word: Tensor, text: Tensor, words_alone: bool = False) -> Tensor:
         """Encode texts: [N, size], zero for a text without words; `words_alone` skips the pairs.
@@ -70,7 +56,7 @@ class TextBag(nn.Module):
 
     def sums(self, word: Tensor, text: Tensor) -> Tensor:
         """Sums [N, size] of the vectors of the words of texts; arguments as in `forward`."""
-        vectors = self.dropout(self.words(word, word.new_zeros(len(word), 0)))
+        vectors = self.dropout(self.words(word))
         return functional.embedding_bag(text, vectors, mode="sum")
 
 

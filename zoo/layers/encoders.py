@@ -53,11 +53,11 @@ class WordEncoder(RowTable):
             self.char_lstm = RowLSTM(CHAR_SIZE, char_hidden_size)
             self.size += char_hidden_size
 
-    def forward(self, word: Tensor, char: Tensor) -> Tensor:
+    def forward(self, word: Tensor, char: Tensor | None = None) -> Tensor:
         """Encode words [U], vocabulary ids, with characters [U, L], 0 = padding: [U, size], zero for word 0."""
         is_word = (word != 0).unsqueeze(1)
         vectors: Tensor = self.rows(word) * is_word  # [U, word_size]
-        if self.char_table is None:
+        if self.char_table is None or char is None:
             return vectors
         spelled = self.char_lstm.last_states(self.char_table.weight, char, (char != 0).sum(dim=1))
         return torch.cat([vectors, spelled * is_word], dim=1)

@@ -33,20 +33,14 @@ def _in_both(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
     return first.index_select(0, batch.first).unsqueeze(2) & second.index_select(0, batch.second).unsqueeze(1)
 
 
-def dot_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
-    """Dot products of words' vectors, [N, T, D] and [M, S, D], in each pair: float32 [P, T, S], 0 at padding."""
-    with torch.autocast(first.device.type, enabled=False):
-        # index_select and not first[batch.first]: its gradient is several times faster on CPUs.
-        left = first.float().index_select(0, batch.first)  # [P, T, D]
-        right = second.float().index_select(0, batch.second)  # [P, S, D]
-        return torch.bmm(left, right.transpose(1, 2)).masked_fill(~pair_mask(batch), 0.0)
-
-
 def cosine_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
-    """Cosines of the words' vectors of each pair, as `dot_interaction`; 0 for a vector of zeros."""
-    # Normalized before the gather: once per text, not once per pair.
+    """Cosines of words' vectors, [N, T, D] and [M, S, D], in each pair: float32 [P, T, S], 0 at padding."""
     with torch.autocast(first.device.type, enabled=False):
-        return dot_interaction(unit(first), unit(second), batch)
+        # Normalized before the gather: once per text, not once per pair.
+        # index_select and not first[batch.first]: its gradient is several times faster on CPUs.
+        left = unit(first).index_select(0, batch.first)  # [P, T, D]
+        right = unit(second).index_select(0, batch.second)  # [P, S, D]
+        return torch.bmm(left, right.transpose(1, 2)).masked_fill(~pair_mask(batch), 0.0)
 
 
 def word_overlap(batch: MatchingBatch, unknown: int = 1, special: Sequence[int] = ()) -> Tensor:

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam, Optimizer
 
 from datamodules.core.compiled import njit
+from datamodules.core.types import PlainDict
 
 #: A delayed update is skipped if it is this much smaller than the first of its row, which float32 cannot resolve.
 NEGLIGIBLE = 1e-12
@@ -104,7 +106,7 @@ class RowAdam(Adam):
             table.grad = gradient
         return loss
 
-    def _update(self, table: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, table: Tensor, group: PlainDict) -> None:
         rows, values = _sums(table.grad)
         state = self.state[table]
         if not state:
@@ -146,12 +148,12 @@ class RowAdam(Adam):
             self.settle(table)
             del self._waiting[table]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> PlainDict:
         """Adam's own, after all updates."""
         self.settle_all()
         return super().state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: PlainDict) -> None:
         """Load Adam's own state."""
         self._waiting.clear()
         super().load_state_dict(state_dict)
@@ -186,7 +188,7 @@ class _Waiting:
         self.steps += 1
 
 
-def _arrays(table: Tensor, state: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _arrays(table: Tensor, state: PlainDict) -> tuple[NDArray[np.float32], ...]:
     """A table and Adam's two means, as arrays that share their memory."""
     return table.detach().numpy(), state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
 

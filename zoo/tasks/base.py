@@ -62,8 +62,8 @@ class Task(Model[DataT]):
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    validation_scores: Any
-    test_scores: Any
+    #: metrics of the evaluation that runs.
+    metrics: Any
 
     def __init__(
         self,
@@ -176,10 +176,10 @@ class Task(Model[DataT]):
             self._make_scores()
 
     def _make_scores(self) -> None:
-        self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
+        self.metrics = self.new_scores()
 
     @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: PlainDict) -> None:
         # Lightning resumes a run: make the network that the weights fit, and give the data its vocabulary.
         # `load_from_checkpoint` calls this without a trainer.
         trainer = self._trainer
@@ -296,19 +296,17 @@ class Task(Model[DataT]):
 
     @override
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.count(self.validation_scores, batch)
+        self.count(self.metrics, batch)
+
+    test_step = validation_step
 
     @override
     def on_validation_epoch_end(self) -> None:
-        self._log_scores(self.validation_scores, "val", "validation")
-
-    @override
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.count(self.test_scores, batch)
+        self._log_scores("val", "validation")
 
     @override
     def on_test_epoch_end(self) -> None:
-        self._log_scores(self.test_scores, "test", "test")
+        self._log_scores("test", "test")
 
     @override
     def on_validation_end(self) -> None:
@@ -317,9 +315,9 @@ class Task(Model[DataT]):
 
     on_test_end = on_validation_end
 
-    def _log_scores(self, scores: Metric, stage: str, split: str) -> None:
-        values = scores.compute()
-        scores.reset()
+    def _log_scores(self, stage: str, split: str) -> None:
+        values = self.metrics.compute()
+        self.metrics.reset()
         if self.is_fitting and "loss" in values and bool(values["loss"].isnan()):
             raise diverged("the validation loss", self.current_epoch, self.global_step)
         if self.data is not None:
@@ -332,7 +330,7 @@ class Task(Model[DataT]):
             f"{name}/{label}": number
             for name, value in values.items()
             if value.ndim
-            for label, number in zip(getattr(scores, "labels", ()), value.tolist(), strict=True)
+            for label, number in zip(getattr(self.metrics, "labels", ()), value.tolist(), strict=True)
             if not isnan(number)
         }
         self.evaluation.parts = classes

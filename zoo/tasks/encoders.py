@@ -48,6 +48,10 @@ class ReadsWordVectors(Task):
         train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
     """
 
+    #: see `ReadsSpelling`.
+    characters: bool = False
+    char_hidden_size: int = 50
+
     def __init__(self, word_size: Size = 300, train_word_vectors: bool = False, **shared: Any) -> None:
         super().__init__(**shared)
         self.word_size, self.train_word_vectors = word_size, train_word_vectors
@@ -62,12 +66,9 @@ class ReadsWordVectors(Task):
             self.word_size if table is None else table.shape[1],
             table=table,
             train_table=is_drawn or self.train_word_vectors,
-            **self._character_sizes(given),
+            num_chars=given.spec.num_chars if self.characters else 0,
+            char_hidden_size=self.char_hidden_size,
         )
-
-    def _character_sizes(self, given: Given) -> dict[str, int]:
-        """Sizes of a character LSTM."""
-        return {}
 
     @override
     def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
@@ -137,13 +138,6 @@ class ReadsSpelling(ReadsWordVectors):
         if reads_words and self.characters and not has_characters:
             raise InputError("model.characters is on, but data.characters is off; make them agree")
 
-    @override
-    def _character_sizes(self, given: Given) -> dict[str, int]:
-        return {
-            "num_chars": given.spec.num_chars if self.characters else 0,
-            "char_hidden_size": self.char_hidden_size,
-        }
-
 
 class ReadsTransformer(Task):
     """A model that may read a pre-trained transformer.
@@ -154,6 +148,9 @@ class ReadsTransformer(Task):
         lora_rank: train low-rank adapters of this rank, at a learning rate of 1e-4 to 1e-3; they need
             the extra `lora` (`peft`). None = train the transformer's weights themselves.
     """
+
+    #: whether the transformer reads the texts of a row together.
+    joins_texts: bool = False
 
     def __init__(self, transformer: str | None = None, lora_rank: Size | None = None, **shared: Any) -> None:
         super().__init__(**shared)
@@ -179,16 +176,15 @@ class ReadsTransformer(Task):
                 raise InputError(
                     f"data.tokenizer={tokenizer}: not the transformer's tokens: set --data.tokenizer {transformer}"
                 )
-        wanted, names = self.tokens_at_once(data.lengths_by_option())
+        lengths = data.lengths_by_option()
+        if not self.joins_texts:
+            longest = max(lengths, key=lengths.__getitem__)
+            lengths = {longest: lengths[longest]}
+        wanted, names = sum(lengths.values()), " + ".join(f"data.{name}" for name in lengths)
         if (positions := positions_of(transformer)) is not None and wanted > positions:
             raise InputError(
                 f"{names}: {transformer} reads at most {positions} tokens, not {wanted}; set fewer"
             )
-
-    def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
-        """Largest number of tokens read together, and its options; `lengths`: option -> tokens kept of a text."""
-        longest = max(lengths, key=lengths.__getitem__)
-        return lengths[longest], f"data.{longest}"
 
 
 class EncodesMemory(Task):
@@ -273,8 +269,9 @@ class FrozenEncoder(ReadsTransformer):
         return any(matches(self.encoder_name, pattern) for pattern in self.freeze_patterns)
 
     def text_encoder(self) -> nn.Module | None:
-        """The encoder, called with the fields of a `TextBatch`; None where encoding takes no time."""
-        raise NotImplementedError
+        """The encoder, called with the fields of a `TextBatch`; None for word vectors, which are looked up as fast."""
+        encoder: nn.Module = getattr(self.network, self.encoder_name)
+        return None if isinstance(encoder, WordEncoder) else encoder
 
     @override
     def setup(self, stage: str) -> None:

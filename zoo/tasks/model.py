@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,6 +56,8 @@ class Model(LightningModule, Generic[DataT]):
     takes_new_labels: ClassVar[bool] = False
     #: the NamedTuple that describes the task's data, see `datamodules.batch`.
     spec_type: ClassVar[type[Any]]
+    #: the network, made from what is `Given` and from the model, whose attributes are its options.
+    network_type: ClassVar[type[nn.Module]]
     network: Any
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
@@ -80,9 +81,9 @@ class Model(LightningModule, Generic[DataT]):
         #: held by the thread in which the model predicts.
         self.in_use = SharedLock()
 
-    @abstractmethod
-    def build_network(self, given: Given) -> nn.Module:
+    def build_network(self, given: Given) -> Any:
         """Make the network."""
+        return self.network_type(given, self)
 
     @property
     def vector_size(self) -> int | None:
@@ -192,5 +193,5 @@ class Model(LightningModule, Generic[DataT]):
         return None
 
     @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: PlainDict) -> None:
         checkpoint[CHECKPOINT_KEY] = {"model": self.describe().to_dict()}

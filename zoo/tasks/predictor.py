@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
-ModelT = TypeVar("ModelT", bound=Model[Any])
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 class Predictor(ABC, Generic[ModelT, DataT]):
@@ -48,6 +48,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     source: str | None = None
     #: where a run folder has the table of the training's results.
     answer_file: Path | None = None
+    #: name of the ranked list of a record; "" where it has none.
+    ranked: ClassVar[str] = ""
     #: options of `records` whose default is another one if its output is a table.
     table_options: ClassVar[Mapping[str, Any]] = {}
     #: opens the same model again; None where the model is not on the disk.
@@ -109,16 +111,21 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
         """The output of `zoo predict`: a JSON object each, or lines; further arguments become its options.
 
-        With an argument `shard: Shard = WHOLE`, a kind predicts parts of a table (`zoo predict --shard`).
+        With an argument `shard: Shard = WHOLE`, a kind predicts a part of the source (`zoo predict --shard`).
 
         Args:
             source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
-            batch_size: rows that pass through the network together.
+            batch_size: rows (texts, pairs, dialogues) that pass through the network together.
         """
 
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
-        """Rows of a table for an object of `records`: its plain values, without the evidence."""
-        yield plain_values(record)
+        """Rows of a table for an object of `records`: its plain values, without the evidence; or one by rank."""
+        own = plain_values(record)
+        if self.ranked not in record:
+            yield own
+        for rank, item in enumerate(record.get(self.ranked, ()), 1):
+            prefix = self.ranked.removesuffix("s")
+            yield {**own, "rank": rank, **{f"{prefix}_{n}": value for n, value in plain_values(item).items()}}
 
     def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
         """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
@@ -164,7 +171,7 @@ def memory_of(data: DataModule) -> MemorySource:
 
 
 @contextmanager
-def evaluating(model: Model[Any]) -> Iterator[None]:
+def evaluating(model: Model) -> Iterator[None]:
     """Switch to evaluation mode without gradients; afterwards every module has its old mode. Other threads wait."""
     with model.in_use:
         # Frozen modules have no training mode, so the modes differ.
@@ -190,7 +197,7 @@ def collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-def on_device(batch: BatchT, model: Model[Any]) -> BatchT:
+def on_device(batch: BatchT, model: Model) -> BatchT:
     """Move a batch to the model's device."""
     if model.device.type == "cpu":
         return batch

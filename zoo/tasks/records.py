@@ -76,14 +76,6 @@ def plain_values(record: PlainDict) -> PlainDict:
     return {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
 
 
-def rows_by_rank(record: PlainDict, items: str, prefix: str) -> Iterator[PlainDict]:
-    """Rows of a table for a record with a ranked list, `record[items]`: one for each item."""
-    own = plain_values(record)
-    for rank, item in enumerate(record[items], 1):
-        named = {f"{prefix}_{name}": value for name, value in plain_values(item).items()}
-        yield {**own, "rank": rank, **named}
-
-
 def records_or_lines(
     records: Iterable[PlainDict], items: str, run_name: str | None
 ) -> Iterator[PlainDict] | Iterator[str]:

@@ -20,7 +20,7 @@ import zoo
 from datamodules.batch import ClassificationSpec
 from tests.zoo.conftest import trainer
 from tests.zoo.papers.test_expanet import make_data
-from zoo.layers.bags import BigramTable
+from zoo.layers.encoders import WordEncoder
 from zoo.layers.row_adam import RowAdam, can_update_by_rows, update_by_rows, update_densely
 from zoo.tasks import encoders
 from zoo.tasks.model import Given
@@ -33,7 +33,7 @@ class Reader(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = BigramTable(ROWS, SIZE)
+        self.words = WordEncoder(ROWS + 1, SIZE)
         self.weight = nn.Parameter(torch.randn(SIZE))
 
     def loss(self, ids: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import pair_rows, trainer, write_pairs
 from zoo.baselines.pair_networks import ANMM
-from zoo.tasks.matching.metrics import NAMES, PairScores, RankingScores, area_under_curve, measure_lists
+from zoo.tasks.matching.metrics import NAMES, MatchingScores, area_under_curve, measure_lists
 from zoo.tasks.matching.task import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.outputs import MatchingOutput
 
@@ -164,7 +164,7 @@ def test_area_under_curve_equals_scikit_learn(seed: int) -> None:
 
 
 def ranking_scores(lists: Lists, batch_size: int = 7) -> dict[str, float]:
-    scores = RankingScores()
+    scores = MatchingScores("ranking")
     for start in range(0, len(lists), batch_size):
         part = lists[start : start + batch_size]
         score, target, number = flat(part)
@@ -188,7 +188,7 @@ def test_without_a_positive_there_are_no_means() -> None:
     scores = ranking_scores(lists)
     assert scores.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
     assert scores["questions_without_positive"] == 1
-    pairs = PairScores()
+    pairs = MatchingScores("classification")
     pairs.update(torch.ones(2), torch.ones(2), torch.ones(2), torch.arange(2), torch.ones(2))
     assert pairs.compute().keys() == {"accuracy", "loss", "pairs"}
 
@@ -200,7 +200,7 @@ def test_padding_and_unknown_pairs_count_nothing() -> None:
     unknown = torch.where(number % 3 > 0, target, torch.nan)
     expected = ranking_scores([pair for i, pair in enumerate(lists) if i % 3 > 0], 9)
     for given in ((score, target, weight), (score, unknown, torch.ones_like(score))):
-        scores = RankingScores()
+        scores = MatchingScores("ranking")
         scores.update(*given, number, torch.ones(2))
         assert {name: float(value) for name, value in scores.compute().items()} == expected
 
@@ -211,7 +211,7 @@ def test_graded_candidates_have_no_area_under_curve() -> None:
 
 
 def test_scores_of_pairs() -> None:
-    scores = PairScores()
+    scores = MatchingScores("classification")
     score, target = torch.tensor([0.5, -1.0, 0.0, 2.0, 9.0]), torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0])
     weight = torch.tensor([1.0, 1, 1, 1, 0])
     scores.update(score, target, weight, torch.arange(5), torch.tensor([0.25, 0.75]))
@@ -222,7 +222,7 @@ def test_scores_of_pairs() -> None:
 
 def test_nothing_to_count_is_finite() -> None:
     empty = torch.zeros(0)
-    for scores in (RankingScores(), PairScores()):
+    for scores in (MatchingScores("ranking"), MatchingScores("classification")):
         scores.update(empty, empty, empty, empty.long(), empty)
         assert all(math.isfinite(value) for value in scores.compute().values())
 

@@ -77,11 +77,11 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     @override
     def on_test_epoch_end(self) -> None:
         super().on_test_epoch_end()
-        calibration = self.test_scores.calibration
+        calibration = self.metrics.calibration
         self.evaluation.calibration = {} if calibration is None else asdict(calibration)
         # One process predicts them again.
         if self.evaluation.lists_errors and self.trainer.is_global_zero:
-            wrong = np.array(self.test_scores.wrong_rows, np.int64)
+            wrong = np.array(self.metrics.wrong_rows, np.int64)
             columns, lines = self._predictions(self.training_data, "test", wrong)
             self.evaluation.errors = {"columns": columns, "lines": lines}
 

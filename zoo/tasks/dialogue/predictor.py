@@ -117,8 +117,6 @@ class DialoguePredictor(Predictor[Any, DialogueDataModule]):
 
         Args:
             source: a table of dialogues and questions as in training; answers may be missing.
-            batch_size: dialogues that pass through the network together.
-            shard: the part of the source.
         """
         table = self.data.read(source, answers=False)
         if shard.count > 1:

@@ -38,16 +38,23 @@ def area_under_curve(score: Tensor, target: Tensor) -> float | None:
 
 
 class MatchingScores(RowMeans):
-    """Base of the metrics of pairs: loss and AUC, for which the scores are gathered from all processes."""
+    """Measures of the rankings of questions' candidates (`NAMES`), or the accuracy of single pairs; loss and AUC.
+
+    The means exclude questions without a relevant candidate. For the AUC, the scores are gathered from all processes.
+    """
 
     pairs: Tensor
     graded: Tensor
+    questions_without_positive: Tensor
     score: list[Tensor]
     target: list[Tensor]
 
-    def __init__(self, names: tuple[str, ...], parts: int) -> None:
-        super().__init__(names, parts)
-        self.add_counts(pairs=(), graded=())
+    def __init__(self, goal: str) -> None:
+        """Count pairs of this goal, see `MatchingSpec`."""
+        is_ranking = goal == "ranking"
+        super().__init__(*((NAMES, PARTS) if is_ranking else (("accuracy",), 1)))
+        self.is_ranking = is_ranking
+        self.add_counts(pairs=(), graded=(), questions_without_positive=())
         self.add_state("score", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
 
@@ -63,71 +70,36 @@ class MatchingScores(RowMeans):
         """Count P pairs, whole lists `query`, with terms [n] of the loss; nan grades are unknown, weights of 0 pad."""
         counted = (weight > 0) & ~target.isnan()
         score, target, query = score[counted].detach().float(), target[counted].float(), query[counted]
+        is_duplicate = None if is_duplicate is None else is_duplicate[counted]
         self.add_loss(loss)
         self.pairs += len(score)
         self.graded += ((target != 0) & (target != 1)).sum()
         self.score.append(score)
         self.target.append(target)
-        self.measure(score, target, query, None if is_duplicate is None else is_duplicate[counted])
-
-    def measure(self, score: Tensor, target: Tensor, query: Tensor, is_duplicate: Tensor | None) -> None:
-        """Add the measures of counted pairs; arguments as in `update`."""
-        raise NotImplementedError
+        if not self.is_ranking:
+            is_correct = (score > 0) == (target > 0)
+            self.add_rows(is_correct.unsqueeze(1), torch.ones_like(is_correct), is_duplicate)
+            return
+        questions, query = torch.unique(query, return_inverse=True)
+        has_positive = torch.zeros_like(questions, dtype=torch.bool)
+        has_positive[query[target > 0]] = True
+        if is_duplicate is not None:
+            is_duplicate = torch.zeros_like(has_positive).index_put((query,), is_duplicate)
+        self.add_rows(measure_lists(score, target, query), has_positive, is_duplicate)
+        self.questions_without_positive += (~has_positive).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; AUC if there are pairs of two grades."""
+        """Metric name -> value; AUC if there are pairs of two grades. Without a counted row, there are no means."""
         from torchmetrics.utilities import dim_zero_cat
 
-        scores = {"loss": self.mean_loss}
+        scores = self.means() if self.rows > 0 else {}
+        scores["loss"] = self.mean_loss
         if self.graded == 0 and self.pairs > 0:
             area = area_under_curve(dim_zero_cat(self.score), dim_zero_cat(self.target))
             if area is not None:
                 scores["auc"] = self.loss_sum.new_tensor(area)
-        return {**scores, "pairs": self.pairs.double()}
-
-
-class RankingScores(MatchingScores):
-    """MAP, MRR, NDCG@k, P@1; the means exclude questions without a relevant candidate."""
-
-    questions_without_positive: Tensor
-
-    def __init__(self) -> None:
-        super().__init__(NAMES, PARTS)
-        self.add_counts(questions_without_positive=())
-
-    def measure(self, score: Tensor, target: Tensor, query: Tensor, is_duplicate: Tensor | None) -> None:
-        """Measure the batch's lists."""
-        questions, query = torch.unique(query, return_inverse=True)
-        has_positive = torch.zeros_like(questions, dtype=torch.bool).index_put(
-            (query[target > 0],), torch.tensor(True)
-        )
-        duplicates = None
-        if is_duplicate is not None:
-            duplicates = torch.zeros_like(has_positive).index_put((query,), is_duplicate)
-        self.add_rows(measure_lists(score, target, query), has_positive, duplicates)
-        self.questions_without_positive += (~has_positive).sum()
-
-    def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; the means are over `questions`. Without one, there are no means."""
-        return {
-            **(self.means() if self.rows > 0 else {}),
-            **super().compute(),
-            "questions": self.rows.double(),
-            "questions_without_positive": self.questions_without_positive.double(),
-        }
-
-
-class PairScores(MatchingScores):
-    """Accuracy, AUC and loss of pairs that match or do not."""
-
-    def __init__(self) -> None:
-        super().__init__(("accuracy",), parts=1)
-
-    def measure(self, score: Tensor, target: Tensor, query: Tensor, is_duplicate: Tensor | None) -> None:
-        """Count the pairs on the right side of score 0."""
-        is_correct = (score > 0) == (target > 0)
-        self.add_rows(is_correct.unsqueeze(1), torch.ones_like(is_correct), is_duplicate)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value."""
-        return self.means() | super().compute()
+        scores["pairs"] = self.pairs.double()
+        if self.is_ranking:
+            scores["questions"] = self.rows.double()
+            scores["questions_without_positive"] = self.questions_without_positive.double()
+        return scores

@@ -29,7 +29,7 @@ from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
 from zoo.tasks.outputs import MatchingOutput
 from zoo.tasks.predictor import Predictor, memory_of
-from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
+from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, texts_in
 
 #: Questions whose candidates are ranked together.
 _LISTS = 64
@@ -88,6 +88,7 @@ class MatchingPredictor(Predictor[Any, MatchingDataModule]):
 
     example = 'model.predict([("a question", "an answer")])[0]'
     answers_from_memory = True
+    ranked = "candidates"
 
     @classmethod
     @override
@@ -200,7 +201,6 @@ class MatchingPredictor(Predictor[Any, MatchingDataModule]):
 
         Args:
             source: see `Predictor.records`; a .txt file or standard input holds texts alone.
-            batch_size: pairs that pass through the network together.
             text_column: column or columns of texts alone; null: the table holds pairs.
             first_column: a pair's first text; null: as in training.
             second_column: a pair's second text; null: as in training.
@@ -210,7 +210,6 @@ class MatchingPredictor(Predictor[Any, MatchingDataModule]):
             rerank: a TREC run, whose documents are ranked for its queries; the source is a table of queries with ids.
             documents: with `rerank`, a table of the documents with ids; null: the rows of the memory.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
-            shard: the part of the source.
         """
         check_count("candidates", candidates, MOST_HITS)
         if rerank is not None:
@@ -274,12 +273,6 @@ class MatchingPredictor(Predictor[Any, MatchingDataModule]):
         for row, prediction in zip(rows, self._predictions(texts, batch_size), strict=True):
             question = pairs.question_ids[int(pairs.question[row])].as_py()
             yield {"id": pairs.ids[row].as_py(), "question": question, **as_record(prediction)}
-
-    @override
-    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
-        if "candidates" in record:
-            return rows_by_rank(record, "candidates", "candidate")
-        return super().table_rows(record)
 
     @override
     def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:

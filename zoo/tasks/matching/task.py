@@ -14,7 +14,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import Positive
 from datamodules.matching.datamodule import MatchingDataModule
 from zoo.tasks.base import Task
-from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
+from zoo.tasks.matching.metrics import MatchingScores
 from zoo.tasks.matching.predictor import MatchingPredictor
 from zoo.tasks.outputs import MatchingOutput
 
@@ -132,9 +132,7 @@ class MatchingTask(Task[MatchingDataModule]):
 
     @override
     def new_scores(self) -> MatchingScores:
-        if self.spec.goal == "classification":
-            return PairScores()
-        return RankingScores()
+        return MatchingScores(self.spec.goal)
 
     @override
     def count(self, scores: MatchingScores, batch: MatchingBatch) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,22 +20,30 @@ CHOICE = NAMES.index("ndcg@10")
 
 
 class RetrievalScores(RowMeans):
-    """NDCG@k, MAP, MRR and recall for mixtures of two scores; the means exclude queries without relevant documents."""
+    """NDCG@k, MAP, MRR and recall of several rankings; the means exclude queries without relevant documents.
+
+    The first are by mixtures of two scores, of which `compute` selects one (see `selected_mixture`); the others are by
+    each part of the search alone, which `compute` compares with it.
+    """
 
     without: Tensor
     loss: Tensor
     query: list[Tensor]
     choice: list[Tensor]
 
-    def __init__(self, mixtures: int = 1) -> None:
-        """Make room for a number of rankings, of which `compute` chooses one; see `selected_mixture`."""
-        super().__init__(NAMES, PARTS, (mixtures,))
+    def __init__(self, mixtures: int = 1, alone: Sequence[str] = ()) -> None:
+        """Make room for a number of mixtures, and for the named parts of the search."""
+        super().__init__(NAMES, PARTS, (mixtures + len(alone),))
+        self.mixtures, self.alone = mixtures, alone
         self.add_counts(without=(), loss=())
         self.add_state("query", [], dist_reduce_fx="cat")
         self.add_state("choice", [], dist_reduce_fx="cat")
         self.best = 0
         #: of the last `compute`: row number of a query -> its NDCG@10.
         self.by_query: dict[int, float] = {}
+        #: of the last `compute`: measures of each part alone, and on how many queries its NDCG@10 is better and worse;
+        #: keys are `ndcg@10/BM25 alone`, ...; `p` is that of a sign test. Empty without a relevant document.
+        self.compared: dict[str, float] = {}
 
     def update(
         self,
@@ -47,7 +54,7 @@ class RetrievalScores(RowMeans):
         loss: Tensor,
         is_duplicate: Tensor | None = None,
     ) -> None:
-        """Count a batch of queries, numbers `row` [B], by scores [B, D] of each mixture; those of weight 0 pad."""
+        """Count a batch of queries, numbers `row` [B], by scores [B, D] of each ranking; those of weight 0 pad."""
         has_relevant = torch.bincount(judged.query[judged.grade > 0], minlength=len(row)) > 0
         counted = (weight > 0) & has_relevant
         values = torch.stack([measure_rankings(score, judged, NAMES) for score in scores])
@@ -55,7 +62,7 @@ class RetrievalScores(RowMeans):
         self.without += ((weight > 0) & ~has_relevant).sum()
         self.loss += (loss[counted].double() * PARTS).round().long().sum()
         self.query.append(row[counted])
-        self.choice.append(values[:, counted, CHOICE].T)  # [queries, mixtures]
+        self.choice.append(values[:, counted, CHOICE].T)  # [queries, rankings]
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; the means are over `queries`. Without one, there are no means."""
@@ -65,9 +72,15 @@ class RetrievalScores(RowMeans):
         if self.rows == 0:
             return counts
         choice = dim_zero_cat(self.choice)
-        self.best = selected_mixture(choice)
-        by_query = choice[:, self.best].tolist()
-        self.by_query = dict(zip(dim_zero_cat(self.query).tolist(), by_query, strict=True))
+        self.best = selected_mixture(choice[:, : self.mixtures])
+        own = choice[:, self.best]
+        self.by_query = dict(zip(dim_zero_cat(self.query).tolist(), own.tolist(), strict=True))
+        for number, name in enumerate(self.alone, self.mixtures):
+            means, gains = self.means(number), choice[:, number] - own
+            better, worse = int((gains > 0).sum()), int((gains < 0).sum())
+            measured = {measure: float(means[measure]) for measure in ("ndcg@10", "map", "recall@100")}
+            measured |= {"better": better, "worse": worse, "p": sign_test(better, worse)}
+            self.compared |= {f"{figure}/{name}": value for figure, value in measured.items()}
         return {**self.means(self.best), "loss": self.loss.double() / PARTS / self.rows, **counts}
 
 
@@ -83,12 +96,8 @@ def selected_mixture(values: Tensor) -> int:
     return int((lost.mean(dim=0) <= error).nonzero().max())
 
 
-#: The hits of a retriever for all queries, or None for the network; and the scores of this part.
-Part: TypeAlias = tuple[Hits | None, RetrievalScores]
-
-
-def retrievers_alone(data: ClickthroughDataModule, split: ClickSplit) -> dict[str, Part]:
-    """Return the retriever of a split's hits, and the members that it fuses, by name; nothing without hits."""
+def retrievers_alone(data: ClickthroughDataModule, split: ClickSplit) -> dict[str, Hits]:
+    """Return the hits of a split by its retriever, and by the members that it fuses; nothing without hits."""
     hits = {} if split.hits is None else {_name(data.retriever): split.hits}
     memory = data.open_memory() if hits and data.retriever.retrievers else None
     if isinstance(memory, FolderMemory):
@@ -96,7 +105,7 @@ def retrievers_alone(data: ClickthroughDataModule, split: ClickSplit) -> dict[st
             found = member.search(split.judgements.queries.texts[:], data.options.num_hits)
             neighbors = Neighbors(*found, memory.rows)
             hits[_name(member)] = document_hits(neighbors, split.judgements.documents)
-    return {f"{name} alone": (each, RetrievalScores()) for name, each in hits.items()}
+    return {f"{name} alone": each for name, each in hits.items()}
 
 
 def _name(retriever: Retriever) -> str:
@@ -104,19 +113,3 @@ def _name(retriever: Retriever) -> str:
     described = {} if retriever.existing_index else retriever.describe_ranking()
     name = str(described.get("similarity", type(retriever).__name__))
     return "vectors" if name == "dense" else name
-
-
-def compare(model: RetrievalScores, parts: Mapping[str, Part]) -> dict[str, float]:
-    """Return measures of each part, and on how many queries its NDCG@10 is better and worse than the model's.
-
-    Keys are `ndcg@10/BM25 alone`, ...; `p` is that of a sign test. Nothing without a relevant document.
-    """
-    figures: dict[str, float] = {}
-    for name, (_, scores) in parts.items() if model.compute()["queries"] else ():
-        values = scores.compute()
-        gains = [scores.by_query[row] - whole for row, whole in model.by_query.items()]
-        better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-        measured = {measure: float(values[measure]) for measure in ("ndcg@10", "map", "recall@100")}
-        measured |= {"better": better, "worse": worse, "p": sign_test(better, worse)}
-        figures |= {f"{figure}/{name}": value for figure, value in measured.items()}
-    return figures

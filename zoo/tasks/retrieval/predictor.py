@@ -32,7 +32,7 @@ from datamodules.retrieval.dense.text_vectors import ProgressBar
 from datamodules.text.tokens import TokenStore
 from zoo.tasks.model import Model
 from zoo.tasks.predictor import Predictor, evaluating, memory_of, on_device
-from zoo.tasks.records import BLOCK, as_texts, blocks_of, records_or_lines, rows_by_rank, texts_in
+from zoo.tasks.records import BLOCK, as_texts, blocks_of, records_or_lines, texts_in
 
 
 class RankedDocument(NamedTuple):
@@ -101,6 +101,7 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
 
     example = 'model.predict("a query")[0]'
     has_query_side = True
+    ranked = "documents"
 
     _documents: Any = None
 
@@ -210,12 +211,10 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
 
         Args:
             source: see `Predictor.records`; ids are read from a .jsonl, .parquet or .tsv table as well.
-            batch_size: queries, or documents, that pass through the network together.
             text_column: the queries' column or columns, in a table; null: as in training.
             k: documents a query; null: 10, with `rerank` all of the run.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
             rerank: a TREC run, whose documents alone are ranked for its queries.
-            shard: the part of the source.
         """
         if k is not None:
             check_count("k", k, MOST_HITS)
@@ -242,10 +241,6 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
         for number, (id_, text) in enumerate(zip(queries.ids, queries.texts, strict=True)):
             if number in numbers:
                 yield _record(id_, text, ranked[number])
-
-    @override
-    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
-        return rows_by_rank(record, "documents", "document")
 
     @override
     def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:

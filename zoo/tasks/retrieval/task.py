@@ -26,7 +26,7 @@ from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.model import Given
 from zoo.tasks.ranking_measures import Judged
-from zoo.tasks.retrieval.metrics import Part, RetrievalScores, compare, retrievers_alone
+from zoo.tasks.retrieval.metrics import RetrievalScores, retrievers_alone
 from zoo.tasks.retrieval.predictor import RetrievalModel, RetrievalPredictor, retriever_scores
 from zoo.training.nesterov import ScheduledNesterov
 from zoo.training.warm_start import numbered
@@ -62,8 +62,8 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
         self.gamma, self.mix_retriever = gamma, mix_retriever
         self.register_buffer("mixture", torch.zeros(()))
         self._documents: Any = None
-        #: parts of the search that a test compares with the model, by name.
-        self._alone: dict[str, Part] = {}
+        #: parts of the search that a test compares with the model: hits of all queries; None = the network.
+        self._alone: dict[str, Hits | None] = {}
 
     @override
     def check_data(self, data: ClickthroughDataModule) -> None:
@@ -122,10 +122,9 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     def on_test_epoch_start(self) -> None:
         self._encode(self.trainer.test_dataloaders)
         if self.data is not None:
-            self._alone = {"network alone": (None, RetrievalScores())} if self.mix_retriever else {}
+            self._alone = {"network alone": None} if self.mix_retriever else {}
             self._alone |= retrievers_alone(self.data, self.data.split("test"))
-            for _, scores in self._alone.values():
-                scores.to(self.device)
+            self.metrics = RetrievalScores(alone=tuple(self._alone)).to(self.device)
 
     def _encode(self, loader: Any) -> None:
         trainer: Any = self.trainer
@@ -142,43 +141,43 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     def on_validation_epoch_end(self) -> None:
         self._documents = None
         if self.mix_retriever and self.is_fitting:
-            self.validation_scores.compute()
-            self.mixture.fill_(MIXTURES[self.validation_scores.best])
+            self.metrics.compute()
+            self.mixture.fill_(MIXTURES[self.metrics.best])
         super().on_validation_epoch_end()
-        self._keep_queries(self.validation_scores, "val", "validation")
+        self._keep_queries("val", "validation")
 
     @override
     def on_test_epoch_end(self) -> None:
         self._documents = None
-        compared = compare(self.test_scores, self._alone)
         super().on_test_epoch_end()
-        self.evaluation.parts, self._alone = compared, {}
-        self._keep_queries(self.test_scores, "test", "test")
+        self.evaluation.parts, self._alone = self.metrics.compared, {}
+        self._keep_queries("test", "test")
 
-    def _keep_queries(self, scores: RetrievalScores, stage: str, split: str) -> None:
+    def _keep_queries(self, stage: str, split: str) -> None:
         """Keep the score of each query, and log the mixture."""
         if self.data is not None:
             ids = self.data.split(split).judgements.queries.ids
-            self.evaluation.queries = {ids[row]: value for row, value in scores.by_query.items()}
+            self.evaluation.queries = {ids[row]: value for row, value in self.metrics.by_query.items()}
         if self.mix_retriever:
             self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
     @override
     def count(self, scores: RetrievalScores, batch: QueryBatch) -> None:
         weights = self.mixture.new_tensor(MIXTURES) if self.is_fitting else None
-        if self._alone and not self.is_fitting:  # the second weight is that of the network alone
+        if self._alone:  # the second weight is that of the network alone
             weights = torch.stack([self.mixture, torch.zeros_like(self.mixture)])
         ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
         loss = self.ranking_loss(ranked[0], judged)
-        rows = (judged, batch.row, batch.weight, loss, batch.is_duplicate)
-        scores.update(ranked if self.is_fitting else ranked[:1], *rows)
-        for hits, own in self._alone.values():
-            score = ranked[-1] if hits is None else self._retriever_score(hits, batch, ranked[-1])
-            own.update([score], *rows)
+        if self._alone:
+            network = ranked[-1]
+            ranked = [ranked[0], *(self._score_alone(hits, batch, network) for hits in self._alone.values())]
+        scores.update(ranked, judged, batch.row, batch.weight, loss, batch.is_duplicate)
 
-    def _retriever_score(self, hits: Hits, batch: QueryBatch, score: Tensor) -> Tensor:
-        """Return the scores of a retriever alone, in the place of those of the network [B, D]."""
+    def _score_alone(self, hits: Hits | None, batch: QueryBatch, score: Tensor) -> Tensor:
+        """Return the scores of a retriever with these hits, or those of the network (None), which are given: [B, D]."""
+        if hits is None:
+            return score
         row, loader = batch.row.cpu().numpy(), cast("DataLoader[QueryBatch]", self.trainer.test_dataloaders)
         columns = cast("RankingDataset", loader.dataset).column[hits.rows[row]]
         column, share = (torch.from_numpy(each).to(score.device) for each in (columns, hits.scores[row]))
