@@ -13,11 +13,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
@@ -27,7 +26,7 @@ from datamodules.core.storage import contents_of, lock_file, named_disk_errors, 
 from datamodules.core.types import PlainDict
 from zoo import __version__
 from zoo.reproduce.results import Score, score_tables, shipped_tables, write_scores
-from zoo.reproduce.table import SPLITS, Row, Table, load_table
+from zoo.reproduce.table import SPLITS, Row, SeededRow, Table, load_table
 from zoo.run_folder import best_figures
 
 #: Data options that only training needs.
@@ -127,81 +126,66 @@ class RowFailed(InputError):
     exit_code = 1
 
 
-class SeededRow(NamedTuple):
-    """A row with a seed."""
-
-    row: Row
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.row.name}/{self.seed}"
-
-
-def runs_of(table: Table, rows: Iterable[Row], seeds: int) -> Iterator[SeededRow]:
-    """Yield the runs of some rows, by seed."""
-    for seed in range(1, seeds + 1):
-        yield from (SeededRow(row, seed) for row in rows if seed <= table.seeds_of(row, seeds))
-
-
 class Reproduction:
     """A table in progress. The command makes it; a finished run's folder has `result.json`."""
 
     def __init__(
         self,
         table: Table,
-        rows: Sequence[str],
+        wanted: Sequence[str],
         seeds: int,
         data_dir: Path,
         test_file: Path | None,
         out: Path,
     ) -> None:
-        """Check the files of the wanted rows and of those that they start from; nothing runs yet.
+        """Check the files of the wanted runs and of those that they start from; nothing runs yet.
 
-        Each of `rows` is the name of a row, for all of its seeds, or `ROW/SEED`.
+        Each of `wanted` is the name of a row, for all of its seeds, or `ROW/SEED`.
         """
         self.table = without_absent_tests(table, data_dir) if table.skip_absent else table
         self.data_dir, self.test_file, self.out = data_dir, test_file, out
         self.results = out / "results.csv"
-        #: row, or run -> the reason.
+        #: row -> the reason.
         self.skipped: dict[str, str] = {}
-        self.failed: dict[str, str] = {}
-        self.rows = self._rows_with_files([row.partition("/")[0] for row in rows])
-        self.runs = self._runs(rows, seeds)
+        self.failed: list[str] = []
+        self.runs = [run for run in self._with_starts(wanted, seeds) if self._has_files(run.row)]
+        if not self.runs:
+            raise InputError(f"--data_dir {data_dir}: holds the data of no row of {table.name}")
         #: data options of `zoo test` for rows without a test of their own.
         self.test_options: PlainDict = {}
         if test_file is not None:
-            without_test = [data for row in self.rows if not (data := self._data(row)).has_test]
-            if not without_test:
+            data_of_runs = (self._data(run.row) for run in self.runs)
+            without_test = next((data for data in data_of_runs if not data.has_test), None)
+            if without_test is None:
                 raise InputError(f"--test_file: every row of {table.name} has a test of its own")
-            self.test_options = read_test(test_file, without_test[0])
+            self.test_options = read_test(test_file, without_test)
 
-    def _rows_with_files(self, names: Sequence[str]) -> list[Row]:
-        rows = []
-        for row in self.table.with_starts(names):
-            missing = next((file for _, file in self._data(row).paths() if not file.exists()), None)
-            if missing is None:
-                rows.append(row)
-            elif self.table.skip_absent:
-                self.skipped[row.name] = f"{missing} is missing"
-            else:
-                raise InputError(
-                    f"{missing}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
-                    " that holds it with --data_dir"
-                )
-        if not rows:
-            raise InputError(f"--data_dir {self.data_dir}: holds the data of no row of {self.table.name}")
-        return rows
-
-    def _runs(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
+    def _with_starts(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
         """Return the wanted runs and those that they start from, by seed."""
-        runs = {str(run): run for run in runs_of(self.table, self.rows, seeds)}
-        named = {*wanted}
-        if unknown := [name for name in wanted if "/" in name and name not in runs]:
-            raise InputError(f"--rows: {unknown[0]}: no such run; there are {', '.join(runs)}")
+        runs, named = {str(run): run for run in self.table.runs(seeds)}, {*wanted}
+        for name in wanted:
+            if (row := name.partition("/")[0]) not in self.table.rows:
+                rows = ", ".join(self.table.rows)
+                raise InputError(f"--rows: {self.table.name} has no row {row!r}; there are {rows}")
+            if name not in (row, *runs):
+                of_row = ", ".join(each for each, run in runs.items() if run.row.name == row)
+                raise InputError(f"--rows: {name}: no such run; there are {of_row}")
         for name, run in reversed(runs.items()):
             if run.row.name in named or name in named:
                 named |= {name, f"{run.row.init_from}/{run.seed}"}
         return [run for name, run in runs.items() if name in named]
+
+    def _has_files(self, row: Row) -> bool:
+        """Return whether the data of a row is there; otherwise skip the row, or raise an `InputError`."""
+        missing = next((file for _, file in self._data(row).paths() if not file.exists()), None)
+        if missing is not None and not self.table.skip_absent:
+            raise InputError(
+                f"{missing}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
+                " that holds it with --data_dir"
+            )
+        if missing is not None:
+            self.skipped[row.name] = f"{missing} is missing"
+        return missing is None
 
     def run(self) -> None:
         """Run what is not finished, and write the results after every run."""
@@ -212,8 +196,8 @@ class Reproduction:
             try:
                 was_finished = self._complete(run)
             except InputError as error:
-                self.failed[str(run)] = " ".join(str(error).split())
-                print(visible(f"{run}: FAILED: {self.failed[str(run)]}"), flush=True)
+                self.failed.append(str(run))
+                print(visible(f"{run}: FAILED: {' '.join(str(error).split())}"), flush=True)
             else:
                 metrics, took = self._metrics(run), time.monotonic() - started
                 names = [name for key in SPLITS if (name := f"{key}/{self.table.metrics[0]}") in metrics]
@@ -259,15 +243,15 @@ class Reproduction:
         # Another process on the same table waits for the run, and keeps it then.
         with lock_file(folder.with_suffix(".lock")):
             result, test = self._result(run), self._test_identity(run.row)
-            is_trained, is_tested = result is not None, test is None or (result or {}).get("test") == test
-            if result is None:
+            was_finished = bool(result) and (test is None or "tested" in result)
+            if not result:
                 shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
                 folder.with_suffix(".log").unlink(missing_ok=True)
                 result = {"run": self._identity(run), "metrics": self._train(run)}
                 write_json(folder / "result.json", result)
-            if not is_tested:
+            if not was_finished and test is not None:
                 write_json(folder / "result.json", {**result, "test": test, "tested": self._test(run)})
-        return is_trained and is_tested
+        return was_finished
 
     def _data(self, row: Row) -> RowData:
         return RowData(self.table, row, self.data_dir)
@@ -278,27 +262,27 @@ class Reproduction:
     def _start(self, run: SeededRow) -> Path:
         """Return the folder of the run that a run starts from."""
         start = SeededRow(self.table.rows[str(run.row.init_from)], run.seed)
-        if self._result(start) is None:
+        if not self._result(start):
             raise RowFailed(f"starts from {start}, which failed")
         return self._folder(start)
 
     def _metrics(self, run: SeededRow) -> dict[str, float]:
-        """Return the metrics of a finished run and of its test, unless the test is another one now."""
-        result, test = self._result(run) or {}, self._test_identity(run.row)
-        tested = result.get("tested", {}) if test is not None and result.get("test") == test else {}
-        return {**result.get("metrics", {}), **tested}
+        result = self._result(run)
+        return {**result.get("metrics", {}), **result.get("tested", {})}
 
-    def _result(self, run: SeededRow) -> PlainDict | None:
-        """Return the scores of a run with the options and data that they are of; None for an unfinished run."""
+    def _result(self, run: SeededRow) -> PlainDict:
+        """Return the scores of a run, and of its test unless that is another one now; empty for an unfinished run."""
         folder = self._folder(run)
         if not (folder / "result.json").exists():
-            return None
+            return {}
         try:
             result: PlainDict = json.loads((folder / "result.json").read_text())
         except ValueError as error:
             raise InputError(f"{folder}/result.json: damaged; delete {folder} and run it again") from error
         if result["run"] != self._identity(run):
             raise InputError(f"{folder}: was run with other options or data; delete it or change --run_dir")
+        if result.get("test") != self._test_identity(run.row):
+            result.pop("tested", None)
         return result
 
     def _identity(self, run: SeededRow) -> PlainDict:
@@ -416,13 +400,10 @@ def reproduce(
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
     wanted = [*table.rows] if rows is None else [row.strip() for row in rows.split(",")]
-    for row in (each.partition("/")[0] for each in wanted):
-        if row not in table.rows:
-            raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")
     number = table.seeds if seeds is None else seeds
     check_count("seeds", number)
     if data_dir is None:
-        print(*runs_of(table, [*table.rows.values()], number), sep="\n")
+        print(*table.runs(number), sep="\n")
         return []
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
     test = None if test_file is None else Path(test_file)
