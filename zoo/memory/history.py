@@ -139,12 +139,13 @@ def describe_difference(
     memory: FolderMemory, first: int, second: int, most: int | None = None
 ) -> dict[str, PlainDict]:
     """Return `count` and `rows`, at most so many, of the rows that were added, removed and changed, with excerpts."""
-    found = difference(*map(memory.open_version, (first, second)))
-    added, removed, before, after = (_records(rows, most) for rows in found)
-    changed = [{**row, "before": old} for row, old in zip(after, before, strict=True)]
-    counts, kinds = (len(found[0]), len(found[1]), len(found[3])), ("added", "removed", "changed")
-    rows = zip(kinds, counts, (added, removed, changed), strict=True)
-    return {kind: {"count": count, "rows": records} for kind, count, records in rows}
+    added, removed, before, after = difference(*map(memory.open_version, (first, second)))
+    changed = zip(_records(after, most), _records(before, most), strict=True)
+    return {
+        "added": {"count": len(added), "rows": _records(added, most)},
+        "removed": {"count": len(removed), "rows": _records(removed, most)},
+        "changed": {"count": len(after), "rows": [{**row, "before": old} for row, old in changed]},
+    }
 
 
 def _records(rows: Rows, most: int | None) -> list[PlainDict]:
