@@ -21,7 +21,7 @@ from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
 from typing_extensions import override
 
 from callbacks import PredictionTable, RunFolder, Throughput
-from callbacks.metrics import CSVMetrics
+from callbacks.observers import CSVMetrics
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
