@@ -5,7 +5,9 @@ A run is a `zoo fit` and a `zoo test` in a folder and in processes of its own.
 
 from __future__ import annotations
 
+import csv
 import ctypes
+import io
 import json
 import shutil
 import signal
@@ -16,7 +18,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -25,8 +29,8 @@ from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import contents_of, lock_file, named_disk_errors, write_json, write_text
 from datamodules.core.types import PlainDict
 from zoo import __version__
-from zoo.reproduce.results import Score, score_tables, shipped_tables, write_scores
-from zoo.reproduce.table import SPLITS, Row, SeededRow, Table, load_table
+from zoo.markdown import markdown_table
+from zoo.reproduce.table import SPLITS, Row, SeededRow, Table, load_table, shipped_tables
 from zoo.run_folder import best_figures
 
 #: Data options that only training needs.
@@ -120,6 +124,30 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do little
 
 
+class Score(NamedTuple):
+    """A line of results.csv: one metric of a row over its finished runs, in percent, or a number if it is a count."""
+
+    table: str
+    row: str
+    model: str
+    metric: str
+    #: None without a run that has this metric.
+    mean: float | None
+    #: of the sample; None for a single run.
+    sd: float | None
+    runs: int
+    #: the paper's figure.
+    paper: float | None
+    #: of the zoo that wrote the line.
+    version: str
+
+    def __str__(self) -> str:
+        mean = "" if self.mean is None else f"{self.mean:.1f}"
+        spread = "" if self.sd is None else f" ± {self.sd:.1f}"
+        paper = "" if self.paper is None else f" ({self.paper:.1f})"
+        return f"{mean}{spread}{paper}".strip()
+
+
 class RowFailed(InputError):
     """A run failed; the message is the reason."""
 
@@ -210,7 +238,10 @@ class Reproduction:
         # The last of several processes writes what all have finished.
         with lock_file(self.results.with_name(f".{self.results.name}.lock")):
             scores = [score for row in self.table.rows.values() for score in self._scores(row)]
-            write_scores(self.results, scores)
+            text = io.StringIO()
+            lines = [Score._fields, *sorted(scores, key=lambda score: score[:4])]
+            csv.writer(text, lineterminator="\n").writerows(lines)
+            write_text(self.results, text.getvalue(), "--run_dir")
         return scores
 
     def _scores(self, row: Row) -> Iterator[Score]:
@@ -329,6 +360,17 @@ class Reproduction:
         return _metrics(json.loads((folder / "test.json").read_text()), "test")
 
 
+def score_table(scores: Sequence[Score]) -> str:
+    """Return a table in Markdown: a line for each row, a column for each metric, the paper's figures in brackets."""
+    metrics = dict.fromkeys(score.metric for score in scores)
+    lines = [["row", "model", *metrics, "runs"]]
+    for (row, model), of_row in groupby(scores, key=lambda score: (score.row, score.model)):
+        cells = {score.metric: score for score in of_row}
+        runs = max(score.runs for score in cells.values())
+        lines.append([row, model, *(str(cells.get(metric, "")) for metric in metrics), str(runs)])
+    return f"# {visible(scores[0].table)}\n\n{markdown_table(lines)}"
+
+
 def as_arguments(options: Mapping[str, object]) -> list[str]:
     """Write plain values as options of the command line."""
     values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
@@ -415,7 +457,8 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
     reproduction.run()
     scores = reproduction.write()
-    print(*score_tables(scores), sep="\n", end="")
+    if scores:
+        print(score_table(scores), end="")
     print(visible(f"mean ± standard deviation over seeds (the paper's figure): {reproduction.results}"))
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")

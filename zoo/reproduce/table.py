@@ -20,8 +20,8 @@ from datamodules.core.files import load_mapping
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.registry import model_class
-from zoo.reproduce.results import SHIPPED, shipped_tables
 
+_SHIPPED = Path(__file__).with_name("tables")
 #: Prefix of a metric's name -> split.
 SPLITS = {"val": "validation", "test": "test"}
 
@@ -105,6 +105,11 @@ _TABLE_KEYS = {each.name for each in fields(Table)} - {"name"} | {"like", "overr
 _ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
 
 
+def shipped_tables() -> list[str]:
+    """Return the names of the tables in the package."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
+
+
 def load_table(name: str, encoder: str | None = None) -> Table:
     """Read a shipped table or a YAML file, with `encoder` in place of the table's own pre-trained transformer."""
     path = Path(name)
@@ -113,7 +118,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
             raise InputError(
                 f"zoo reproduce {name}: no such table; there are {', '.join(shipped_tables())}, or your own YAML file"
             )
-        path = SHIPPED / f"{name}.yaml"
+        path = _SHIPPED / f"{name}.yaml"
     contents = _read_table(path)
     refuse_secrets(contents, "", source=f"{path}: ")
     own_encoder = contents.pop("encoder", None)
