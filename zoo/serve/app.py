@@ -20,11 +20,12 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
+from zoo.search.search import hits_of
 from zoo.serve.bodies import Added, Labels, Previewed, Removed, Search, Texts
 from zoo.serve.gathering import Gathering
 from zoo.serve.history import add_history
 from zoo.serve.limits import HEALTH, LimitedRequests, one_at_a_time
-from zoo.serve.live_model import LiveModel, hits_of, row_of
+from zoo.serve.live_model import LiveModel, row_of
 from zoo.serve.page_files import add_page
 from zoo.serve.pool import add_pool
 from zoo.tasks.classification.predictor import ClassificationPredictor
@@ -138,7 +139,8 @@ def make_app(
         texts = body.all_texts()
         check_size(texts, "texts", body.k)
         served = live.current()
-        hits = hits_of(served.memory.search(texts, body.k, body.exclude_duplicates))
+        neighbors = served.memory.search(texts, body.k, body.exclude_duplicates)
+        hits = hits_of(neighbors, "retrieval_score")
         found: PlainDict = {"hits": hits[0]} if body.text is not None else {"results": hits}
         return answer({**found, "memory_version": served.memory_version})
 

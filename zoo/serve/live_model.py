@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from datamodules.core.errors import DamagedError, InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.memories.memory import Neighbors
 from zoo.loading import load
 from zoo.memory.answers import Edit, answers_around
 from zoo.memory.opened import OpenedMemory
@@ -160,15 +159,6 @@ class LiveModel:
         if not isinstance(memory, FolderMemory):
             return served._replace(version=version)
         return served._replace(version=version, predictor=served.predictor.with_memory(_reopened(memory)))
-
-
-def hits_of(neighbors: Neighbors) -> list[list[PlainDict]]:
-    """The memories of each text, best first."""
-    table = neighbors.memories.table.to_pylist()
-    return [
-        [{**table[i], "retrieval_score": score} for i, score in zip(rows, scores, strict=True) if i >= 0]
-        for rows, scores in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
-    ]
 
 
 def row_of(memory: Memory, row_id: str) -> PlainDict | None:
