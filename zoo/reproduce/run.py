@@ -357,7 +357,10 @@ class Reproduction:
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         command = ["test", f"--ckpt_path={self._folder(run)}", f"--output={folder / 'test.json'}", *arguments]
         _zoo(command, folder.with_suffix(".log"))
-        return _metrics(json.loads((folder / "test.json").read_text()), "test")
+        scores = json.loads((folder / "test.json").read_text())  # null = not finite
+        return {
+            f"test/{name}": float(value) for name, value in scores.items() if isinstance(value, int | float)
+        }
 
 
 def score_table(scores: Sequence[Score]) -> str:
@@ -398,13 +401,6 @@ def _zoo(arguments: Sequence[str], log: Path) -> None:
 def _die_with_parent() -> None:
     """Let Linux end this process with its parent, so that a killed table leaves no run behind."""
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-
-
-def _metrics(scores: PlainDict, stage: str) -> dict[str, float]:
-    """Return the metrics in an output of `zoo test`; values that are not finite are null."""
-    return {
-        f"{stage}/{name}": float(value) for name, value in scores.items() if isinstance(value, int | float)
-    }
 
 
 def reproduce(
