@@ -58,7 +58,7 @@ GROUPS = {
         "index": Command("build a memory", "--file FILE --memory FOLDER (or --embeddings FOLDER)", "zoo.search.index:index"),
         "search": Command("the best memories, of some words or a file of queries", '"some words" --memory FOLDER (or --queries FILE --output out.run)', "zoo.search.search:search", first="--query"),
         "suggest": Command("the texts of a table to label next", "--input POOL.csv --ckpt_path MODEL (or --encoder NAME_OR_FOLDER)", "zoo.search.suggest:suggest"),
-        "encode": Command("embeddings of a table", "--encoder NAME_OR_FOLDER_OR_MODEL --input FILE --output FOLDER", "zoo.search.encode:encode"),
+        "encode": Command("embeddings of a table", "--encoder NAME_OR_FOLDER_OR_MODEL --input FILE --output FOLDER", "zoo.search.index:encode"),
     },
     "Reproduce": {
         "reproduce": Command("a table of a paper, every row for every seed", "[NAME --data_dir FOLDER]", "zoo.reproduce.run:reproduce", first="--name"),
