@@ -46,13 +46,6 @@ class Start:
         return cls(meta, {name: value.to(device) for name, value in without_adapters(tensors).items()})
 
 
-def meta_of_start(source: str) -> Meta:
-    """Return the description of a model that another one starts from, without its weights where it is a folder."""
-    if Path(source).is_file():
-        return meta_of(read_contents(Path(source)), source)
-    return ModelFolder.open(source).meta_with_vocabulary()
-
-
 def meta_of(contents: Mapping[str, Any], source: str | Path) -> Meta:
     """Return the model's part of a checkpoint; raise an `InputError` if it is missing or damaged."""
     if CHECKPOINT_KEY not in contents:
