@@ -193,11 +193,7 @@ def _write(
     has_header: bool,
     shows_excerpts: bool,
 ) -> tuple[int, int]:
-    """Write predictions of the model `source` as lines or, by `rows_of`, as rows of a table.
-
-    Returns:
-        The number of predictions, and of those that abstained.
-    """
+    """Write predictions as lines or, by `rows_of`, as rows of a table; return the number of all, and of abstentions."""
     count = abstained = empty = 0
     table, columns = csv.writer(file, delimiter=separator), list[str]()
     for record in records:

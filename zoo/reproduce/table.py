@@ -22,8 +22,8 @@ from datamodules.core.types import PlainDict
 from zoo.registry import model_class
 
 _SHIPPED = Path(__file__).with_name("tables")
-#: Prefix of a metric's name -> split.
-SPLITS = {"val": "validation", "test": "test"}
+#: Prefixes of the names of metrics.
+SPLITS = ("val", "test")
 
 
 @dataclass(frozen=True)
