@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from inspect import signature
 from itertools import compress, pairwise
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 from datamodules.core.errors import InputError
@@ -88,7 +88,7 @@ def run(name: str, options: Sequence[str]) -> None:
         raise InputError(f"zoo {name}: no such command; there are {', '.join(COMMANDS)}")
     command = COMMANDS[name]
     targets = command.target if isinstance(command.target, dict) else {"": command.target}
-    functions = {part: _function(target) for part, target in targets.items()}
+    functions: dict[str, Callable[..., None]] = {part: resolve_name(each) for part, each in targets.items()}
     if command.parses:
         functions[""](name, list(options))
         return
@@ -112,12 +112,6 @@ def run(name: str, options: Sequence[str]) -> None:
         prog=f"zoo {name}",
         parser_class=Parser,
     )
-
-
-def _function(target: str) -> Callable[..., None]:
-    module, _, name = target.partition(":")
-    function: Callable[..., None] = getattr(import_module(module), name)
-    return function
 
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,11 @@ class Served(NamedTuple):
         return self.predictor.memory
 
     @property
+    def opened(self) -> OpenedMemory:
+        """The memory with its model; an `InputError` if the model reads none."""
+        return OpenedMemory(self.memory, self.folder)
+
+    @property
     def memory_version(self) -> int | None:
         """Version of the memory; None for an index of the user's, and without a memory."""
         memory = self.predictor.memory
@@ -120,8 +125,7 @@ class LiveModel:
         """Make an edit of a copy, which is loaded: the answers to texts that change, the accuracy on held-out rows."""
         served = self.current()
         served.folder.check_changeable()
-        opened = OpenedMemory(served.memory, served.folder)
-        done, answers, held_out = answers_around(opened, texts, edit, None)
+        done, answers, held_out = answers_around(served.opened, texts, edit, None)
         changes = [
             {
                 "text": before.text,
@@ -142,8 +146,7 @@ class LiveModel:
             served = self.current()
             served.folder.check_changeable()
             # Requests in flight read the version that is open.
-            memory = _reopened(OpenedMemory(served.memory, served.folder).folder)
-            return change(OpenedMemory(memory, served.folder))
+            return change(OpenedMemory(_reopened(served.opened.folder), served.folder))
 
     def _open(self) -> Served:
         folder = ModelFolder.open(self.source)
