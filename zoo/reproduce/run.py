@@ -290,13 +290,6 @@ class Reproduction:
     def _folder(self, run: SeededRow) -> Path:
         return self.out / run.row.name / f"seed-{run.seed}"
 
-    def _start(self, run: SeededRow) -> Path:
-        """Return the folder of the run that a run starts from."""
-        start = SeededRow(self.table.rows[str(run.row.init_from)], run.seed)
-        if not self._result(start):
-            raise RowFailed(f"starts from {start}, which failed")
-        return self._folder(start)
-
     def _metrics(self, run: SeededRow) -> dict[str, float]:
         result = self._result(run)
         return {**result.get("metrics", {}), **result.get("tested", {})}
@@ -344,7 +337,10 @@ class Reproduction:
         options = {**row.overrides, **files, "seed_everything": run.seed, "run_dir": str(folder)}
         options |= {"trainer.enable_progress_bar": False, "trainer.enable_model_summary": False}
         if row.init_from is not None:
-            options["model.init_from"] = str(self._start(run))
+            start = SeededRow(self.table.rows[row.init_from], run.seed)
+            if not self._result(start):
+                raise RowFailed(f"starts from {start}, which failed")
+            options["model.init_from"] = str(self._folder(start))
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
         if not (folder / "summary.json").exists():  # written last
             raise RowFailed(f"the run ended before its end ({log})")

@@ -89,16 +89,11 @@ def _definitions(module: str) -> Mapping[str, ast.stmt]:
     """Return classes and imports of a module by the names that they define; the module is not imported."""
     top, *rest = module.split(".")
     spec = find_spec(top)
-    for folder in (spec and spec.submodule_search_locations) or ():
-        path = Path(folder, *rest)
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        if file.is_file():
-            tree = ast.parse(file.read_bytes())
-            break
-    else:
-        return {}
+    paths = [Path(folder, *rest) for folder in (spec and spec.submodule_search_locations) or ()]
+    files = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
+    source = next((file.read_bytes() for file in files if file.is_file()), b"")
     defined = dict[str, ast.stmt]()
-    for part in tree.body:
+    for part in ast.parse(source).body:
         if isinstance(part, ast.ClassDef):
             defined[part.name] = part
         elif isinstance(part, ast.ImportFrom) and part.level == 0:
