@@ -1,4 +1,4 @@
-"""What watches a run: its configuration and summary, metrics, speed, charts and tables of predictions."""
+"""Observers of a run: configuration and summary, metrics and speed, charts and tables of predictions."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 from filelock import Timeout
@@ -98,9 +99,8 @@ def _holds_run(folder: Path) -> bool:
 
 def _move_aside(folder: Path) -> Path:
     folder = Path(os.path.normpath(folder.absolute()))
-    number = 1
-    while (kept := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
+    names = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+    kept = next(name for name in names if not name.exists())
     with named_disk_errors(folder, "--run_dir"):
         return folder.rename(kept)
 
