@@ -1,32 +1,23 @@
 """Callbacks that watch a run and write files; none of them changes what is learned."""
 
-# A model needs `callbacks.chart` alone, which imports no Lightning: the others are imported on first use.
-
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from callbacks.chart import Chart as Chart
-    from callbacks.metrics import GradientNorms as GradientNorms
-    from callbacks.metrics import Throughput as Throughput
-    from callbacks.reports import Charts as Charts
-    from callbacks.reports import PredictionTable as PredictionTable
-    from callbacks.run_folder import RunFolder as RunFolder
+from callbacks.chart import Chart as Chart
 
-_MODULES = {
-    "Chart": "chart",
-    "Charts": "reports",
-    "GradientNorms": "metrics",
-    "PredictionTable": "reports",
-    "RunFolder": "run_folder",
-    "Throughput": "metrics",
-}
-__all__ = [*_MODULES]
+if TYPE_CHECKING:
+    from callbacks.observers import Charts as Charts
+    from callbacks.observers import GradientNorms as GradientNorms
+    from callbacks.observers import PredictionTable as PredictionTable
+    from callbacks.observers import RunFolder as RunFolder
+    from callbacks.observers import Throughput as Throughput
+
+__all__ = ["Chart", "Charts", "GradientNorms", "PredictionTable", "RunFolder", "Throughput"]
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(import_module(f"callbacks.{_MODULES[name]}"), name)
+    if name in __all__:  # imported on first use: a model needs the charts alone, without Lightning
+        return getattr(import_module("callbacks.observers"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

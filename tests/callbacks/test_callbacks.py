@@ -14,7 +14,7 @@ import wandb
 from pytorch_lightning.loggers import WandbLogger
 
 from callbacks import Charts, PredictionTable
-from callbacks.metrics import CSVMetrics
+from callbacks.observers import CSVMetrics
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import Fit, Zoo, fit_options, last, python, read_csv, resume, sentences
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from inspect import signature
 from itertools import compress, pairwise
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 from datamodules.core.errors import InputError
@@ -58,7 +58,7 @@ GROUPS = {
         "index": Command("build a memory", "--file FILE --memory FOLDER (or --embeddings FOLDER)", "zoo.search.index:index"),
         "search": Command("the best memories, of some words or a file of queries", '"some words" --memory FOLDER (or --queries FILE --output out.run)', "zoo.search.search:search", first="--query"),
         "suggest": Command("the texts of a table to label next", "--input POOL.csv --ckpt_path MODEL (or --encoder NAME_OR_FOLDER)", "zoo.search.suggest:suggest"),
-        "encode": Command("embeddings of a table", "--encoder NAME_OR_FOLDER_OR_MODEL --input FILE --output FOLDER", "zoo.search.encode:encode"),
+        "encode": Command("embeddings of a table", "--encoder NAME_OR_FOLDER_OR_MODEL --input FILE --output FOLDER", "zoo.search.index:encode"),
     },
     "Reproduce": {
         "reproduce": Command("a table of a paper, every row for every seed", "[NAME --data_dir FOLDER]", "zoo.reproduce.run:reproduce", first="--name"),
@@ -88,7 +88,7 @@ def run(name: str, options: Sequence[str]) -> None:
         raise InputError(f"zoo {name}: no such command; there are {', '.join(COMMANDS)}")
     command = COMMANDS[name]
     targets = command.target if isinstance(command.target, dict) else {"": command.target}
-    functions = {part: _function(target) for part, target in targets.items()}
+    functions: dict[str, Callable[..., None]] = {part: resolve_name(each) for part, each in targets.items()}
     if command.parses:
         functions[""](name, list(options))
         return
@@ -112,12 +112,6 @@ def run(name: str, options: Sequence[str]) -> None:
         prog=f"zoo {name}",
         parser_class=Parser,
     )
-
-
-def _function(target: str) -> Callable[..., None]:
-    module, _, name = target.partition(":")
-    function: Callable[..., None] = getattr(import_module(module), name)
-    return function
 
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:

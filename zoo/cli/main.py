@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -61,7 +62,8 @@ def main(args: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # raises an error if the reader has ended
     except (SystemExit, KeyboardInterrupt) as end:
         if (ended_by := ending_signal(end)) is not None:
-            end_children()
+            for child in multiprocessing.active_children():
+                child.kill()  # Python would wait for it, perhaps for hours
             _report("zoo: interrupted" if ended_by == signal.SIGINT else f"zoo: ended by {ended_by.name}")
             return 128 + ended_by
         # --help and --print_config end this way.
@@ -83,14 +85,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _without_imports(args: list[str]) -> tuple[list[str], list[str]]:
     """Return the modules that `--import` names anywhere among the arguments, and the other arguments."""
-    modules, others, rest = [], [], iter(args)
-    for arg in rest:
-        if arg == "--import":
-            modules.append(next(rest, ""))
-        elif arg.startswith("--import="):
-            modules.append(arg.removeprefix("--import="))
-        else:
-            others.append(arg)
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--import", dest="modules", action="append", nargs="?", const="", default=[])
+    given, others = parser.parse_known_args(args)
+    modules: list[str] = given.modules
     if not all(modules):
         raise InputError("--import: name a module, such as mine for the file mine.py")
     if not others:
@@ -130,14 +128,10 @@ def _explain(error: Exception) -> str | None:
     """Return the message for an error of the user's; None for any other error that ended a command."""
     if isinstance(error, InputError):
         return str(error)
-    if isinstance(error, OSError) and error.errno is not None:
-        return _of_the_system(error)
     if isinstance(error, MemoryError):
         return f"this machine has too little memory ({reason(error)}); use fewer rows, labels or threads"
-    return None
-
-
-def _of_the_system(error: OSError) -> str:
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
     what = excerpt(error.strerror or reason(error))
     if error.filename is None:
         return f"the system refuses: {what}"
@@ -193,12 +187,6 @@ def raising_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def end_children() -> None:
-    """Kill the processes that were forked for devices or batches, for which Python would wait, perhaps for hours."""
-    for child in multiprocessing.active_children():
-        child.kill()
 
 
 def ending_signal(end: BaseException) -> signal.Signals | None:

@@ -50,28 +50,24 @@ def run(command: str, options: Sequence[str], /) -> None:
     )
     parser.add_function_arguments(predict, as_positional=False, skip={"model", "options"})
     given = dict(named_values(options))
-    source, kind_options = given.get("--ckpt_path"), list[str]()
+    if (source := given.get("--ckpt_path")) is None:
+        parser.parse_args(list(options))  # which shows the help, or refuses them
+        return
     # Before the model is read, which takes seconds.
     shows_help = not {"-h", "--help"}.isdisjoint(options)
-    if source is not None and not shows_help and ("--input" in given) == ("--text" in given):
+    if not shows_help and ("--input" in given) == ("--text" in given):
         raise InputError("zoo predict: name a file with --input, or give a text with --text")
     if not given.get("--text", "text").strip():
         raise InputError("--text: is empty; give some words")
-    if source is not None:
-        _check_input(given.get("--input", "-"), given.get("--shard"))
+    _check_input(given.get("--input", "-"), given.get("--shard"))
     _check_output(given.get("--output"), [given.get("--input"), source])
-    model = None if source is None else ModelFolder.open(source)
-    if model is not None:
-        kind_options = parser.add_method_arguments(
-            model_class(model.meta.model).predictor_type,
-            "records",
-            as_positional=False,
-            skip={"source", "batch_size", "shard"},
-        )
-        own = inspect.signature(predict).parameters.keys() - {"model", "options"}
-        _check_names(options, [*own, *kind_options], f"{source}, a {model.meta.model}")
+    model = ModelFolder.open(source)
+    kind, own = model_class(model.meta.model).predictor_type, {*inspect.signature(predict).parameters}
+    kind_options = parser.add_method_arguments(
+        kind, "records", as_positional=False, skip={"source", "batch_size", "shard"}
+    )
+    _check_names(options, [*own - {"model", "options"}, *kind_options], f"{source}, a {model.meta.model}")
     parsed = parser.instantiate(parser.parse_args(list(options))).as_dict()
-    assert model is not None  # the parser refuses a missing --ckpt_path
     of_kind = {name: parsed.pop(name) for name in kind_options}
     predict(**parsed, model=model, options=of_kind)
 
@@ -197,11 +193,7 @@ def _write(
     has_header: bool,
     shows_excerpts: bool,
 ) -> tuple[int, int]:
-    """Write predictions of the model `source` as lines or, by `rows_of`, as rows of a table.
-
-    Returns:
-        The number of predictions, and of those that abstained.
-    """
+    """Write predictions as lines or, by `rows_of`, as rows of a table; return the number of all, and of abstentions."""
     count = abstained = empty = 0
     table, columns = csv.writer(file, delimiter=separator), list[str]()
     for record in records:

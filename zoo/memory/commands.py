@@ -117,8 +117,7 @@ def remove(
         earlier = (Version.open(memory.folder, each["version"]).rows.ids for each in memory.history())
         gone = set().union(*earlier) - set(memory.rows.ids)
         wanted = [each for each in wanted if each not in gone]
-    arguments = wanted, note
-    _correct(opened, lambda each: each.folder.remove(*arguments), "removed", refit, preview)
+    _correct(opened, lambda each: each.folder.remove(wanted, note), "removed", refit, preview)
 
 
 def relabel(
@@ -184,8 +183,8 @@ def replace(
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
-    arguments = rows, opened.addable_labels(), note
-    _correct(opened, lambda each: each.folder.replace(*arguments), "replaced", refit, preview)
+    known = opened.addable_labels()
+    _correct(opened, lambda each: each.folder.replace(rows, known, note), "replaced", refit, preview)
 
 
 def compact(model: str, keep: int = 1) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterator
+from functools import cache
 
 from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.core.types import PlainDict
@@ -84,20 +86,15 @@ def blame(model: str, text: str) -> None:
     opened = OpenedMemory.open(model)
     memory, folder = opened.folder, opened.named_model("zoo memory blame")
     entries = {entry["version"]: entry for entry in memory.history()}
-    low, changed = min(entries), memory.version
-    answers = {changed: classifier(folder, changed).predict([text])[0]}
-    while low < changed:  # the version before `low`, if there is one, has another answer
-        middle = (low + changed) // 2
-        answers[middle] = classifier(folder, middle).predict([text])[0]
-        if answers[middle].label == answers[changed].label:
-            changed = middle
-        else:
-            low = middle + 1
-    after = answers[changed]
-    if changed - 1 not in entries:
-        print(f"no change found: versions {low} and {memory.version} answer {visible(str(after.label))}")
+    answer_of = cache(lambda version: classifier(folder, version).predict([text])[0])
+    earlier, label = range(min(entries), memory.version), answer_of(memory.version).label
+    changed = earlier.start + bisect_left(
+        earlier, True, key=lambda version: answer_of(version).label == label
+    )
+    if changed == earlier.start:
+        print(f"no change found: versions {changed} and {memory.version} answer {visible(str(label))}")
         return
-    before = answers[changed - 1]
+    before, after = answer_of(changed - 1), answer_of(changed)
     ids = {each.id for each in (*before.memories, *after.memories)}
     lines = [*_lines_of(describe_difference(memory, changed - 1, changed), ids)]
     lines = lines or ["none of the rows that this version changed is among the memories of the answer"]
@@ -139,12 +136,13 @@ def describe_difference(
     memory: FolderMemory, first: int, second: int, most: int | None = None
 ) -> dict[str, PlainDict]:
     """Return `count` and `rows`, at most so many, of the rows that were added, removed and changed, with excerpts."""
-    found = difference(*map(memory.open_version, (first, second)))
-    added, removed, before, after = (_records(rows, most) for rows in found)
-    changed = [{**row, "before": old} for row, old in zip(after, before, strict=True)]
-    counts, kinds = (len(found[0]), len(found[1]), len(found[3])), ("added", "removed", "changed")
-    rows = zip(kinds, counts, (added, removed, changed), strict=True)
-    return {kind: {"count": count, "rows": records} for kind, count, records in rows}
+    added, removed, before, after = difference(*map(memory.open_version, (first, second)))
+    changed = zip(_records(after, most), _records(before, most), strict=True)
+    return {
+        "added": {"count": len(added), "rows": _records(added, most)},
+        "removed": {"count": len(removed), "rows": _records(removed, most)},
+        "changed": {"count": len(after), "rows": [{**row, "before": old} for row, old in changed]},
+    }
 
 
 def _records(rows: Rows, most: int | None) -> list[PlainDict]:

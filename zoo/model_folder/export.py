@@ -75,9 +75,9 @@ def export(source: str | Path, folder: str | Path) -> Path:
             file = whole_file(model.path / FITTED, fitted.held_out)
             shutil.copyfile(file, partial / FITTED / fitted.held_out)
         state = State(version, {version: Fitted(held_out=fitted.held_out)} if fitted.held_out else {})
-        for key in ("encoder", "trained", REPORT):
-            storage.set_key(partial / STATE, key, facts.get(key))
-        storage.set_key(partial / STATE, "fitted", state.describe_fitted())
+        facts = {key: facts.get(key) for key in ("encoder", "trained", REPORT)}
+        facts["fitted"] = state.describe_fitted()
+        storage.update(partial / STATE, lambda values: {**values, **facts})
         (partial / "README.md").write_text(card, encoding="utf-8")
     return folder
 

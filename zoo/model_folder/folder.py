@@ -44,7 +44,7 @@ class ModelFolder:
     def __init__(self, source: str | Path, path: Path, meta: Meta) -> None:
         #: the name that the user gave.
         self.source = str(source)
-        self.path = path
+        self.path, self.state_file = path, path / STATE
         #: the vocabulary is not read: see `data_state`.
         self.meta = meta
 
@@ -57,16 +57,6 @@ class ModelFolder:
         meta = Meta.parse(values, str(path / MODEL))
         meta.check_inside(str(path / MODEL))
         return cls(source, path, meta)
-
-    @property
-    def is_download(self) -> bool:
-        """True for files in a cache of downloads."""
-        return not Path(self.source).exists()
-
-    @property
-    def state_file(self) -> Path:
-        """The file of the state."""
-        return self.path / STATE
 
     @property
     def state(self) -> State:
@@ -125,7 +115,7 @@ class ModelFolder:
 
     def check_changeable(self) -> None:
         """Raise an `InputError` for a download, whose files the next one would replace."""
-        if self.is_download:
+        if not Path(self.source).exists():
             raise InputError(
                 f"{self.source}: a model is not changed in its download; copy it with"
                 f" `zoo export {self.source} FOLDER`, and change that"
@@ -141,7 +131,7 @@ class ModelFolder:
 
     def delete_unused_values(self) -> None:
         """Delete the files of fitted values that the state does not name."""
-        used = self.state.files
+        used = {name for fitted in self.state.fitted.values() for name in fitted}
         for file in (self.path / FITTED).glob("*.safetensors"):
             if file.name not in used:
                 file.unlink(missing_ok=True)

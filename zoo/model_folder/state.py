@@ -38,11 +38,6 @@ class Fitted(NamedTuple):
     members: str | None = None
     held_out: str | None = None
 
-    @property
-    def names(self) -> set[str]:
-        """The names of the files."""
-        return {name for name in self if name is not None}
-
 
 class State(NamedTuple):
     """The pointer of a model folder: the current version of its memory, and the fitted values.
@@ -90,11 +85,6 @@ class State(NamedTuple):
         kept = {version: fitted for version, fitted in self.fitted.items() if version > first}
         used = self.fitted_to(first)
         return self._replace(fitted={first: used, **kept} if used != Fitted() else kept)
-
-    @property
-    def files(self) -> set[str]:
-        """The names of all files of fitted values."""
-        return set().union(*(fitted.names for fitted in self.fitted.values()))
 
 
 def write_values(folder: Path, kind: str, values: object) -> str:

@@ -64,25 +64,21 @@ def write(
         encoder: fingerprint of the encoder whose vectors of the memory are kept; None = none are.
     """
     with new_model_folder(folder, "--run_dir") as partial:
+        meta, version, facts = _portable(meta, data, partial), 0, PlainDict()
         is_there = data.memory is not None and is_memory(data.memory.location)
         memory = data.open_memory() if is_there else None
-        version = 0
         if isinstance(memory, FolderMemory):
             version = memory.version
             memory.copy_to(partial / MEMORY, partial / STATE)
             keep_encodings(partial / MEMORY, encoder)
-            storage.set_key(partial / STATE, "encoder", encoder)
-        meta = _portable(meta, data, partial)
-        if isinstance(memory, FolderMemory):
             pointer = storage.read_checked(partial / STATE, _ADVICE)["memory"]
-            storage.set_key(partial / STATE, "memory", {**pointer, "retriever": meta.data.retriever})
-        fitted = Fitted(
-            held_out=None if held_out is None else write_values(partial / FITTED, "held_out", held_out)
-        )
-        state = State(version, {version: fitted} if held_out is not None else {})
-        storage.set_key(partial / STATE, "fitted", state.describe_fitted())
+            facts = {"encoder": encoder, "memory": {**pointer, "retriever": meta.data.retriever}}
+        fitted = {}
+        if held_out is not None:
+            fitted[version] = Fitted(held_out=write_values(partial / FITTED, "held_out", held_out))
         write_files(partial, meta, without_adapters(weights))
-        storage.set_key(partial / STATE, "trained", version)
+        facts |= {"fitted": State(version, fitted).describe_fitted(), "trained": version}
+        storage.update(partial / STATE, lambda values: {**values, **facts})
 
 
 @contextmanager

@@ -86,7 +86,11 @@ def fit(
     name = model.__name__ if isinstance(model, type) else model
     if labels is not None and name is not None and (task := model_class(name).task) != "classification":
         raise InputError(f"texts: a {name} is a model for {task}, which reads a table; give its name")
-    layers = _layers(name, [config] if isinstance(config, str | Path) else config)
+    named = [config] if isinstance(config, str | Path) else config
+    contents = [configs.contents(configs.find(str(file))) for file in named]
+    layers = [configs.recipe(name, False, contents), *contents]
+    if name is not None:
+        layers.append({"model": {"class_path": name}})
     given = {**_named("model", model_options or {}), **_named("trainer", trainer or {})}
     of_model, of_data, classes = configs.classes_of(layers)
     check_names([*given, *_named("data", data_options)], of_model, of_data)
@@ -132,13 +136,6 @@ def _printed_log() -> Iterator[None]:
                 logger.addHandler(handler := logging.StreamHandler())
                 resources.callback(logger.removeHandler, handler)
         yield
-
-
-def _layers(model: str | None, files: Sequence[str | Path]) -> list[PlainDict]:
-    """Return the recipe of a model, the configurations, and the model; later ones override earlier ones."""
-    contents = [configs.contents(configs.find(str(file))) for file in files]
-    layers = [configs.recipe(model, False, contents), *contents]
-    return [*layers, {"model": {"class_path": model}}] if model is not None else layers
 
 
 def _table(

@@ -5,7 +5,9 @@ A run is a `zoo fit` and a `zoo test` in a folder and in processes of its own.
 
 from __future__ import annotations
 
+import csv
 import ctypes
+import io
 import json
 import shutil
 import signal
@@ -13,9 +15,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +29,8 @@ from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import contents_of, lock_file, named_disk_errors, write_json, write_text
 from datamodules.core.types import PlainDict
 from zoo import __version__
-from zoo.reproduce.results import Score, score_tables, shipped_tables, write_scores
-from zoo.reproduce.table import SPLITS, Row, Table, load_table
+from zoo.markdown import markdown_table
+from zoo.reproduce.table import SPLITS, Row, SeededRow, Table, load_table, shipped_tables
 from zoo.run_folder import best_figures
 
 #: Data options that only training needs.
@@ -121,26 +124,34 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do little
 
 
+class Score(NamedTuple):
+    """A line of results.csv: one metric of a row over its finished runs, in percent, or a number if it is a count."""
+
+    table: str
+    row: str
+    model: str
+    metric: str
+    #: None without a run that has this metric.
+    mean: float | None
+    #: of the sample; None for a single run.
+    sd: float | None
+    runs: int
+    #: the paper's figure.
+    paper: float | None
+    #: of the zoo that wrote the line.
+    version: str
+
+    def __str__(self) -> str:
+        mean = "" if self.mean is None else f"{self.mean:.1f}"
+        spread = "" if self.sd is None else f" ± {self.sd:.1f}"
+        paper = "" if self.paper is None else f" ({self.paper:.1f})"
+        return f"{mean}{spread}{paper}".strip()
+
+
 class RowFailed(InputError):
     """A run failed; the message is the reason."""
 
     exit_code = 1
-
-
-class SeededRow(NamedTuple):
-    """A row with a seed."""
-
-    row: Row
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.row.name}/{self.seed}"
-
-
-def runs_of(table: Table, rows: Iterable[Row], seeds: int) -> Iterator[SeededRow]:
-    """Yield the runs of some rows, by seed."""
-    for seed in range(1, seeds + 1):
-        yield from (SeededRow(row, seed) for row in rows if seed <= table.seeds_of(row, seeds))
 
 
 class Reproduction:
@@ -149,59 +160,60 @@ class Reproduction:
     def __init__(
         self,
         table: Table,
-        rows: Sequence[str],
+        wanted: Sequence[str],
         seeds: int,
         data_dir: Path,
         test_file: Path | None,
         out: Path,
     ) -> None:
-        """Check the files of the wanted rows and of those that they start from; nothing runs yet.
+        """Check the files of the wanted runs and of those that they start from; nothing runs yet.
 
-        Each of `rows` is the name of a row, for all of its seeds, or `ROW/SEED`.
+        Each of `wanted` is the name of a row, for all of its seeds, or `ROW/SEED`.
         """
         self.table = without_absent_tests(table, data_dir) if table.skip_absent else table
         self.data_dir, self.test_file, self.out = data_dir, test_file, out
         self.results = out / "results.csv"
-        #: row, or run -> the reason.
+        #: row -> the reason.
         self.skipped: dict[str, str] = {}
-        self.failed: dict[str, str] = {}
-        self.rows = self._rows_with_files([row.partition("/")[0] for row in rows])
-        self.runs = self._runs(rows, seeds)
+        self.failed: list[str] = []
+        self.runs = [run for run in self._with_starts(wanted, seeds) if self._has_files(run.row)]
+        if not self.runs:
+            raise InputError(f"--data_dir {data_dir}: holds the data of no row of {table.name}")
         #: data options of `zoo test` for rows without a test of their own.
         self.test_options: PlainDict = {}
         if test_file is not None:
-            without_test = [data for row in self.rows if not (data := self._data(row)).has_test]
-            if not without_test:
+            data_of_runs = (self._data(run.row) for run in self.runs)
+            without_test = next((data for data in data_of_runs if not data.has_test), None)
+            if without_test is None:
                 raise InputError(f"--test_file: every row of {table.name} has a test of its own")
-            self.test_options = read_test(test_file, without_test[0])
+            self.test_options = read_test(test_file, without_test)
 
-    def _rows_with_files(self, names: Sequence[str]) -> list[Row]:
-        rows = []
-        for row in self.table.with_starts(names):
-            missing = next((file for _, file in self._data(row).paths() if not file.exists()), None)
-            if missing is None:
-                rows.append(row)
-            elif self.table.skip_absent:
-                self.skipped[row.name] = f"{missing} is missing"
-            else:
-                raise InputError(
-                    f"{missing}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
-                    " that holds it with --data_dir"
-                )
-        if not rows:
-            raise InputError(f"--data_dir {self.data_dir}: holds the data of no row of {self.table.name}")
-        return rows
-
-    def _runs(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
+    def _with_starts(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
         """Return the wanted runs and those that they start from, by seed."""
-        runs = {str(run): run for run in runs_of(self.table, self.rows, seeds)}
-        named = {*wanted}
-        if unknown := [name for name in wanted if "/" in name and name not in runs]:
-            raise InputError(f"--rows: {unknown[0]}: no such run; there are {', '.join(runs)}")
+        runs, named = {str(run): run for run in self.table.runs(seeds)}, {*wanted}
+        for name in wanted:
+            if (row := name.partition("/")[0]) not in self.table.rows:
+                rows = ", ".join(self.table.rows)
+                raise InputError(f"--rows: {self.table.name} has no row {row!r}; there are {rows}")
+            if name not in (row, *runs):
+                of_row = ", ".join(each for each, run in runs.items() if run.row.name == row)
+                raise InputError(f"--rows: {name}: no such run; there are {of_row}")
         for name, run in reversed(runs.items()):
             if run.row.name in named or name in named:
                 named |= {name, f"{run.row.init_from}/{run.seed}"}
         return [run for name, run in runs.items() if name in named]
+
+    def _has_files(self, row: Row) -> bool:
+        """Return whether the data of a row is there; otherwise skip the row, or raise an `InputError`."""
+        missing = next((file for _, file in self._data(row).paths() if not file.exists()), None)
+        if missing is not None and not self.table.skip_absent:
+            raise InputError(
+                f"{missing}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
+                " that holds it with --data_dir"
+            )
+        if missing is not None:
+            self.skipped[row.name] = f"{missing} is missing"
+        return missing is None
 
     def run(self) -> None:
         """Run what is not finished, and write the results after every run."""
@@ -212,8 +224,8 @@ class Reproduction:
             try:
                 was_finished = self._complete(run)
             except InputError as error:
-                self.failed[str(run)] = " ".join(str(error).split())
-                print(visible(f"{run}: FAILED: {self.failed[str(run)]}"), flush=True)
+                self.failed.append(str(run))
+                print(visible(f"{run}: FAILED: {' '.join(str(error).split())}"), flush=True)
             else:
                 metrics, took = self._metrics(run), time.monotonic() - started
                 names = [name for key in SPLITS if (name := f"{key}/{self.table.metrics[0]}") in metrics]
@@ -226,7 +238,10 @@ class Reproduction:
         # The last of several processes writes what all have finished.
         with lock_file(self.results.with_name(f".{self.results.name}.lock")):
             scores = [score for row in self.table.rows.values() for score in self._scores(row)]
-            write_scores(self.results, scores)
+            text = io.StringIO()
+            lines = [Score._fields, *sorted(scores, key=lambda score: score[:4])]
+            csv.writer(text, lineterminator="\n").writerows(lines)
+            write_text(self.results, text.getvalue(), "--run_dir")
         return scores
 
     def _scores(self, row: Row) -> Iterator[Score]:
@@ -259,15 +274,15 @@ class Reproduction:
         # Another process on the same table waits for the run, and keeps it then.
         with lock_file(folder.with_suffix(".lock")):
             result, test = self._result(run), self._test_identity(run.row)
-            is_trained, is_tested = result is not None, test is None or (result or {}).get("test") == test
-            if result is None:
+            was_finished = bool(result) and (test is None or "tested" in result)
+            if not result:
                 shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
                 folder.with_suffix(".log").unlink(missing_ok=True)
                 result = {"run": self._identity(run), "metrics": self._train(run)}
                 write_json(folder / "result.json", result)
-            if not is_tested:
+            if not was_finished and test is not None:
                 write_json(folder / "result.json", {**result, "test": test, "tested": self._test(run)})
-        return is_trained and is_tested
+        return was_finished
 
     def _data(self, row: Row) -> RowData:
         return RowData(self.table, row, self.data_dir)
@@ -275,30 +290,23 @@ class Reproduction:
     def _folder(self, run: SeededRow) -> Path:
         return self.out / run.row.name / f"seed-{run.seed}"
 
-    def _start(self, run: SeededRow) -> Path:
-        """Return the folder of the run that a run starts from."""
-        start = SeededRow(self.table.rows[str(run.row.init_from)], run.seed)
-        if self._result(start) is None:
-            raise RowFailed(f"starts from {start}, which failed")
-        return self._folder(start)
-
     def _metrics(self, run: SeededRow) -> dict[str, float]:
-        """Return the metrics of a finished run and of its test, unless the test is another one now."""
-        result, test = self._result(run) or {}, self._test_identity(run.row)
-        tested = result.get("tested", {}) if test is not None and result.get("test") == test else {}
-        return {**result.get("metrics", {}), **tested}
+        result = self._result(run)
+        return {**result.get("metrics", {}), **result.get("tested", {})}
 
-    def _result(self, run: SeededRow) -> PlainDict | None:
-        """Return the scores of a run with the options and data that they are of; None for an unfinished run."""
+    def _result(self, run: SeededRow) -> PlainDict:
+        """Return the scores of a run, and of its test unless that is another one now; empty for an unfinished run."""
         folder = self._folder(run)
         if not (folder / "result.json").exists():
-            return None
+            return {}
         try:
             result: PlainDict = json.loads((folder / "result.json").read_text())
         except ValueError as error:
             raise InputError(f"{folder}/result.json: damaged; delete {folder} and run it again") from error
         if result["run"] != self._identity(run):
             raise InputError(f"{folder}: was run with other options or data; delete it or change --run_dir")
+        if result.get("test") != self._test_identity(run.row):
+            result.pop("tested", None)
         return result
 
     def _identity(self, run: SeededRow) -> PlainDict:
@@ -329,7 +337,10 @@ class Reproduction:
         options = {**row.overrides, **files, "seed_everything": run.seed, "run_dir": str(folder)}
         options |= {"trainer.enable_progress_bar": False, "trainer.enable_model_summary": False}
         if row.init_from is not None:
-            options["model.init_from"] = str(self._start(run))
+            start = SeededRow(self.table.rows[row.init_from], run.seed)
+            if not self._result(start):
+                raise RowFailed(f"starts from {start}, which failed")
+            options["model.init_from"] = str(self._folder(start))
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
         if not (folder / "summary.json").exists():  # written last
             raise RowFailed(f"the run ended before its end ({log})")
@@ -342,7 +353,21 @@ class Reproduction:
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         command = ["test", f"--ckpt_path={self._folder(run)}", f"--output={folder / 'test.json'}", *arguments]
         _zoo(command, folder.with_suffix(".log"))
-        return _metrics(json.loads((folder / "test.json").read_text()), "test")
+        scores = json.loads((folder / "test.json").read_text())  # null = not finite
+        return {
+            f"test/{name}": float(value) for name, value in scores.items() if isinstance(value, int | float)
+        }
+
+
+def score_table(scores: Sequence[Score]) -> str:
+    """Return a table in Markdown: a line for each row, a column for each metric, the paper's figures in brackets."""
+    metrics = dict.fromkeys(score.metric for score in scores)
+    lines = [["row", "model", *metrics, "runs"]]
+    for (row, model), of_row in groupby(scores, key=lambda score: (score.row, score.model)):
+        cells = {score.metric: score for score in of_row}
+        runs = max(score.runs for score in cells.values())
+        lines.append([row, model, *(str(cells.get(metric, "")) for metric in metrics), str(runs)])
+    return f"# {visible(scores[0].table)}\n\n{markdown_table(lines)}"
 
 
 def as_arguments(options: Mapping[str, object]) -> list[str]:
@@ -372,13 +397,6 @@ def _zoo(arguments: Sequence[str], log: Path) -> None:
 def _die_with_parent() -> None:
     """Let Linux end this process with its parent, so that a killed table leaves no run behind."""
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-
-
-def _metrics(scores: PlainDict, stage: str) -> dict[str, float]:
-    """Return the metrics in an output of `zoo test`; values that are not finite are null."""
-    return {
-        f"{stage}/{name}": float(value) for name, value in scores.items() if isinstance(value, int | float)
-    }
 
 
 def reproduce(
@@ -416,13 +434,10 @@ def reproduce(
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
     wanted = [*table.rows] if rows is None else [row.strip() for row in rows.split(",")]
-    for row in (each.partition("/")[0] for each in wanted):
-        if row not in table.rows:
-            raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")
     number = table.seeds if seeds is None else seeds
     check_count("seeds", number)
     if data_dir is None:
-        print(*runs_of(table, [*table.rows.values()], number), sep="\n")
+        print(*table.runs(number), sep="\n")
         return []
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
     test = None if test_file is None else Path(test_file)
@@ -434,7 +449,8 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
     reproduction.run()
     scores = reproduction.write()
-    print(*score_tables(scores), sep="\n", end="")
+    if scores:
+        print(score_table(scores), end="")
     print(visible(f"mean ± standard deviation over seeds (the paper's figure): {reproduction.results}"))
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")

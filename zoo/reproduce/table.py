@@ -7,10 +7,10 @@ and the `overrides` of a table are those of all its rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datamodules
 from datamodules.base import DataModule
@@ -20,10 +20,10 @@ from datamodules.core.files import load_mapping
 from datamodules.core.secrets import refuse_secrets
 from datamodules.core.types import PlainDict
 from zoo.registry import model_class
-from zoo.reproduce.results import SHIPPED, shipped_tables
 
-#: Prefix of a metric's name -> split.
-SPLITS = {"val": "validation", "test": "test"}
+_SHIPPED = Path(__file__).with_name("tables")
+#: Prefixes of the names of metrics.
+SPLITS = ("val", "test")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,16 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     #: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
     init_from: str | None = None
+
+
+class SeededRow(NamedTuple):
+    """A row with a seed."""
+
+    row: Row
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.row.name}/{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -72,21 +82,16 @@ class Table:
         """The data module of all rows."""
         return datamodules.find(str(self.base["data"].get("class_path")))
 
-    def seeds_of(self, row: Row, seeds: int) -> int:
-        """Return the number of a row's runs: one if its model does not depend on the seed."""
-        return seeds if model_class(self.model_of(row)).depends_on_seed else 1
+    def runs(self, seeds: int) -> Iterator[SeededRow]:
+        """Yield the runs of all rows, by seed: one of a row whose model does not depend on the seed."""
+        for seed in range(1, seeds + 1):
+            for row in self.rows.values():
+                if seed == 1 or model_class(self.model_of(row)).depends_on_seed:
+                    yield SeededRow(row, seed)
 
     def model_of(self, row: Row) -> str:
         """Return the class path of a row's model."""
         return str(row.overrides.get("model", self.base["model"].get("class_path")))
-
-    def with_starts(self, names: Collection[str]) -> list[Row]:
-        """Return the named rows and those that they start from, in the table's order."""
-        wanted = set(names)
-        for row in reversed([*self.rows.values()]):
-            if row.name in wanted and row.init_from is not None:
-                wanted.add(row.init_from)
-        return [row for row in self.rows.values() if row.name in wanted]
 
 
 #: Keys of a table and of a row -> type of the value; the other keys are texts.
@@ -100,6 +105,11 @@ _TABLE_KEYS = {each.name for each in fields(Table)} - {"name"} | {"like", "overr
 _ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
 
 
+def shipped_tables() -> list[str]:
+    """Return the names of the tables in the package."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
+
+
 def load_table(name: str, encoder: str | None = None) -> Table:
     """Read a shipped table or a YAML file, with `encoder` in place of the table's own pre-trained transformer."""
     path = Path(name)
@@ -108,7 +118,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
             raise InputError(
                 f"zoo reproduce {name}: no such table; there are {', '.join(shipped_tables())}, or your own YAML file"
             )
-        path = SHIPPED / f"{name}.yaml"
+        path = _SHIPPED / f"{name}.yaml"
     contents = _read_table(path)
     refuse_secrets(contents, "", source=f"{path}: ")
     own_encoder = contents.pop("encoder", None)

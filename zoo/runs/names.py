@@ -6,7 +6,7 @@ A misspelt option is refused before PyTorch and Lightning are imported, which ta
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -61,43 +61,27 @@ def _refuse(name: str, kind: str, names: list[str]) -> None:
 
 def option_names(module: str, name: str) -> set[str]:
     """Return the names of the parameters of a class's constructors, those of its bases and of its options included."""
-    names = set[str]()
-    for origin, kind in _with_bases(module, name):
-        is_dataclass = any("dataclass" in ast.unparse(each) for each in kind.decorator_list)
-        for part in kind.body:
-            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                given = part.args.posonlyargs + part.args.args + part.args.kwonlyargs
-                names |= {each.arg for each in given[1:]}
-            elif (
-                isinstance(part, ast.AnnAssign)
-                and is_dataclass
-                and "ClassVar" not in ast.unparse(part.annotation)
-            ):
-                names.add(ast.unparse(part.target))
-            elif isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "options_type":
-                names |= option_names(origin, ast.unparse(part.value))
-    return names
-
-
-def _with_bases(module: str, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield module and definition of a class, and of its bases that the zoo has."""
-    module, name = _origin(module, name)
     kind = _definitions(module).get(name)
+    if isinstance(kind, ast.ImportFrom):
+        original = next(each.name for each in kind.names if (each.asname or each.name) == name)
+        return option_names(str(kind.module), original)
     if not isinstance(kind, ast.ClassDef):
-        return
-    yield module, kind
+        return set()
+    names = set[str]()
     for base in kind.bases if module.startswith(_OWN) else ():
         expression = base.value if isinstance(base, ast.Subscript) else base
-        if isinstance(expression, ast.Name):
-            yield from _with_bases(module, expression.id)
-
-
-def _origin(module: str, name: str) -> tuple[str, str]:
-    """Return the module that defines a class, and the class's name there."""
-    while isinstance(found := _definitions(module).get(name), ast.ImportFrom):
-        name = next(each.name for each in found.names if (each.asname or each.name) == name)
-        module = str(found.module)
-    return module, name
+        names |= option_names(module, ast.unparse(expression))
+    is_dataclass = any("dataclass" in ast.unparse(each) for each in kind.decorator_list)
+    for part in kind.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            given = part.args.posonlyargs + part.args.args + part.args.kwonlyargs
+            names |= {each.arg for each in given[1:]}
+        elif isinstance(part, ast.AnnAssign) and is_dataclass:
+            if "ClassVar" not in ast.unparse(part.annotation):
+                names.add(ast.unparse(part.target))
+        elif isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "options_type":
+            names |= option_names(module, ast.unparse(part.value))
+    return names
 
 
 @cache
@@ -105,16 +89,11 @@ def _definitions(module: str) -> Mapping[str, ast.stmt]:
     """Return classes and imports of a module by the names that they define; the module is not imported."""
     top, *rest = module.split(".")
     spec = find_spec(top)
-    for folder in (spec and spec.submodule_search_locations) or ():
-        path = Path(folder, *rest)
-        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        if file.is_file():
-            tree = ast.parse(file.read_bytes())
-            break
-    else:
-        return {}
+    paths = [Path(folder, *rest) for folder in (spec and spec.submodule_search_locations) or ()]
+    files = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
+    source = next((file.read_bytes() for file in files if file.is_file()), b"")
     defined = dict[str, ast.stmt]()
-    for part in tree.body:
+    for part in ast.parse(source).body:
         if isinstance(part, ast.ClassDef):
             defined[part.name] = part
         elif isinstance(part, ast.ImportFrom) and part.level == 0:

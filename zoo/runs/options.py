@@ -26,7 +26,7 @@ from datamodules.retrieval import load_all_retrievers
 from zoo.registry import MODELS, model_class
 from zoo.runs.parser import Parser
 from zoo.runs.process import running
-from zoo.runs.run_dir import check_run_dir, setting_of
+from zoo.runs.run_dir import setting_of
 from zoo.runs.training import Trained, TrainerOptions, as_list, check_fit, train
 from zoo.tasks.base import Task
 
@@ -84,11 +84,8 @@ class RunOptions:
         if arguments["enable_progress_bar"] is None and sys.stdout.isatty():
             arguments["enable_progress_bar"] = True  # otherwise, the log has a line for each epoch
         resume = None if values.ckpt_path is None else Path(values.ckpt_path)
-        return (
-            made.model,
-            made.data,
-            TrainerOptions(arguments, values.seed_everything, resume, values.time_limit),
-        )
+        trainer = TrainerOptions(arguments, values.seed_everything, resume, values.time_limit)
+        return made.model, made.data, trainer
 
     def fit(self, run_dir: Path, files: Mapping[str, str] | None = None) -> Trained | None:
         """Train the model that the options describe."""
@@ -96,7 +93,6 @@ class RunOptions:
         resumes = values.ckpt_path is not None
         artifact, files = None, {**(files or {})}
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-            check_run_dir(run_dir, resumes)
             for logger in as_list(values.trainer.logger):
                 if getattr(logger, "class_path", "").endswith("WandbLogger"):
                     artifact = self._choose_wandb_run(logger, run_dir, resumes, config)

@@ -118,13 +118,10 @@ def _refusing() -> Iterator[None]:
         if option is None:
             raise
         raise InputError(f"{option}: {reason(error)}") from error
-    except _error_of_wandb() as error:
+    except getattr(
+        sys.modules.get("wandb.errors"), "Error", ()
+    ) as error:  # of a package that is imported if used
         raise InputError(
             f"--trainer.logger WandbLogger: {reason(error)} Log in with `wandb login` or $WANDB_API_KEY, or set"
             " WANDB_MODE=offline and upload the run later with `wandb sync`"
         ) from error
-
-
-def _error_of_wandb() -> type[Exception] | tuple[()]:
-    """Return the base of the errors of W&B, whose package may not be imported."""
-    return getattr(sys.modules.get("wandb.errors"), "Error", ())

@@ -6,7 +6,8 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 from filelock import Timeout
@@ -23,7 +24,7 @@ _LOCK = ".lock"
 _BEFORE_START = (_LOCK, "wandb_id")
 
 
-def check_run_dir(folder: Path, resumes: bool) -> None:
+def _check(folder: Path, resumes: bool) -> None:
     """Raise an `InputError` for a file or a folder with files of others, unless its run is resumed."""
     with named_disk_errors(folder, "--run_dir"):
         if folder.exists() and not folder.is_dir():
@@ -50,21 +51,18 @@ def setting_of(config: PlainDict) -> str:
 @contextmanager
 def locked_run_dir(folder: Path, resumes: bool) -> Iterator[None]:
     """Lock the folder during a run; an earlier run is moved aside, but back if this one is refused before it starts."""
-    check_run_dir(folder, resumes)
+    _check(folder, resumes)
     was_there = folder.is_dir()
-    earlier = None
     with named_disk_errors(folder, "--run_dir"):
         folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        if not resumes and not _is_empty(folder):
-            earlier = _move_aside(folder)
+    with ExitStack() as locks:
+        locks.enter_context(_alone(folder))
+        earlier = None if resumes or _is_empty(folder) else _move_aside(folder)
         try:
-            if earlier is None:
-                yield
-            else:
+            if earlier is not None:
                 folder.mkdir()
-                with _alone(folder):
-                    yield
+                locks.enter_context(_alone(folder))
+            yield
         finally:
             # The configuration is the first file that a run writes when it starts.
             if not resumes and not (folder / "config.yaml").exists():
@@ -101,9 +99,8 @@ def _holds_run(folder: Path) -> bool:
 
 def _move_aside(folder: Path) -> Path:
     folder = Path(os.path.normpath(folder.absolute()))
-    number = 1
-    while (kept := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
+    names = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+    kept = next(name for name in names if not name.exists())
     with named_disk_errors(folder, "--run_dir"):
         return folder.rename(kept)
 

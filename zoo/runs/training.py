@@ -21,7 +21,7 @@ from pytorch_lightning.plugins import CheckpointIO, TorchCheckpointIO
 from typing_extensions import override
 
 from callbacks import PredictionTable, RunFolder, Throughput
-from callbacks.metrics import CSVMetrics
+from callbacks.observers import CSVMetrics
 from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
@@ -35,7 +35,7 @@ from zoo.runs.finishing import fit, restore
 from zoo.runs.process import running
 from zoo.runs.run_dir import locked_run_dir
 from zoo.tasks.base import Task
-from zoo.training.checkpoints import meta_of, meta_of_start, read_contents, write_contents
+from zoo.training.checkpoints import Start, meta_of, read_contents, write_contents
 
 log = logging.getLogger("zoo")
 
@@ -129,11 +129,7 @@ def _limit_time(model: Task, trainer: TrainerOptions) -> None:
 
 
 def _is_trained(model: Task, checkpoint: Path, arguments: PlainDict, run_dir: Path) -> bool:
-    """Return True for a resumed run that only lacks its model folder.
-
-    Raises:
-        InputError: the checkpoint is damaged, the run is finished, or its model was edited since.
-    """
+    """Return True for a resumed run that only lacks its model folder; refuse one that is finished or was edited."""
     contents = read_contents(checkpoint)
     meta_of(contents, checkpoint)
     epochs, most = contents["epoch"] + 1, arguments.get("max_epochs") or -1  # -1 = without a limit
@@ -172,12 +168,12 @@ def check_fit(model: Task, data: DataModule, resume: Path | None = None) -> None
 
 def _state_of_start(start: str, resume: Path | None) -> DataState:
     try:
-        return meta_of_start(start).data
+        return Start.open(start).meta.data
     except InputError:
         if resume is None or Path(start).exists():
             raise
         # The checkpoint has this state, even if the other model has been deleted.
-        return meta_of_start(str(resume)).data
+        return Start.open(str(resume)).meta.data
 
 
 def skip_unread_memory(model: Task, data: DataModule) -> None:
@@ -214,9 +210,8 @@ def _make_trainer(
         plugins.append(_WholeCheckpoints())
     if arguments.get("logger") is not False and not arguments.get("fast_dev_run"):
         arguments["logger"] = [CSVMetrics(run_dir), *loggers]
-    return pl.Trainer(
-        **{**arguments, "callbacks": callbacks, "plugins": plugins, "default_root_dir": run_dir}
-    )
+    arguments |= {"callbacks": callbacks, "plugins": plugins, "default_root_dir": run_dir}
+    return pl.Trainer(**arguments)
 
 
 def without_output(arguments: Mapping[str, Any]) -> PlainDict:

@@ -12,6 +12,7 @@ from datamodules.core.errors import InputError, check_count, excerpt, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.progress import progress_bar
 from datamodules.core.storage import new_file
+from datamodules.core.types import PlainDict
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
@@ -19,6 +20,7 @@ from datamodules.corpora.table import read_identified, read_table
 from datamodules.corpora.trec_runs import is_run, run_lines
 from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
+from datamodules.retrieval.memories.memory import Neighbors
 
 log = logging.getLogger("zoo")
 
@@ -81,17 +83,22 @@ def _open(memory: str | None, retriever: Retriever | None) -> Memory:
 
 
 def _print_best(memory: Memory, query: str, k: int) -> None:
-    neighbors = memory.search([query], k)
-    if neighbors.rows[0, 0] < 0:
+    (hits,) = hits_of(memory.search([query], k))
+    if not hits:
         print("no memory shares a word with the query")
-    ids = neighbors.memories.ids
-    for row, score in zip(neighbors.rows[0].tolist(), neighbors.scores[0].tolist(), strict=True):
-        if row >= 0:
-            label = neighbors.memories.label(row)
-            shown = "" if label is None else f"[{label}] "
-            text = neighbors.memories.texts[row]
-            text = excerpt(text, EXCERPT) if sys.stdout.isatty() else visible(text)
-            print(f"{visible(f'{score:8.3f}  {ids[row]}  {shown}')}{text}")
+    for hit in hits:
+        label = "" if hit["label"] is None else f"[{hit['label']}] "
+        text = excerpt(hit["text"], EXCERPT) if sys.stdout.isatty() else visible(hit["text"])
+        print(visible(f"{hit['score']:8.3f}  {hit['id']}  {label}") + text)
+
+
+def hits_of(neighbors: Neighbors, score_name: str = "score") -> list[list[PlainDict]]:
+    """Return the memories of each text with their scores, best first."""
+    table = neighbors.memories.table.to_pylist()
+    return [
+        [{**table[row], score_name: score} for row, score in zip(*each, strict=True) if row >= 0]
+        for each in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
+    ]
 
 
 def _read_queries(
@@ -112,15 +119,11 @@ def _lines(memory: Memory, queries: Rows, k: int, run_name: str | None) -> Itera
     with progress_bar(total=len(ids), desc="searching", unit=" queries") as bar:
         for start in range(0, len(ids), BLOCK):
             block = texts[start : start + BLOCK]
-            neighbors = memory.search(block, k)
-            memories = neighbors.memories.table.to_pylist()
-            for number, text in enumerate(block):
-                hits = zip(neighbors.rows[number].tolist(), neighbors.scores[number].tolist(), strict=True)
-                best = [{**memories[row], "score": score} for row, score in hits if row >= 0]
+            for number, hits in enumerate(hits_of(memory.search(block, k)), start):
                 if run_name is not None:
-                    scored = ((hit["id"], hit["score"]) for hit in best)
-                    yield from run_lines(ids[start + number], scored, run_name)
+                    scored = ((hit["id"], hit["score"]) for hit in hits)
+                    yield from run_lines(ids[number], scored, run_name)
                 else:
-                    record = {"id": ids[start + number], "query": text, "memories": best}
+                    record = {"id": ids[number], "query": texts[number], "memories": hits}
                     yield visible(json.dumps(record, ensure_ascii=False))
             bar.update(len(block))

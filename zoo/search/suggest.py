@@ -16,7 +16,7 @@ from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.folding import distinct_rows, fold, fold_hashes
 from zoo.loading import load
-from zoo.search.encode import BLOCK
+from zoo.search.index import BLOCK
 from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
 
 #: Texts that are compared, drawn from a larger table.

@@ -7,11 +7,13 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import Route
 
 from datamodules.core.errors import DamagedError, InputError, excerpt, visible
 from datamodules.core.outputs import json_line
@@ -20,17 +22,29 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
+from zoo.search.search import hits_of
 from zoo.serve.bodies import Added, Labels, Previewed, Removed, Search, Texts
 from zoo.serve.gathering import Gathering
 from zoo.serve.history import add_history
 from zoo.serve.limits import HEALTH, LimitedRequests, one_at_a_time
-from zoo.serve.live_model import LiveModel, hits_of, row_of
-from zoo.serve.page_files import add_page
+from zoo.serve.live_model import LiveModel, row_of
 from zoo.serve.pool import add_pool
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 #: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
+#: Path -> file of the page, and its type. They hold no data, and are served without the key.
+_FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.svg": ("page.svg", "image/svg+xml"),
+}
+_HEADERS_OF_FILES = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
 #: Characters of all texts of a request: while it computes, which takes seconds, others wait.
 _MOST_CHARACTERS = 300_000
 #: Hits of all texts of a request.
@@ -51,12 +65,15 @@ def make_app(
     about = f"The model {live.source}. If the server has a key: `Authorization: Bearer KEY`."
     # FastAPI's pages (`docs_url`, `redoc_url`) run scripts of another site.
     app = FastAPI(title="Memory Zoo", version=__version__, description=about, docs_url=None, redoc_url=None)
-    app.add_middleware(LimitedRequests, most=max_bytes, key=key)
+    app.add_middleware(LimitedRequests, most=max_bytes, key=key, public=_FILES)
     if key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     app.add_exception_handler(InputError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse)
-    add_page(app)
+    for path, (name, kind) in _FILES.items():
+        contents = (Path(__file__).parent / "page" / name).read_bytes()
+        file = Response(contents, media_type=kind, headers=_HEADERS_OF_FILES)
+        app.router.routes.append(Route(path, file, methods=["GET"], include_in_schema=False))
 
     def check_size(values: Sequence[str], what: str, hits: int = 0) -> None:
         characters = sum(map(len, values))
@@ -138,7 +155,8 @@ def make_app(
         texts = body.all_texts()
         check_size(texts, "texts", body.k)
         served = live.current()
-        hits = hits_of(served.memory.search(texts, body.k, body.exclude_duplicates))
+        neighbors = served.memory.search(texts, body.k, body.exclude_duplicates)
+        hits = hits_of(neighbors, "retrieval_score")
         found: PlainDict = {"hits": hits[0]} if body.text is not None else {"results": hits}
         return answer({**found, "memory_version": served.memory_version})
 

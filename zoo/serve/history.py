@@ -10,12 +10,10 @@ from fastapi import FastAPI, Query, Response
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import FolderMemory
 from zoo.memory.history import describe_difference, revert_to
-from zoo.memory.opened import OpenedMemory
 from zoo.serve.bodies import Reverted
 from zoo.serve.limits import one_at_a_time
-from zoo.serve.live_model import LiveModel, Served
+from zoo.serve.live_model import LiveModel
 
 if TYPE_CHECKING:
     from zoo.audit import AuditedRow, Contradiction
@@ -32,19 +30,16 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
     """Add the routes to an application, which `answer` by plain values."""
     auditing = threading.Lock()
 
-    def folder(served: Served) -> FolderMemory:
-        return OpenedMemory(served.memory, served.folder).folder
-
     @app.get("/memory/log")
     def log(versions: int = Query(100, ge=1, le=1000)) -> Response:
         """Return the last versions of the memory, oldest first, with time, rows, change and note of each."""
-        memory = folder(live.current())
+        memory = live.current().opened.folder
         return answer({"versions": memory.history(versions), "memory_version": memory.version})
 
     @app.get("/memory/diff")
     def diff(first: int = Query(alias="from"), second: int = Query(alias="to")) -> Response:
         """Return numbers and first rows of the rows that were added, removed, and changed in label or text."""
-        memory = folder(live.current())
+        memory = live.current().opened.folder
         found = describe_difference(memory, first, second, _SHOWN)
         return answer({**found, "memory_version": memory.version})
 
@@ -59,7 +54,7 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
         from zoo.audit import audit, describe
 
         served = live.current()
-        memory = folder(served)
+        memory = served.opened.folder
         if len(memory) > _MOST_AUDITED:
             raise InputError(f"audit: more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}")
         with one_at_a_time(auditing, "an audit", 10):

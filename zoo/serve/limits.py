@@ -9,7 +9,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from zoo.serve.page_files import FILES
 
 #: Route that needs no key and waits for no other request.
 HEALTH = "/health"
@@ -52,8 +50,9 @@ class LimitedRequests:
     A body must name its type, application/json: browsers send no such request for the page of another site.
     """
 
-    def __init__(self, app: ASGIApp, most: int, key: str | None) -> None:
-        self.app, self.most, self.key, self.at_work = app, most, key, 0
+    def __init__(self, app: ASGIApp, most: int, key: str | None, public: Container[str]) -> None:
+        """Set the key, without which only the `public` paths are answered."""
+        self.app, self.most, self.key, self.public, self.at_work = app, most, key, public, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -90,10 +89,10 @@ class LimitedRequests:
         scheme, _, sent = headers.get("authorization", "").partition(" ")
         # As bytes: those of a header need not be UTF-8.
         is_key = hmac.compare_digest(sent.encode("latin-1"), os.fsencode(self.key or ""))
-        if self.key is not None and path not in FILES and not (is_key and scheme.lower() == "bearer"):
+        if self.key is not None and path not in self.public and not (is_key and scheme.lower() == "bearer"):
             advice = "send the key of the server: Authorization: Bearer KEY"
             raise HTTPException(401, advice, {"WWW-Authenticate": "Bearer"})
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and path not in FILES:
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and path not in self.public:
             raise HTTPException(403, "requests of pages of other sites are refused")
         if method in ("GET", "HEAD", "OPTIONS"):
             return

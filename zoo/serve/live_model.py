@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from datamodules.core.errors import DamagedError, InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.memories.memory import Neighbors
 from zoo.loading import load
 from zoo.memory.answers import Edit, answers_around
 from zoo.memory.opened import OpenedMemory
@@ -47,6 +46,11 @@ class Served(NamedTuple):
         if self.predictor.memory is None:
             raise InputError(f"{self.folder.source}: this model reads no memory")
         return self.predictor.memory
+
+    @property
+    def opened(self) -> OpenedMemory:
+        """The memory with its model; an `InputError` if the model reads none."""
+        return OpenedMemory(self.memory, self.folder)
 
     @property
     def memory_version(self) -> int | None:
@@ -121,8 +125,7 @@ class LiveModel:
         """Make an edit of a copy, which is loaded: the answers to texts that change, the accuracy on held-out rows."""
         served = self.current()
         served.folder.check_changeable()
-        opened = OpenedMemory(served.memory, served.folder)
-        done, answers, held_out = answers_around(opened, texts, edit, None)
+        done, answers, held_out = answers_around(served.opened, texts, edit, None)
         changes = [
             {
                 "text": before.text,
@@ -143,8 +146,7 @@ class LiveModel:
             served = self.current()
             served.folder.check_changeable()
             # Requests in flight read the version that is open.
-            memory = _reopened(OpenedMemory(served.memory, served.folder).folder)
-            return change(OpenedMemory(memory, served.folder))
+            return change(OpenedMemory(_reopened(served.opened.folder), served.folder))
 
     def _open(self) -> Served:
         folder = ModelFolder.open(self.source)
@@ -160,15 +162,6 @@ class LiveModel:
         if not isinstance(memory, FolderMemory):
             return served._replace(version=version)
         return served._replace(version=version, predictor=served.predictor.with_memory(_reopened(memory)))
-
-
-def hits_of(neighbors: Neighbors) -> list[list[PlainDict]]:
-    """The memories of each text, best first."""
-    table = neighbors.memories.table.to_pylist()
-    return [
-        [{**table[i], "retrieval_score": score} for i, score in zip(rows, scores, strict=True) if i >= 0]
-        for rows, scores in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
-    ]
 
 
 def row_of(memory: Memory, row_id: str) -> PlainDict | None:

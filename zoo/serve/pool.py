@@ -17,7 +17,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import distinct_rows, fold_hashes
-from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.search.suggest import pick
 from zoo.serve.bodies import LONGEST_TEXT
@@ -93,7 +92,7 @@ def _opened(served: Served) -> tuple[ClassificationPredictor, FolderMemory]:
     if not isinstance(served.predictor, ClassificationPredictor):
         raise InputError("--pool: the model gives no labels; serve a classifier")
     served.folder.check_changeable()
-    memory = OpenedMemory(served.memory, served.folder).folder
+    memory = served.opened.folder
     if not memory.labels():
         raise InputError(f"--pool: {memory.location()}: the memory has no labels, and takes none")
     return served.predictor, memory

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +18,6 @@ from datamodules.core.storage import named_disk_errors, new_file
 from zoo.layers.lora import without_adapters
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.meta import Meta
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 #: Key of our part of a checkpoint.
 CHECKPOINT_KEY = "memory_zoo"
@@ -47,13 +44,6 @@ class Start:
             meta, weights = folder.meta_with_vocabulary(), folder.weights()
         tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
         return cls(meta, {name: value.to(device) for name, value in without_adapters(tensors).items()})
-
-
-def meta_of_start(source: str) -> Meta:
-    """Return the description of a model that another one starts from, without its weights where it is a folder."""
-    if Path(source).is_file():
-        return meta_of(read_contents(Path(source)), source)
-    return ModelFolder.open(source).meta_with_vocabulary()
 
 
 def meta_of(contents: Mapping[str, Any], source: str | Path) -> Meta:
@@ -107,29 +97,12 @@ def write_contents(contents: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint file in one step: a killed process leaves the old file or the new one."""
     with named_disk_errors(path, "--run_dir"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path, "--run_dir") as partial, _Output(partial.open("wb", buffering=0)) as file:
-        try:
-            torch.save(dict(contents), file)
-        except RuntimeError as error:
-            if file.error is None:
-                raise
-            raise file.error from error
+    buffer = io.BytesIO()  # PyTorch's writer would report a position in place of a full disk
+    torch.save(dict(contents), buffer)
+    with new_file(path, "--run_dir") as partial, partial.open("wb") as file:
+        file.write(buffer.getbuffer())
 
 
 def plain(value: object) -> Any:
     """Replace everything that `torch.load(weights_only=True)` refuses by a string."""
     return json.loads(json.dumps(value, default=str))
-
-
-class _Output(io.BufferedWriter):
-    """A file that keeps the error of a write: PyTorch's writer reports a position in place of a full disk."""
-
-    error: OSError | None = None
-
-    def write(self, data: Buffer) -> int:
-        """See `io.BufferedWriter.write`."""
-        try:
-            return super().write(data)
-        except OSError as error:
-            self.error = error
-            raise

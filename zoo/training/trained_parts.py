@@ -31,10 +31,8 @@ def matches(name: str, pattern: str) -> bool:
 def freeze_parts(network: nn.Module, patterns: Iterable[str]) -> None:
     """Freeze parts: no gradients and, as in evaluation, no dropout."""
     for pattern in patterns:
-        matching_parameters(network, pattern, "model.freeze")
-        for name, parameter in network.named_parameters():
-            if matches(name, pattern):
-                parameter.requires_grad_(False)
+        for name in matching_parameters(network, pattern, "model.freeze"):
+            network.get_parameter(name).requires_grad_(False)
         for name, module in network.named_modules():
             if name and matches(name, pattern):
                 module.eval()

@@ -16,7 +16,6 @@ from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import Fit, Zoo, done, pair_rows, refusal, sentences, write_pairs, write_table
 from tests.zoo.retrieval_runs import trained
 from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
-from zoo.search import encode
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 
@@ -160,7 +159,7 @@ def test_a_kind_of_ones_own_without_shards(
 def test_embeddings_are_joined_by_the_index(
     fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(encode, "BLOCK", 16)
+    monkeypatch.setattr("zoo.search.index.BLOCK", 16)
     rows = [(f"T-{number}", *row) for number, row in enumerate(sentences(90, seed=8))]
     write_table(tmp_path / "table.csv", rows, ("key", "text", "label"))
     encoder = fit("encoder", "--model.features=M1", "--data.num_memories=0")

@@ -15,7 +15,7 @@ import yaml
 from tests.zoo.conftest import sentences, write_table
 from zoo.cli import main
 from zoo.reproduce import run as runs_of_a_table
-from zoo.reproduce.results import Score
+from zoo.reproduce.run import Score
 
 #: Returns the commands that ran since its last call.
 Calls: TypeAlias = Callable[[], list[list[str]]]

@@ -20,9 +20,8 @@ from tests.zoo.conftest import Zoo, done, sentences, write_table
 from tests.zoo.reproduce.conftest import MAJORITY, ROWS, Calls, read_scores, reproduce, write_yaml
 from zoo import __version__
 from zoo.reproduce import run as runs_of_a_table
-from zoo.reproduce.results import shipped_tables
 from zoo.reproduce.run import RowFailed, as_arguments
-from zoo.reproduce.table import load_table
+from zoo.reproduce.table import load_table, shipped_tables
 
 # --- what is written ---
 

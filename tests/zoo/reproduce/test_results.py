@@ -8,7 +8,7 @@ from itertools import groupby
 
 from tests.figures import PAGES, ROOT, cells_of, figures_of
 from tests.zoo.reproduce.conftest import read_scores
-from zoo.reproduce.results import Score
+from zoo.reproduce.run import Score
 from zoo.reproduce.table import load_table
 
 SCORES = read_scores(ROOT / "examples" / "results.csv")

@@ -18,7 +18,7 @@ from datamodules.retrieval.dense.embeddings import Embeddings
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.retrieval_runs import titles, trained
 from zoo.run_folder import best_figures
-from zoo.search import encode as vectors
+from zoo.search import index as vectors
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 
