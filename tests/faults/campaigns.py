@@ -75,9 +75,6 @@ def damage_one(folder: Path, pattern: str, random: Random) -> None:
     file.write_bytes(contents)
 
 
-# --- tables ---
-
-
 def readers(folder: Path) -> Campaign:
     """Every reader, on damaged files."""
     pairs = sentences(40, seed=1)
@@ -110,8 +107,6 @@ def readers(folder: Path) -> Campaign:
 
     return Campaign(case)
 
-
-# --- files of runs and caches ---
 
 TEXTS = [text for text, _ in sentences(8, seed=3)]
 

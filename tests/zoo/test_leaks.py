@@ -81,9 +81,6 @@ def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lines
 
 
-# --- memories ---
-
-
 def test_a_row_does_not_retrieve_itself_by_another_column(tmp_path: Path) -> None:
     rows = drawn_rows(60)
     # Two rows have one text, so that a row could retrieve itself as the other.
@@ -175,9 +172,6 @@ def test_a_memory_without_hashes_compares_the_hits(tmp_path: Path) -> None:
         assert check(queries, False, hits).tolist() == [True, False, False]
 
 
-# --- splits ---
-
-
 def test_a_split_that_contradicts_the_run_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", drawn_rows(60))
     fit(zoo_command, *SVM, "--data.train_file", train)
@@ -227,9 +221,6 @@ def test_training_rows_in_a_test_are_counted_by_one_and_two_processes(
     assert "accuracy_without_duplicates" in one
 
 
-# --- tuning ---
-
-
 def test_tuning_skips_duplicates(zoo_command: Zoo, tmp_path: Path) -> None:
     rows = drawn_rows(120)
     train = write_table(tmp_path / "train.csv", rows[:80])
@@ -250,9 +241,6 @@ def test_near_duplicates_differ_in_a_few_characters() -> None:
     assert are_near(signatures(texts), near).all()
     assert not are_near(signatures(texts), np.roll(near, 1, axis=0)).any()
     assert are_near(signatures(["", "?", "ab"]), signatures(["", "?", "AB."])).tolist() == [False, True, True]
-
-
-# --- pairs ---
 
 
 def pairs_module(file: Path, **options: Any) -> MatchingDataModule:

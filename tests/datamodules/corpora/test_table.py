@@ -278,9 +278,6 @@ def test_a_text_of_a_megabyte(tmp_path):
         assert read_table(write(tmp_path / name, content)).texts[0] == long
 
 
-# --- bad files ----------------------------------------------------------------------------------------------
-
-
 CLASSES = {"text_column": 1, "label_column": 0, "class_names": ["World", "Sports"]}
 IN_CLASSES = "line 2: label {!r} is not a number from 1 to 2"
 #: Name and contents of a file, arguments, and parts of the message.

@@ -44,9 +44,6 @@ def numbers_in(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-# --- CharCNN ---
-
-
 def test_char_cnn_is_a_plain_one_on_a_reversed_frame(
     made: tuple[ClassificationSpec, ClassificationBatch],
 ) -> None:
@@ -78,9 +75,6 @@ def test_char_cnn_has_the_papers_sizes() -> None:
     assert convolutions + linear == pytest.approx(95.9e6, rel=0.01)
 
 
-# --- CharCRNN ---
-
-
 def plain_pool(states: Tensor) -> Tensor:
     """Max pooling by 2 of states [F, T]; the last of an odd number stays."""
     return functional.max_pool1d(states[None], 2, ceil_mode=True)[0]
@@ -108,9 +102,6 @@ def test_char_crnn_has_the_papers_sizes(filters: int, millions: float) -> None:
     # Table 3: C2R1D128 and C2R1D1024; an alphabet of 96.
     network = empty_network_of(networks.CharCRNN(filters=filters, hidden_size=filters), spec_of(96))
     assert numbers_in(network) / 1e6 == pytest.approx(millions, rel=0.07)
-
-
-# --- VDCNN ---
 
 
 def test_vdcnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:

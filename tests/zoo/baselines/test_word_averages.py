@@ -57,9 +57,6 @@ def vectors_of(model: Any, data: Any, name: str) -> Tensor:
     return torch.cat([model.vectors(batch)[0] for batch in batches])
 
 
-# --- means ---
-
-
 def plain_words(model: Any, batch: Any, row: int) -> list[Tensor]:
     """The known words of a text and of each of its memories."""
     texts = [batch.text[row], *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
@@ -138,9 +135,6 @@ def test_the_seed_decides(adapter: Classification) -> None:
         assert not torch.equal(fits[0]["vectors"], fits[2]["vectors"])
 
 
-# --- skip-gram ---
-
-
 def test_skip_gram_is_gensims(adapter: Classification) -> None:
     adapter.data.seed = 0
     model = fit(SkipGram(word_size=6, epochs=4), adapter.data)
@@ -150,9 +144,6 @@ def test_skip_gram_is_gensims(adapter: Classification) -> None:
     for word in reference.wv.index_to_key:
         vector = model.fitted["vectors"][number[word]].numpy()
         np.testing.assert_array_equal(vector, reference.wv[word])
-
-
-# --- edges ---
 
 
 def plain_edges(network: int, window: int) -> Counter[tuple[int, int]]:

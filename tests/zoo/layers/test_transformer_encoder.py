@@ -118,9 +118,6 @@ def test_a_run_with_a_published_encoder(
     assert zoo.load(run).encode(["The OLD Apple", "RAIN"]).tolist() == after.tolist()
 
 
-# --- plain transformers ---
-
-
 @pytest.fixture
 def encoder(tiny_bert: Path) -> TransformerEncoder:
     return TransformerEncoder(str(tiny_bert)).requires_grad_(False).eval()

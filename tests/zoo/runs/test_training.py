@@ -129,9 +129,6 @@ def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:
             trained(train_csv, tmp_path / "run", **arguments)
 
 
-# --- errors of ours ---
-
-
 @pytest.mark.parametrize(
     ("place", "command"),
     [
