@@ -14,6 +14,7 @@ import yaml
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
+from tests.datamodules.checks import refused
 from tests.zoo.conftest import LABELS, SMALL, Zoo, done, python, sentences
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 from tests.zoo.runs.test_training import state_of_the_process
@@ -161,9 +162,8 @@ def test_the_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ],
 )
 def test_wrong_input_is_named(texts: Any, labels: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message) as error:
+    with refused(match=message):
         zoo.fit(texts, labels)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,8 @@ def test_wrong_input_is_named(texts: Any, labels: Any, message: str) -> None:
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as error:
+    with refused(match=message):
         zoo.fit(TEXTS, TOPICS, **options)
-    assert "\n" not in str(error.value)
 
 
 def test_a_loaded_model_is_described(trained_run: Path) -> None:
