@@ -19,6 +19,7 @@ import torch
 
 from tests.sentence_folders import write_bert
 from zoo.cli import main
+from zoo.model_folder.export import export
 
 LABELS = ("fruit", "metal", "weather")
 TOPIC_WORDS = {
@@ -300,6 +301,12 @@ def kept_table(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def trained_run(trained: Callable[..., Path], kept_table: Callable[..., Path]) -> Path:
     """The run folder of a small model, for tests that only read it and its memory."""
     return trained(*map(str, fit_options(kept_table(*sentences(90, seed=1)))))
+
+
+@pytest.fixture
+def exported(trained_run: Path, tmp_path: Path) -> Path:
+    """The model folder of that run, which tests may change."""
+    return export(trained_run, tmp_path / "exported")
 
 
 @pytest.fixture
