@@ -315,8 +315,14 @@ def copied_run(trained_run: Path) -> Path:
     return shutil.copytree(trained_run, Path("run").absolute())
 
 
-@pytest.fixture
-def tiny_bert(tmp_path: Path) -> Path:
-    """A BERT of two layers with the words of the made-up texts and random weights."""
+@pytest.fixture(scope="session")
+def kept_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of two layers with the words of the made-up texts and random weights, which tests only read."""
     words = [*COMMON_WORDS, *(word for topic in TOPIC_WORDS.values() for word in topic)]
-    return write_bert(tmp_path / "tiny-bert", words)
+    return write_bert(tmp_path_factory.mktemp("bert") / "tiny-bert", words)
+
+
+@pytest.fixture
+def tiny_bert(kept_bert: Path, tmp_path: Path) -> Path:
+    """A copy of that BERT, which a test may change."""
+    return Path(shutil.copytree(kept_bert, tmp_path / "tiny-bert"))
