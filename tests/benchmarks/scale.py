@@ -81,7 +81,6 @@ def contenders(model: str, table: str) -> dict[str, Callable[[Path], list[list[s
 
 
 def main() -> None:
-    """Print the table."""
     arguments = parser(__doc__)
     arguments.add_argument("model")
     arguments.add_argument("table")

@@ -86,7 +86,6 @@ def kilobytes(process: int, field: str) -> int:
 
 
 def cpu_seconds(process: int) -> float:
-    """CPU seconds of a process and its children."""
     texts = [Path(f"/proc/{each}/stat").read_text() for each in family(process)]
     ticks = (int(value) for text in texts for value in text.rpartition(")")[2].split()[11:13])
     return sum(ticks) / os.sysconf("SC_CLK_TCK")

@@ -201,7 +201,6 @@ RACES: dict[str, Callable[[int], None]] = {"KNNBiLSTM": knn_bilstm, "ExpaNet": e
 
 
 def main() -> None:
-    """Time model after model."""
     arguments = parser(__doc__)
     arguments.add_argument("--models", nargs="+", choices=RACES, default=list(RACES))
     arguments.add_argument("--threads", type=int, default=1)

@@ -112,7 +112,6 @@ TEXTS = [text for text, _ in sentences(8, seed=3)]
 
 
 def zoo_command(*arguments: object) -> list[str]:
-    """The command line of a `zoo` command."""
     return [sys.executable, "-m", "zoo", *map(str, arguments)]
 
 
@@ -127,7 +126,6 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def zoo_run(folder: Path, *arguments: object) -> None:
-    """Run a command to its end."""
     done = subprocess.run(
         zoo_command(*arguments),
         cwd=folder,
@@ -168,7 +166,6 @@ def made_run(folder: Path) -> Path:
 
 
 def predicted(run: Path) -> list[tuple[str, list[float]]]:
-    """Predictions of a run."""
     predictions = zoo.load(run).predict(TEXTS)
     return [(row.label, [round(value, 6) for value in row.probabilities.values()]) for row in predictions]
 

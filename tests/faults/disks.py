@@ -45,7 +45,6 @@ def can_mount() -> bool:
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
-    """The files below a folder, without locks."""
     files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

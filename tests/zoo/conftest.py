@@ -91,20 +91,17 @@ def sentences(number: int, seed: int, labels: Sequence[str] = LABELS) -> list[tu
 def write_table(
     path: Path, pairs: Sequence[Sequence[str]], columns: Sequence[str] = ("text", "label")
 ) -> Path:
-    """Write pairs as a CSV file."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *pairs])
     return path
 
 
 def read_csv(path: str | Path, separator: str = ",") -> list[dict[str, str]]:
-    """The rows of a table that a command has written."""
     with Path(path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter=separator))
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a file that a command has written."""
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
@@ -173,7 +170,6 @@ def done(result: Result) -> Result:
 
 
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own."""
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
@@ -202,12 +198,10 @@ def trainer(folder: Path | None = None, **options: Any) -> Any:
 
 
 def best(run: Path) -> Path:
-    """The best checkpoint of a run."""
     return run / "checkpoints" / "best.ckpt"
 
 
 def last(run: Path) -> Path:
-    """The last checkpoint of a run."""
     return run / "checkpoints" / "last.ckpt"
 
 

@@ -58,7 +58,6 @@ ROWS = [(text, PLANTED.get(row, label)) for row, (text, label) in enumerate(clea
 
 
 def memory_of(folder: Path, rows: list[tuple[str, str]] = ROWS) -> FolderMemory:
-    """A memory without a model."""
     texts, labels = zip(*rows, strict=True)
     return FolderMemory.build(Rows.from_lists(texts, labels, source="rows"), EmbeddedRetriever(), folder)
 

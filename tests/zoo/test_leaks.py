@@ -71,8 +71,6 @@ def scored(zoo_command: Zoo, command: str, *options: object, run: str = "run") -
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The warnings about duplicates since the last call."""
-
     def lines() -> list[str]:
         messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         caplog.clear()

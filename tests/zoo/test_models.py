@@ -137,7 +137,6 @@ class Run(NamedTuple):
 
 
 def train(case: Case, adapter: Adapter, folder: Path, *callbacks: pl.Callback) -> Run:
-    """One epoch."""
     model, run = new_model(case), trainer(folder, max_epochs=1, callbacks=list(callbacks))
     fit(run, model, adapter.data)
     run.save_checkpoint(folder / "model.ckpt")

@@ -25,7 +25,6 @@ JSONL = "".join(
 
 
 def parquet(columns: dict[str, object] | list[object], names: list[str] | None = None) -> bytes:
-    """The contents of a Parquet file."""
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, names=names), buffer)
     return buffer.getvalue().to_pybytes()

@@ -30,7 +30,6 @@ def spec_of(num_chars: int, num_classes: int = 4) -> ClassificationSpec:
 
 
 def ids_of(batch: ClassificationBatch) -> list[list[int]]:
-    """Vocabulary ids of each text's characters."""
     return [batch.word[text[text != 0]].tolist() for text in batch.text]
 
 

@@ -52,7 +52,6 @@ def fit(model: Any, data: Any) -> Any:
 
 
 def vectors_of(model: Any, data: Any, name: str) -> Tensor:
-    """The vectors of the texts of a split."""
     batches = data.dataset(data.split(name)).batches(16)
     return torch.cat([model.vectors(batch)[0] for batch in batches])
 
@@ -147,7 +146,6 @@ def test_skip_gram_is_gensims(adapter: Classification) -> None:
 
 
 def plain_edges(network: int, window: int) -> Counter[tuple[int, int]]:
-    """The weight of each edge."""
     edges: Counter[tuple[int, int]] = Counter()
     for text, (start, end) in enumerate(pairwise(CORPUS.offsets)):
         words = CORPUS.words[start:end].tolist()
