@@ -309,14 +309,17 @@ def copied_run(trained_run: Path) -> Path:
     return shutil.copytree(trained_run, Path("run").absolute())
 
 
-@pytest.fixture(scope="session")
-def kept_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of two layers with the words of the made-up texts and random weights, which tests only read."""
-    words = [*COMMON_WORDS, *(word for topic in TOPIC_WORDS.values() for word in topic)]
-    return write_bert(tmp_path_factory.mktemp("bert") / "tiny-bert", words)
+def write_tiny_bert(folder: Path) -> Path:
+    """A BERT of two layers with the words of the made-up texts and random weights."""
+    return write_bert(folder, [*COMMON_WORDS, *(word for topic in TOPIC_WORDS.values() for word in topic)])
 
 
 @pytest.fixture
-def tiny_bert(kept_bert: Path, tmp_path: Path) -> Path:
-    """A copy of that BERT, which a test may change."""
-    return Path(shutil.copytree(kept_bert, tmp_path / "tiny-bert"))
+def tiny_bert(tmp_path: Path) -> Path:
+    return write_tiny_bert(tmp_path / "tiny-bert")
+
+
+@pytest.fixture(scope="session")
+def kept_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for runs that tests share."""
+    return write_tiny_bert(tmp_path_factory.mktemp("bert") / "tiny-bert")
