@@ -46,7 +46,6 @@ def made_up(number: int, seed: int) -> list[MadeUp]:
 
 
 def write_lines(path: Path, *lines: str) -> Path:
-    """A text file."""
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -61,7 +60,6 @@ def write_published(path: Path, dialogues: list[MadeUp]) -> Path:
 
 
 def write_jsonl(path: Path, dialogues: list[MadeUp]) -> Path:
-    """An object for each question."""
     records = [
         {"turns": turns, "question": question, "answer": answer}
         for turns, questions, answers in dialogues

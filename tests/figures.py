@@ -71,7 +71,6 @@ def commands_of(block: str) -> tuple[str, ...]:
 
 
 def figures_of(page: Path) -> Iterator[Figure]:
-    """The measured figures of a page."""
     heading, commands, text = "", tuple[str, ...](), page.read_text(encoding="utf-8")
     blocks = [(text.count("\n", 0, block.start()) + 1, block[0]) for block in _BLOCK.finditer(text)]
     for (line, block), (_, after) in pairwise([*blocks, (0, "")]):

@@ -18,7 +18,6 @@ POOLINGS = ("mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weighted
 
 
 def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
-    """Write `modules.json` with the types and paths of modules."""
     entries = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (kind, path) in enumerate(modules)

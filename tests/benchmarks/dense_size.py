@@ -116,7 +116,6 @@ def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
 
 
 def measure(vectors: Vectors, queries: Vectors, contenders: list[Contender], rounds: int) -> None:
-    """Print the table."""
     exact = nearest(vectors, NO_ROWS, queries, K).rows
     works: dict[Any, Callable[[], object]] = {"pass": vectors.sum}
     for name, search, _ in contenders:

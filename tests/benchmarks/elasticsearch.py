@@ -53,7 +53,6 @@ def bare_loop(retriever: ElasticsearchRetriever, name: str, texts: list[str]) ->
 
 
 def server_cpu(client: Elasticsearch) -> float:
-    """CPU seconds of the server since its start."""
     (node,) = client.nodes.stats(metric="process")["nodes"].values()
     return float(node["process"]["cpu"]["total_in_millis"]) / 1000
 

@@ -77,7 +77,6 @@ def number_labels(source: Path, target: Path) -> None:
 
 
 def write(target: Path, pairs: Sequence[tuple[str, str]]) -> None:
-    """Write texts and labels as CSV."""
     with target.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *pairs])
 

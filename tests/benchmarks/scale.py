@@ -11,7 +11,6 @@ all processes together, in which a page that several share counts once. All have
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 import time
@@ -23,12 +22,12 @@ import psutil
 
 from datamodules.corpora.table import read_table
 from tests.benchmarks.timing import parser
+from tests.zoo.examples import EXAMPLES, framework_code
 
-PAGE = Path(__file__).parents[2] / "examples" / "sharding" / "README.md"
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": str(PAGE.parents[2]),
+    "PYTHONPATH": str(EXAMPLES.parent),
     "PYSPARK_PYTHON": sys.executable,
     "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -56,11 +55,7 @@ def measure(commands: list[list[str]], folder: Path) -> tuple[float, float, floa
 
 
 def page_code(framework: str, model: str, table: str, folder: Path) -> str:
-    """The page's code for a framework, with a folder in place of the one that machines share."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    (code,) = (block for block in blocks if re.search(rf"^(import|from) {framework}", block, re.MULTILINE))
-    code = code.replace("/shared/model", model).replace('"texts.csv"', repr(table))
-    return code.replace("/shared", str(folder))
+    return framework_code(framework, model, folder).replace('"texts.csv"', repr(table))
 
 
 def contenders(model: str, table: str) -> dict[str, Callable[[Path], list[list[str]]]]:
@@ -86,7 +81,6 @@ def contenders(model: str, table: str) -> dict[str, Callable[[Path], list[list[s
 
 
 def main() -> None:
-    """Print the table."""
     arguments = parser(__doc__)
     arguments.add_argument("model")
     arguments.add_argument("table")

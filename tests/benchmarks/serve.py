@@ -15,7 +15,6 @@ import http.client
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,9 @@ import numpy as np
 
 from datamodules.corpora.table import read_table
 from tests.benchmarks.timing import parser
+from tests.zoo.examples import EXAMPLES, python_blocks
 
 CLIENTS = (1, 16, 64)
-PAGE = Path(__file__).parents[2] / "examples" / "serving" / "README.md"
 
 
 class Client:
@@ -52,7 +51,7 @@ def serving(command: list[str], folder: str, **environment: str) -> Iterator[int
     """A server as a process, from its first answer on."""
     began, environment = (
         time.perf_counter(),
-        {**os.environ, "PYTHONPATH": str(PAGE.parents[2]), **environment},
+        {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), **environment},
     )
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
@@ -87,7 +86,6 @@ def kilobytes(process: int, field: str) -> int:
 
 
 def cpu_seconds(process: int) -> float:
-    """CPU seconds of a process and its children."""
     texts = [Path(f"/proc/{each}/stat").read_text() for each in family(process)]
     ticks = (int(value) for text in texts for value in text.rpartition(")")[2].split()[11:13])
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
@@ -154,7 +152,7 @@ def main() -> None:
             resident, private = kilobytes(process, "Rss") / 1e3, kilobytes(process, "Anonymous") / 1e3
             print(f"memory of all processes: {resident:.0f} MB resident, {private:.0f} MB without files")
         if given.peer_python is not None:
-            (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+            (code,) = python_blocks("serving")
             (Path(folder) / "server.py").write_text(code)
             one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             with serving([given.peer_python, "server.py"], folder, **one_thread) as process:

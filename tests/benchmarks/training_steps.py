@@ -103,9 +103,6 @@ def spec_of(words: int, chars: int, k: int) -> ClassificationSpec:
     return ClassificationSpec(words, chars, list("abcdef"), list("abcdef"), k)
 
 
-# --- KNNBiLSTM ---
-
-
 def knn_bilstm(steps: int) -> None:
     """M7 with 5 neighbours of 20 to 60 words."""
     network: Any = KNNBiLSTM(features="M7").build_network(
@@ -149,9 +146,6 @@ def plain_knn(network: Any, batch: ClassificationBatch) -> Tensor:
     features = [h, torch.cat(label, 2).squeeze(1), torch.cat(text, 2).squeeze(1)]
     logits: Tensor = network.classifier(torch.cat(features, dim=1))
     return logits
-
-
-# --- ExpaNet ---
 
 
 def expanet(steps: int) -> None:
@@ -207,7 +201,6 @@ RACES: dict[str, Callable[[int], None]] = {"KNNBiLSTM": knn_bilstm, "ExpaNet": e
 
 
 def main() -> None:
-    """Time model after model."""
     arguments = parser(__doc__)
     arguments.add_argument("--models", nargs="+", choices=RACES, default=list(RACES))
     arguments.add_argument("--threads", type=int, default=1)

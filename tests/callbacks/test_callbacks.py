@@ -7,13 +7,14 @@ import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import wandb
 from pytorch_lightning.loggers import WandbLogger
 
-from callbacks import Charts, PredictionTable
+from callbacks import Charts, PredictionTable, RunFolder
 from callbacks.observers import CSVMetrics
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import Fit, Zoo, fit_options, last, python, read_csv, resume, sentences
@@ -64,23 +65,40 @@ def test_trackio(train_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_wandb_offline")
 def test_wandb_offline(fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run and its resumption are one W&B run with a table of predictions and their memories."""
+    """A run and its resumption are one W&B run, named by a sweep, with a table of predictions and their memories.
+
+    W&B's summary has the best epoch's figure, by which a sweep ranks its trials.
+    """
+    monkeypatch.setenv("WANDB_RUN_ID", "trial1")
     tables: list[dict[str, Any]] = []
     ids: list[str] = []
+    summaries: list[dict[str, Any]] = []
+    log, finish = WandbLogger.log_table, wandb.Run.finish
 
     def log_table(self: WandbLogger, key: str, **table: Any) -> None:
         tables.append({"key": key, **table})
         ids.append(self.experiment.id)
+        log(self, key, **table)
+
+    def record_and_finish(self: Any, *args: Any, **kwargs: Any) -> None:
+        summaries.append(dict(self.summary))
+        finish(self, *args, **kwargs)
 
     monkeypatch.setattr(WandbLogger, "log_table", log_table)
+    monkeypatch.setattr(wandb.Run, "finish", record_and_finish)
     # The dashboard's fragment also has the table, which is logged once.
     fragment = ("--config", "logger/wandb", "--config", "logger/dashboard")
     run = fit("run", *fragment, "--trainer.max_epochs=2")
-    assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
+    assert len(list(run.glob("wandb/offline-run-*-trial1/*.wandb"))) == 1
     assert [table["key"] for table in tables] == 2 * ["val/predictions"]
+    best = json.loads((run / "summary.json").read_text())["best_score"]
+    assert summaries[0]["val/accuracy"] == pytest.approx(best)
+    written, *_ = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
+    assert '"memories"' in written.read_text()
+    monkeypatch.delenv("WANDB_RUN_ID")
     resume(zoo_command, run, max_epochs=3)
     assert len(tables) == 3
-    assert set(ids) == {(run / "wandb_id").read_text()}
+    assert {*ids, (run / "wandb_id").read_text()} == {"trial1"}
 
     training = dict(sentences(90, seed=1))
     for table in tables:
@@ -102,27 +120,6 @@ def test_wandb_offline(fit: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPat
         float(line["texts with such a memory up to here"]) for line in read_csv(run / "charts/retrieval.csv")
     ]
     assert hits == sorted(hits)
-
-
-@pytest.mark.usefixtures("_wandb_offline")
-def test_a_sweep_names_the_run(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B's summary has the best epoch's figure, by which a sweep ranks its trials."""
-    monkeypatch.setenv("WANDB_RUN_ID", "trial1")
-    summaries: list[dict[str, Any]] = []
-    finish = wandb.Run.finish
-
-    def record_and_finish(self: Any, *args: Any, **kwargs: Any) -> None:
-        summaries.append(dict(self.summary))
-        finish(self, *args, **kwargs)
-
-    monkeypatch.setattr(wandb.Run, "finish", record_and_finish)
-    run = fit("run", "--config", "logger/wandb", "--trainer.max_epochs=3")
-    assert (run / "wandb_id").read_text() == "trial1"
-    assert list(run.glob("wandb/offline-run-*-trial1"))
-    best = json.loads((run / "summary.json").read_text())["best_score"]
-    assert summaries[0]["val/accuracy"] == pytest.approx(best)
-    table, *_ = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
-    assert '"memories"' in table.read_text()
 
 
 @pytest.mark.parametrize("kind", [Charts, PredictionTable])
@@ -200,3 +197,20 @@ def test_same_label_by_rank() -> None:
 def test_missing_memories_have_no_weight() -> None:
     charts = charts_by_name([prediction("a", "b"), prediction(), prediction("b")], ["a"] * 3)
     assert charts["attention"].rows == [["t", 3.0, -1.0], ["t", 3.0, None]]
+
+
+def test_a_resumed_run_has_the_seconds_of_all_its_sessions(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path, {}), RunFolder(tmp_path, {})
+    first.started -= 1000
+    second.load_state_dict(first.state_dict())
+    second.started -= 100
+    assert 1100 <= second.state_dict()["seconds"] < 1200
+
+
+def test_a_resumed_run_is_unfinished(tmp_path: Path) -> None:
+    trainer: Any = SimpleNamespace(is_global_zero=True)
+    model: Any = None
+    for _ in range(2):  # the first time there is no summary
+        RunFolder(tmp_path, {}).on_train_start(trainer, model)
+        assert not (tmp_path / "summary.json").exists()
+        (tmp_path / "summary.json").write_text("{}")

@@ -49,7 +49,7 @@ def write_csv(path: Path, texts: list[str], labels: list[str] | None = None) -> 
 
 
 def in_processes(n: int, function: Callable[..., Any], *arguments: Any) -> list[int | None]:
-    """Call `function(*arguments)` in n processes at once; returns their exit codes."""
+    """Call `function(*arguments)` in n forked processes at once; returns their exit codes, None after two minutes."""
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(n)
 
@@ -57,7 +57,7 @@ def in_processes(n: int, function: Callable[..., Any], *arguments: Any) -> list[
         barrier.wait()
         function(*arguments)
 
-    processes = [context.Process(target=call) for _ in range(n)]
+    processes = [context.Process(target=call, daemon=True) for _ in range(n)]
     for process in processes:
         process.start()
     for process in processes:

@@ -145,7 +145,6 @@ def all_batches(data: DataModule, epoch: int = 0) -> list[Any]:
 
 
 def are_equal(batches: Iterable[Any], others: Iterable[Any]) -> bool:
-    """Return whether two sequences of batches have equal fields."""
     pairs = list(zip(batches, others, strict=True))
     return all(
         (value is None and other is None) or torch.equal(value, other)

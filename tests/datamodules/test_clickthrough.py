@@ -62,9 +62,6 @@ def relevant_texts(judgements: Judgements, query: int) -> set[str]:
     return {judgements.documents.texts[row] for row, grade in judgements.grades(query).items() if grade > 0}
 
 
-# --- examples and negatives ---
-
-
 @pytest.mark.parametrize(
     ("negatives", "limit"),
     [
@@ -156,9 +153,6 @@ def test_random_documents_replace_missing_hits(
     assert "queries have no retrieved negatives; they get random ones" in caplog.text
 
 
-# --- queries to rank ---
-
-
 def test_queries_to_rank_carry_their_judgements(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared(num_hits=7)
     judgements, batch = (data.split("validation").judgements, validation_dataset(data).__getitems__([3, ~1]))
@@ -195,9 +189,6 @@ def test_only_judged_documents_are_ranked(kind: Kind[ClickthroughDataModule]) ->
     for row, query in enumerate((0, 2)):
         columns = batch.candidate[row].nonzero()[:, 0].numpy()
         assert dataset.documents[columns].tolist() == sorted(judgements.grades(query))
-
-
-# --- splits ---
 
 
 def test_a_split_off_validation_shares_no_query(kind: Kind[ClickthroughDataModule]) -> None:
@@ -242,9 +233,6 @@ def test_a_table_of_documents_as_memory(kind: Kind[ClickthroughDataModule]) -> N
     assert data.memory is not None
     hits = data.memory.open().search(["nothing 7"], 1)
     assert hits.memories.texts[int(hits.rows[0, 0])] == "nothing 7"
-
-
-# --- wrong input ---
 
 
 def test_judgements_that_leave_nothing_to_learn_are_refused(kind: Kind[ClickthroughDataModule]) -> None:

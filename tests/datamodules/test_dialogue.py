@@ -23,9 +23,6 @@ def prepared(folder: Path, train: Path, validation: Path | None = None, **option
     return Kind(DialogueDataModule, folder, layout="hmn4qa", batch_size=4).prepared(**{**files, **options})
 
 
-# --- words ---
-
-
 def test_the_vocabulary_has_the_words_of_several_training_dialogues(tmp_path: Path) -> None:
     train = write_lines(
         tmp_path / "train.txt",
@@ -56,9 +53,6 @@ def test_several_tables_are_one(tmp_path: Path) -> None:
     )
     assert len(data.dataset(data.split("train"))) == 6
     assert len(data.dataset(data.split("validation"))) == 2
-
-
-# --- batches ---
 
 
 def words_of_dialogue(data: DialogueDataModule, batch: DialogueBatch, question: int) -> list[list[str]]:
@@ -127,9 +121,6 @@ def test_long_turns_are_cut(tmp_path: Path) -> None:
     batch = data.dataset(data.split("train")).__getitems__([0])
     assert batch.place.tolist() == [[1, 2, 3, 1]]
     assert batch.question.shape == (1, 3)
-
-
-# --- turns that are read ---
 
 
 def test_a_very_long_dialogue_keeps_its_latest_turns(
@@ -201,9 +192,6 @@ def test_the_number_of_hits_grows_until_enough_belong_to_the_dialogue(tmp_path: 
     )
     data = prepared(tmp_path, file, turns_kept="retrieved", max_turns=1)
     assert data.split("train").reading.values.tolist()[-1] == 60
-
-
-# --- wrong input ---
 
 
 def test_an_answer_of_several_tokens_is_refused(tmp_path: Path) -> None:

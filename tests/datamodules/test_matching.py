@@ -332,9 +332,6 @@ def test_token_vectors_are_made_once_for_all_runs(kind: Kind[MatchingDataModule]
     assert calls
 
 
-# --- wrong input ---
-
-
 @pytest.mark.parametrize(
     ("table", "lines", "options", "part"),
     [

@@ -40,9 +40,6 @@ def names_in_cache(kind: Kind[Any], cache: str = "cache") -> set[str]:
     return {path.name for path in (kind.folder / cache).iterdir()}
 
 
-# --- once ---
-
-
 def test_a_second_preparation_does_no_work(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     first = all_batches(kind.prepared())
     forbid(kind, monkeypatch)
@@ -92,9 +89,6 @@ def test_a_changed_file_is_prepared_again(tmp_path: Path, split: str) -> None:
     assert ("quagga" in data.words.vocabulary.words) == (split == "train")
 
 
-# --- damage ---
-
-
 @pytest.mark.parametrize(
     ("name", "part"), [(name, part) for name, parts in PARTS.items() for part in parts.split()]
 )
@@ -128,9 +122,6 @@ def test_a_full_disk_is_one_line(kind: Kind[Any], monkeypatch: pytest.MonkeyPatc
         with refused(kind.folder / "cache", match="disk is full"):
             kind.prepared()
     kind.prepared()
-
-
-# --- processes ---
 
 
 def prepare(kind: Kind[Any], cache: str) -> None:
@@ -168,9 +159,6 @@ def test_two_processes_prepare_at_once(kind: Kind[Any]) -> None:
     names = names_in_cache(kind, "together")
     assert names == names_in_cache(kind, "alone")
     assert not [name for name in names if "partial" in name or "blocks" in name]
-
-
-# --- stages ---
 
 
 def test_setup_needs_the_preparation(kind: Kind[Any]) -> None:

@@ -101,7 +101,6 @@ def ranges_of(characters: Sequence[int]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the file."""
     classes = classes_of_server(os.environ["ELASTICSEARCH_URL"])
     lines = [" ".join([name, *ranges_of(characters)]) for name, characters in classes.items()]
     FILE.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")

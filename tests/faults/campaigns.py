@@ -75,9 +75,6 @@ def damage_one(folder: Path, pattern: str, random: Random) -> None:
     file.write_bytes(contents)
 
 
-# --- tables ---
-
-
 def readers(folder: Path) -> Campaign:
     """Every reader, on damaged files."""
     pairs = sentences(40, seed=1)
@@ -111,13 +108,10 @@ def readers(folder: Path) -> Campaign:
     return Campaign(case)
 
 
-# --- files of runs and caches ---
-
 TEXTS = [text for text, _ in sentences(8, seed=3)]
 
 
 def zoo_command(*arguments: object) -> list[str]:
-    """The command line of a `zoo` command."""
     return [sys.executable, "-m", "zoo", *map(str, arguments)]
 
 
@@ -132,7 +126,6 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def zoo_run(folder: Path, *arguments: object) -> None:
-    """Run a command to its end."""
     done = subprocess.run(
         zoo_command(*arguments),
         cwd=folder,
@@ -173,7 +166,6 @@ def made_run(folder: Path) -> Path:
 
 
 def predicted(run: Path) -> list[tuple[str, list[float]]]:
-    """Predictions of a run."""
     predictions = zoo.load(run).predict(TEXTS)
     return [(row.label, [round(value, 6) for value in row.probabilities.values()]) for row in predictions]
 

@@ -6,11 +6,13 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from datamodules.core.errors import InputError
+from tests.datamodules.corpus import in_processes
 from tests.faults import campaigns
 
 #: Commands that write, with the file or folder that they make; each runs in a folder with a run and its tables.
@@ -39,14 +41,10 @@ def mount(folder: Path, size: int) -> bool:
 
 def can_mount() -> bool:
     """Return whether this machine allows `mount`, tried in a process of its own."""
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if mount(Path("/tmp"), 1 << 20) else 1)
-    return os.waitpid(child, 0)[1] == 0
+    return in_processes(1, lambda: sys.exit(not mount(Path("/tmp"), 1 << 20))) == [0]
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
-    """The files below a folder, without locks."""
     files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

@@ -19,6 +19,7 @@ import torch
 
 from tests.sentence_folders import write_bert
 from zoo.cli import main
+from zoo.model_folder.export import export
 
 LABELS = ("fruit", "metal", "weather")
 TOPIC_WORDS = {
@@ -90,20 +91,17 @@ def sentences(number: int, seed: int, labels: Sequence[str] = LABELS) -> list[tu
 def write_table(
     path: Path, pairs: Sequence[Sequence[str]], columns: Sequence[str] = ("text", "label")
 ) -> Path:
-    """Write pairs as a CSV file."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *pairs])
     return path
 
 
 def read_csv(path: str | Path, separator: str = ",") -> list[dict[str, str]]:
-    """The rows of a table that a command has written."""
     with Path(path).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter=separator))
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a file that a command has written."""
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
@@ -172,7 +170,6 @@ def done(result: Result) -> Result:
 
 
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own."""
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
@@ -201,12 +198,10 @@ def trainer(folder: Path | None = None, **options: Any) -> Any:
 
 
 def best(run: Path) -> Path:
-    """The best checkpoint of a run."""
     return run / "checkpoints" / "best.ckpt"
 
 
 def last(run: Path) -> Path:
-    """The last checkpoint of a run."""
     return run / "checkpoints" / "last.ckpt"
 
 
@@ -303,13 +298,28 @@ def trained_run(trained: Callable[..., Path], kept_table: Callable[..., Path]) -
 
 
 @pytest.fixture
+def exported(trained_run: Path, tmp_path: Path) -> Path:
+    """The model folder of that run, which tests may change."""
+    return export(trained_run, tmp_path / "exported")
+
+
+@pytest.fixture
 def copied_run(trained_run: Path) -> Path:
     """A copy of that run as `run` in the working directory, for tests that change it."""
     return shutil.copytree(trained_run, Path("run").absolute())
 
 
+def write_tiny_bert(folder: Path) -> Path:
+    """A BERT of two layers with the words of the made-up texts and random weights."""
+    return write_bert(folder, [*COMMON_WORDS, *(word for topic in TOPIC_WORDS.values() for word in topic)])
+
+
 @pytest.fixture
 def tiny_bert(tmp_path: Path) -> Path:
-    """A BERT of two layers with the words of the made-up texts and random weights."""
-    words = [*COMMON_WORDS, *(word for topic in TOPIC_WORDS.values() for word in topic)]
-    return write_bert(tmp_path / "tiny-bert", words)
+    return write_tiny_bert(tmp_path / "tiny-bert")
+
+
+@pytest.fixture(scope="session")
+def kept_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for runs that tests share."""
+    return write_tiny_bert(tmp_path_factory.mktemp("bert") / "tiny-bert")

@@ -45,11 +45,11 @@ def zoo_process(*arguments: object, code: int = 0) -> str:
 
 def scores_of_one_and_two(checkpoint: object, *options: object) -> tuple[Any, Any]:
     """The scores of `zoo test` by one process, and by two that share the rows."""
-    scores = []
-    for output, devices in (("one.json", ["--trainer.accelerator=cpu"]), ("two.json", DDP)):
-        zoo_process("test", "--ckpt_path", checkpoint, *options, f"--output={output}", *devices)
-        scores.append(json.loads(Path(output).read_text()))
-    return scores[0], scores[1]
+    test = ["test", "--ckpt_path", str(checkpoint), *map(str, options)]
+    assert main([*test, "--output=one.json", "--trainer.accelerator=cpu"]) == 0
+    zoo_process(*test, "--output=two.json", *DDP)
+    one, two = (json.loads(Path(output).read_text()) for output in ("one.json", "two.json"))
+    return one, two
 
 
 def _run(arguments: list[str], folder: str, environment: dict[str, str], printed: Path) -> None:

@@ -42,5 +42,4 @@ def trained(zoo_command: Zoo, folder: Path, run_dir: str, *options: object, **mo
 
 
 def titles(folder: Path) -> dict[str, str]:
-    """The documents of a collection: id -> title."""
     return {line["_id"]: line["title"] for line in read_jsonl(folder / "corpus.jsonl")}

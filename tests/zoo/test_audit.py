@@ -58,7 +58,6 @@ ROWS = [(text, PLANTED.get(row, label)) for row, (text, label) in enumerate(clea
 
 
 def memory_of(folder: Path, rows: list[tuple[str, str]] = ROWS) -> FolderMemory:
-    """A memory without a model."""
     texts, labels = zip(*rows, strict=True)
     return FolderMemory.build(Rows.from_lists(texts, labels, source="rows"), EmbeddedRetriever(), folder)
 
@@ -151,7 +150,12 @@ def test_a_learned_metric_does_not_know_the_row_that_it_judges(
     label_of = {text: str(random.choice(names)) for text, _ in clean_rows(160)}
     rows = list(label_of.items())
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=1", "--data.validation_split=0"]
-    folder = run("bert", *options, table=write_table(tmp_path / "noise.csv", rows[:120]))
+    folder = run(
+        "bert",
+        *options,
+        "--model.members=[encoder,dense_vote]",
+        table=write_table(tmp_path / "noise.csv", rows[:120]),
+    )
     done(zoo_command("memory", "add", folder, write_table(tmp_path / "more.csv", rows[120:])))
     predictor = zoo.load(folder)
     weights = {name: value.clone() for name, value in predictor.model.network.encoder.state_dict().items()}
@@ -191,7 +195,8 @@ def test_an_encoder_that_has_learned_the_labels_is_not_read(
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("\n".join(lines) + "\n")
     train = write_table(tmp_path / "noisy.csv", ROWS)
-    predictor = zoo.load(run("bilstm", f"--data.word_vectors={vectors}", table=train))
+    options = [f"--data.word_vectors={vectors}", "--model.members=[bag,lexical_vote]"]
+    predictor = zoo.load(run("run", *options, table=train))
     given = []
     monkeypatch.setattr(audit_module, "cross_judge", given.append)
     judge(predictor.memory, predictor.memory.labels(), predictor)

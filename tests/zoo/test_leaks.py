@@ -71,17 +71,12 @@ def scored(zoo_command: Zoo, command: str, *options: object, run: str = "run") -
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The warnings about duplicates since the last call."""
-
     def lines() -> list[str]:
         messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         caplog.clear()
         return [message for message in messages if "rows have a duplicate (" in message]
 
     return lines
-
-
-# --- memories ---
 
 
 def test_a_row_does_not_retrieve_itself_by_another_column(tmp_path: Path) -> None:
@@ -175,9 +170,6 @@ def test_a_memory_without_hashes_compares_the_hits(tmp_path: Path) -> None:
         assert check(queries, False, hits).tolist() == [True, False, False]
 
 
-# --- splits ---
-
-
 def test_a_split_that_contradicts_the_run_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", drawn_rows(60))
     fit(zoo_command, *SVM, "--data.train_file", train)
@@ -227,9 +219,6 @@ def test_training_rows_in_a_test_are_counted_by_one_and_two_processes(
     assert "accuracy_without_duplicates" in one
 
 
-# --- tuning ---
-
-
 def test_tuning_skips_duplicates(zoo_command: Zoo, tmp_path: Path) -> None:
     rows = drawn_rows(120)
     train = write_table(tmp_path / "train.csv", rows[:80])
@@ -250,9 +239,6 @@ def test_near_duplicates_differ_in_a_few_characters() -> None:
     assert are_near(signatures(texts), near).all()
     assert not are_near(signatures(texts), np.roll(near, 1, axis=0)).any()
     assert are_near(signatures(["", "?", "ab"]), signatures(["", "?", "AB."])).tolist() == [False, True, True]
-
-
-# --- pairs ---
 
 
 def pairs_module(file: Path, **options: Any) -> MatchingDataModule:

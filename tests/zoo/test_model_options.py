@@ -119,7 +119,6 @@ TRANSFORMER = {"transformer": BERT}
 
 
 def first_weight(model: Task) -> list[str]:
-    """The name of a weight, to freeze it."""
     return [next(name for name, _ in model.network.named_parameters())]
 
 
@@ -265,7 +264,6 @@ class Training:
 
 
 def kind_of(name: str) -> str:
-    """The kind of data on which a model is trained."""
     return next((kind for kind, adapter in ADAPTERS.items() if name in adapter.variants), "ranking")
 
 

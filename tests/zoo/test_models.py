@@ -128,9 +128,6 @@ def assert_close(results: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(results, expected, rtol=1e-4, atol=2e-6)
 
 
-# --- runs ---
-
-
 class Run(NamedTuple):
     model: Any
     trainer: pl.Trainer
@@ -140,7 +137,6 @@ class Run(NamedTuple):
 
 
 def train(case: Case, adapter: Adapter, folder: Path, *callbacks: pl.Callback) -> Run:
-    """One epoch."""
     model, run = new_model(case), trainer(folder, max_epochs=1, callbacks=list(callbacks))
     fit(run, model, adapter.data)
     run.save_checkpoint(folder / "model.ckpt")
@@ -192,9 +188,6 @@ def test_callbacks_change_no_weight(case: Case, run: Run, adapter: Adapter, tmp_
     assert all(torch.equal(weights[key], expected[key]) for key in expected)
 
 
-# --- learning ---
-
-
 @every_learner
 def test_overfits_one_batch(model: Task, adapter: Adapter) -> None:
     batch = adapter.learnable(adapter.batch)
@@ -225,9 +218,6 @@ def test_every_trained_parameter_gets_a_gradient(model: Task, adapter: Adapter) 
         gradient = weight.grad.to_dense()
         assert gradient.isfinite().all(), name
         assert gradient.any(), name
-
-
-# --- independence ---
 
 
 @every_variant
@@ -279,9 +269,6 @@ def test_empty_texts_and_memories_are_finite(model: Task, adapter: Adapter) -> N
             assert all(
                 weight.grad.isfinite().all() for _, weight in trained(model) if weight.grad is not None
             )
-
-
-# --- precision ---
 
 
 @every_learning_variant

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from datamodules import ClassificationDataModule, InputError, MatchingDataModule
+from datamodules import ClassificationDataModule, MatchingDataModule
+from tests.datamodules.checks import refused
 from zoo.registry import model_class
 
 #: Model, options, and a part of the message; of the limits that types set (`datamodules.core.types`), one of each kind.
@@ -83,20 +84,16 @@ def data_of(name: str, options: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(("name", "options", "message"), REFUSED, ids=str)
 def test_an_impossible_option_is_named(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
+    with refused(message):
         model_class(name)(**options)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "options", "data", "message"), REFUSED_DATA, ids=str)
 def test_data_that_a_model_cannot_read(
     name: str, options: dict[str, Any], data: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError) as error:
+    with refused(message):
         model_class(name)(**options).check_data(data_of(name, data))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_options_that_agree() -> None:

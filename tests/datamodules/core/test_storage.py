@@ -27,7 +27,6 @@ def build(folder: Path, fingerprint: str = "f", text: str = "some words") -> Pat
 
 
 def entries(folder: Path) -> set[str]:
-    """The names of the entries of a folder, without locks."""
     return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
 
 

@@ -32,9 +32,6 @@ def rows_of(pairs: Pairs) -> list[tuple[str, str, float, str]]:
     ]
 
 
-# --- tables -------------------------------------------------------------------------------------------------
-
-
 def test_distinct_texts_are_kept_once(tmp_path: Path) -> None:
     pairs = read_pairs(write(tmp_path / "a.csv", TABLE), "first", "second", "label", "q")
     assert rows_of(pairs) == [("a b", "x y", 1, "1"), ("c", "x y", 0, "2"), ("a b", "z", 0, "1")]
@@ -109,9 +106,6 @@ def test_added_texts_and_pairs() -> None:
     assert len(set(more.ids.to_pylist())) == 4
 
 
-# --- errors in files ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("columns", "goal", "parts"),
     [
@@ -169,8 +163,6 @@ def test_no_rows_and_empty_texts(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         read_pairs(write(tmp_path / "b.csv", "first,second,label\na,,1\n"), "first", "second", "label")
     assert "1 of 1 second texts are empty" in caplog.text
 
-
-# --- layouts ------------------------------------------------------------------------------------------------
 
 WIKIQA = (
     "QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel\n"

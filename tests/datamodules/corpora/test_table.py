@@ -25,7 +25,6 @@ JSONL = "".join(
 
 
 def parquet(columns: dict[str, object] | list[object], names: list[str] | None = None) -> bytes:
-    """The contents of a Parquet file."""
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, names=names), buffer)
     return buffer.getvalue().to_pybytes()
@@ -276,9 +275,6 @@ def test_a_text_of_a_megabyte(tmp_path):
         ("t.jsonl", json.dumps({"text": long, "label": "x"})),
     ):
         assert read_table(write(tmp_path / name, content)).texts[0] == long
-
-
-# --- bad files ----------------------------------------------------------------------------------------------
 
 
 CLASSES = {"text_column": 1, "label_column": 0, "class_names": ["World", "Sports"]}

@@ -110,7 +110,6 @@ def test_equal_scores_stand_in_row_order_whatever_the_order_of_the_members() -> 
 
 
 def nested(encoder: str, **options: Any) -> FusedRetriever:
-    """A fused retriever in a fused one."""
     inner = FusedRetriever(
         [EmbeddedRetriever(similarity="LMDirichlet", mu=9), DenseRetriever(encoder, device="cpu")], "score"
     )

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from datamodules.core.errors import InputError
-from datamodules.text.sentence_modules import POOLINGS, DenseLayer, SentenceModules, pool
+from datamodules.text.sentence_modules import POOLINGS, DenseLayer, SentenceModules, check_reachable, pool
 from datamodules.text.token_models import load_model, make_dense
 from tests.datamodules.checks import refused
 from tests.sentence_folders import MODULES, plain_pool, write_dense, write_json, write_modules
@@ -162,3 +164,19 @@ def test_a_static_model_without_weights_is_refused(tmp_path: Path) -> None:
     assert published.is_static
     with pytest.raises(InputError, match=r"no model\.safetensors"):
         load_model(str(tmp_path), published)
+
+
+def test_names_of_the_hub_are_requested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {"me/away": LocalEntryNotFoundError("no connection"), "me/unknown": ValueError("no repository")}
+    requested = []
+
+    def refuse(name: str, **options: Any) -> str:
+        requested.append(name)
+        raise errors[name]
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(InputError, match=r"'me/away': not a folder.* can't be reached; .*HF_HUB_OFFLINE=1"):
+        check_reachable("me/away")
+    for name in (str(tmp_path), "./away", "a/path/of/folders", "me/unknown", "me/unknown"):
+        check_reachable(name)  # a wrong name is left to the loader
+    assert requested == ["me/away", "me/unknown"]

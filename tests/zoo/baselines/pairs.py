@@ -75,7 +75,6 @@ def words_of(text: Tensor) -> list[int]:
 
 
 def pairs_of(batch: MatchingBatch) -> list[tuple[list[int], list[int]]]:
-    """The words of both texts of each pair."""
     first, second = ([words_of(text) for text in texts] for texts in (batch.first_text, batch.second_text))
     return [(first[i], second[j]) for i, j in zip(batch.first, batch.second, strict=True)]
 

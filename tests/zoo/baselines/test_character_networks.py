@@ -30,7 +30,6 @@ def spec_of(num_chars: int, num_classes: int = 4) -> ClassificationSpec:
 
 
 def ids_of(batch: ClassificationBatch) -> list[list[int]]:
-    """Vocabulary ids of each text's characters."""
     return [batch.word[text[text != 0]].tolist() for text in batch.text]
 
 
@@ -42,9 +41,6 @@ def empty_network_of(model: Any, spec: ClassificationSpec) -> Any:
 
 def numbers_in(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
-
-
-# --- CharCNN ---
 
 
 def test_char_cnn_is_a_plain_one_on_a_reversed_frame(
@@ -78,9 +74,6 @@ def test_char_cnn_has_the_papers_sizes() -> None:
     assert convolutions + linear == pytest.approx(95.9e6, rel=0.01)
 
 
-# --- CharCRNN ---
-
-
 def plain_pool(states: Tensor) -> Tensor:
     """Max pooling by 2 of states [F, T]; the last of an odd number stays."""
     return functional.max_pool1d(states[None], 2, ceil_mode=True)[0]
@@ -108,9 +101,6 @@ def test_char_crnn_has_the_papers_sizes(filters: int, millions: float) -> None:
     # Table 3: C2R1D128 and C2R1D1024; an alphabet of 96.
     network = empty_network_of(networks.CharCRNN(filters=filters, hidden_size=filters), spec_of(96))
     assert numbers_in(network) / 1e6 == pytest.approx(millions, rel=0.07)
-
-
-# --- VDCNN ---
 
 
 def test_vdcnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:

@@ -52,12 +52,8 @@ def fit(model: Any, data: Any) -> Any:
 
 
 def vectors_of(model: Any, data: Any, name: str) -> Tensor:
-    """The vectors of the texts of a split."""
     batches = data.dataset(data.split(name)).batches(16)
     return torch.cat([model.vectors(batch)[0] for batch in batches])
-
-
-# --- means ---
 
 
 def plain_words(model: Any, batch: Any, row: int) -> list[Tensor]:
@@ -138,9 +134,6 @@ def test_the_seed_decides(adapter: Classification) -> None:
         assert not torch.equal(fits[0]["vectors"], fits[2]["vectors"])
 
 
-# --- skip-gram ---
-
-
 def test_skip_gram_is_gensims(adapter: Classification) -> None:
     adapter.data.seed = 0
     model = fit(SkipGram(word_size=6, epochs=4), adapter.data)
@@ -152,11 +145,7 @@ def test_skip_gram_is_gensims(adapter: Classification) -> None:
         np.testing.assert_array_equal(vector, reference.wv[word])
 
 
-# --- edges ---
-
-
 def plain_edges(network: int, window: int) -> Counter[tuple[int, int]]:
-    """The weight of each edge."""
     edges: Counter[tuple[int, int]] = Counter()
     for text, (start, end) in enumerate(pairwise(CORPUS.offsets)):
         words = CORPUS.words[start:end].tolist()

@@ -22,7 +22,6 @@ def made(adapters: Any) -> tuple[ClassificationSpec, ClassificationBatch]:
 
 
 def words_of(network: Any, batch: ClassificationBatch) -> list[Tensor]:
-    """The vectors of each text's words [T, D]."""
     return [network.words.table[batch.word[text[text != 0]]] for text in batch.text]
 
 

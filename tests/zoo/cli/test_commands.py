@@ -30,9 +30,6 @@ def run_process(*arguments: str, start: str) -> subprocess.CompletedProcess[str]
         return python(*STARTS[start], *arguments)
 
 
-# --- help and the list of models ---
-
-
 def test_help_names_every_command(zoo_command: Zoo) -> None:
     for options in ((), ("--help",), ("-h",)):
         result = done(zoo_command(*options))
@@ -115,17 +112,11 @@ def test_help_of_classes(zoo_command: Zoo) -> None:
         assert words in " ".join(result.out.split())
 
 
-# --- memories ---
-
-
 def test_search_for_more_than_there_can_be(zoo_command: Zoo, train_csv: Path) -> None:
     done(zoo_command("index", "--file", train_csv, "--memory=memory"))
     for k in (0, 10**9, 10**30):
         refusal(zoo_command("search", "apple", "--memory=memory", f"--k={k}"), "--k", "1 to 10,000")
     refusal(zoo_command("index", "--file", train_csv, "--memory="), "--memory")
-
-
-# --- modules of the user's own ---
 
 
 IMPORTS = [("--import", "tests"), ("--import=tests",), ("--import", "tests.py"), ("--import=./tests.py",)]

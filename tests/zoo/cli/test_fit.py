@@ -45,9 +45,6 @@ def read_metrics(run: Path) -> list[dict[str, str]]:
     return read_csv(run / "metrics.csv")
 
 
-# --- the run folder ---
-
-
 def test_a_run_folder(fit: Fit) -> None:
     run = fit("run", "--trainer.max_epochs=2")
 
@@ -226,9 +223,6 @@ def test_fit_needs_no_retriever_after_prepare(
     fit("run")
     neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))
     assert {path: path.stat().st_mtime_ns for path in neighbors} == times
-
-
-# --- refused options ---
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, done, python, write_table
-from tests.zoo.ensemble.conftest import run as run
+from tests.zoo.conftest import Zoo, done, python, write_table
+from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 
 HEAVY = [
     "torch",
@@ -85,9 +85,9 @@ def test_help_on_retrievers_imports_all_of_them(command: str) -> None:
     ("model", "needed"), [("KNNBiLSTM", {"torch"}), ("MemoryEnsemble", {"torch", "sklearn"})]
 )
 def test_a_process_that_only_predicts_imports_no_lightning(
-    model: str, needed: set[str], trained_run: Path, run: Fit
+    model: str, needed: set[str], trained_run: Path, trained_ensemble: Path
 ) -> None:
-    folder = trained_run if model == "KNNBiLSTM" else run("ensemble")
+    folder = trained_run if model == "KNNBiLSTM" else trained_ensemble
     Path("lines.txt").write_text("old iron\n")
     options = ["predict", f"--ckpt_path={folder}", "--input=lines.txt", "--output=out.jsonl"]
     code = f"import sys; sys.argv[1:] = {options!r}; from zoo.cli import main; main()"

@@ -109,14 +109,6 @@ def test_wandb_without_an_account() -> None:
         raise UsageError("No API key configured. Use `wandb login` to log in.")
 
 
-def test_labels_that_look_like_numbers(fit: Fit, tmp_path: Path) -> None:
-    """Mixed types are valid labels, sorted as words."""
-    labels = ["1", "--2", "9" * 5000, "²", "-"]
-    rows = [(text, labels[number % 5]) for number, (text, _) in enumerate(sentences(60, seed=1))]
-    run = fit("run", "--data.train_file", write_table(tmp_path / "labels.csv", rows))
-    assert set(zoo.load(run).data.spec.labels) == {*labels}
-
-
 def test_tables_that_no_reader_takes(zoo_command: Zoo, train_csv: Path) -> None:
     texts, labels = pa.array(["a b", "c d"] * 20), pa.array(["x", "y"] * 20)
     pq.write_table(pa.table([texts, labels, labels], names=["text", "label", "label"]), "twice.parquet")

@@ -31,9 +31,6 @@ def same_as_one(zoo_command: Zoo, command: Sequence[object], output: str, count:
     return whole
 
 
-# --- rows ---
-
-
 @pytest.mark.parametrize(("total", "count"), [(0, 3), (1, 3), (39, 2), (40, 4), (41, 4), (95, 16), (1000, 7)])
 def test_shards_are_whole_blocks_and_cover_the_table(total: int, count: int) -> None:
     parts = [Shard(number, count).rows(total, 10) for number in range(1, count + 1)]
@@ -55,9 +52,6 @@ def test_names_of_parts_are_in_the_order_of_the_rows() -> None:
 def test_other_options_are_refused(option: str) -> None:
     with pytest.raises(InputError, match="write NUMBER/SHARDS, such as 3/16"):
         Shard.parse(option)
-
-
-# --- predict ---
 
 
 @pytest.fixture
@@ -151,9 +145,6 @@ def test_a_kind_of_ones_own_without_shards(
     command = ["predict", "--ckpt_path", trained_run, "--input", texts, "--output=out.jsonl"]
     refusal(zoo_command(*command, "--shard=1/2"), "--shard", "KNNBiLSTM have no shards")
     done(zoo_command(*command))
-
-
-# --- encode ---
 
 
 def test_embeddings_are_joined_by_the_index(

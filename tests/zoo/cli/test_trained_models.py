@@ -25,8 +25,6 @@ from tests.zoo.conftest import (
     write_table,
 )
 
-# --- test and validate ---
-
 
 def test_scores_of_a_table_and_of_its_classes(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
     command = ["test", "--ckpt_path", trained_run, "--data.test_file", test_csv, "--output", "out/m.json"]
@@ -93,9 +91,6 @@ def test_validate_and_test_score_other_rows_alike(
 def test_data_of_another_kind_is_refused(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
     options = ["--ckpt_path", trained_run, "--data.test_file", test_csv, "--data=MatchingDataModule"]
     refusal(zoo_command("test", *options), "--data MatchingDataModule", "KNNBiLSTM", "omit the option")
-
-
-# --- predict ---
 
 
 @pytest.fixture(scope="session")
@@ -173,9 +168,6 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -
     refusal(zoo_command("predict", *options), "--id_column", "lines.txt")
     result = zoo_command("index", "--file", table, "--quotes=true", "--memory=memory")
     assert "90 memories, 3 labels" in result.out
-
-
-# --- what is missing or damaged ---
 
 
 def test_a_test_without_its_table(trained_run: Path, zoo_command: Zoo) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,3 +19,19 @@ def imported(file: Path) -> Any:
     module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def python_blocks(page: str) -> list[str]:
+    """The Python code on the page of a folder of examples."""
+    text = (EXAMPLES / page / "README.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def framework_code(framework: str, model: str, folder: Path) -> str:
+    """The code of the page on shards for a framework, with a folder in place of the one that machines share."""
+    (code,) = (
+        block
+        for block in python_blocks("sharding")
+        if re.search(rf"^(import|from) {framework}", block, re.MULTILINE)
+    )
+    return code.replace("/shared/model", model).replace("/shared", str(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,9 +17,9 @@ import pytest
 import zoo
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import sentences, write_table
+from tests.zoo.examples import framework_code
 
 pytestmark = pytest.mark.slow
-PAGE = Path(__file__).parents[3] / "examples" / "sharding" / "README.md"
 #: Quotes, line breaks, commas and letters of all kinds, which engines read in ways of their own.
 STRANGE = ('"iron" and "gold"', "rain\nand\n\nsnow", "plum, fig", "Äpfel 🍎 世界", " fog ", "\\\\", "a\tb")
 
@@ -47,11 +46,7 @@ def model(trained_run: Path, tmp_path: Path) -> str:
 
 
 def run_page(framework: str, model: str, folder: Path) -> None:
-    """Run the page's code for a framework, with a folder in place of the one that machines share."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    (code,) = (block for block in blocks if re.search(rf"^(import|from) {framework}", block, re.MULTILINE))
-    code = code.replace("/shared/model", model).replace("/shared", str(folder))
-    exec(compile(code, str(PAGE), "exec"), {"__name__": "page"})
+    exec(compile(framework_code(framework, model, folder), "page", "exec"), {"__name__": "page"})
 
 
 def check(labels: pd.DataFrame, table: pd.DataFrame, model: str) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
+import sys
 from pathlib import Path
 
 import optuna
 import pytest
 
 from tests.zoo.conftest import SMALL, python
-from tests.zoo.examples import EXAMPLES
+from tests.zoo.examples import EXAMPLES, imported, python_blocks
+
+SCRIPT = EXAMPLES / "sweeps" / "sweep.py"
 
 
 def sweep(*options: object) -> subprocess.CompletedProcess[str]:
-    return python(EXAMPLES / "sweeps" / "sweep.py", "--folder=sweeps/topics", *options)
+    return python(SCRIPT, "--folder=sweeps/topics", *options)
 
 
 @pytest.mark.slow
@@ -35,18 +37,22 @@ def test_a_sweep_is_resumed_and_compared(train_csv: Path) -> None:
         config = Path(f"sweeps/topics/trial-{trial.number}/config.yaml").read_text()
         assert f"features: {trial.params['model.features']}" in config
     assert f"sweeps/topics/trial-{study.best_trial.number} " in swept.stdout
-    page = (EXAMPLES / "logger" / "README.md").read_text()
-    (code,) = re.findall(r"^```python\n(import json.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (code,) = (block for block in python_blocks("logger") if block.startswith("import json"))
     Path("compare.py").write_text(code.replace('"runs"', '"sweeps/topics"'))
     shown, before, after = python("compare.py").stdout, *(trial.params for trial in study.trials)
     for name in before:  # what is equal in all runs is not shown
         assert (f".{name.rpartition('.')[2]} " in shown) == (before[name] != after[name]), shown
 
 
-def test_a_wrong_option_ends_a_sweep(train_csv: Path) -> None:
-    swept = sweep("--trials=2", *SMALL, "--data.train_file=gone.csv")
-    assert swept.returncode == 2
-    assert "gone.csv" in swept.stderr
-    assert "Traceback" not in swept.stderr
+def test_a_wrong_option_ends_a_sweep(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--folder=sweeps/topics", "--trials=2", *SMALL, "--data.train_file=gone.csv"]
+    monkeypatch.setattr(sys, "argv", ["sweep.py", *options])
+    with pytest.raises(SystemExit, match="2"):
+        imported(SCRIPT).main()
+    err = capfd.readouterr().err
+    assert "gone.csv" in err
+    assert "Traceback" not in err
     study = optuna.load_study(study_name="zoo", storage="sqlite:///sweeps/topics/trials.db")
     assert len(study.trials) == 1

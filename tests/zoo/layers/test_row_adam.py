@@ -178,9 +178,6 @@ def test_optimizers_with_another_result(make: Callable[..., Optimizer]) -> None:
     assert not can_update_by_rows(make([nn.Parameter(torch.zeros(3, 2))]))
 
 
-# --- in runs ---
-
-
 def run(
     folder: Path, sparse: bool | None, resumed: Path | None = None, **options: Any
 ) -> tuple[dict[str, Tensor], Any]:

@@ -39,7 +39,6 @@ def folder(tiny_bert: Path) -> Path:
 
 @pytest.fixture
 def static(tiny_bert: Path, tmp_path: Path) -> Path:
-    """A static encoder."""
     folders.write_static(tmp_path / "static", tiny_bert)
     folders.write_modules(tmp_path / "static", [("StaticEmbedding", "")])
     return tmp_path / "static"
@@ -51,7 +50,6 @@ def encode(encoder: TransformerEncoder, texts: Tensor = TEXTS) -> Tensor:
 
 
 def restored(encoder: TransformerEncoder) -> TransformerEncoder:
-    """The encoder by its configuration and weights alone."""
     config = transformer_config_of(nn.Sequential(encoder))
     again = TransformerEncoder("no-such-folder", config=json.loads(json.dumps(config)))
     again.load_state_dict(encoder.state_dict())
@@ -116,9 +114,6 @@ def test_a_run_with_a_published_encoder(
     after = zoo.load(run).encode(["the old apple", "rain"])
     torch.testing.assert_close(torch.from_numpy(after), torch.from_numpy(before))
     assert zoo.load(run).encode(["The OLD Apple", "RAIN"]).tolist() == after.tolist()
-
-
-# --- plain transformers ---
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import NoReturn
 import pytest
 
 import zoo
+from tests.datamodules.corpus import in_processes
 from tests.zoo.conftest import Fit, Zoo, done, files_of, refusal, sentences, write_table
 from zoo.cli.main import main
 from zoo.tasks.classification.predictor import Prediction
@@ -26,15 +27,12 @@ KILLED = 77
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
 
 
-def _exit_code(arguments: list[str], number: int, is_full: bool) -> int:
-    """Run a command in a child that dies at its n-th system call, or from then on has no space left on the disk."""
-    child = os.fork()
-    if child == 0:
-        _run_child(arguments, number, is_full)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def _exit_code(arguments: list[str], number: int, is_full: bool) -> int | None:
+    return in_processes(1, _run_child, arguments, number, is_full)[0]
 
 
 def _run_child(arguments: list[str], number: int, is_full: bool) -> NoReturn:
+    """Run a command in a process that dies at its n-th system call, or from then on has no space left on the disk."""
     count = 0
 
     def failing(name: str, call: Callable[..., object]) -> Callable[..., object]:
@@ -51,14 +49,10 @@ def _run_child(arguments: list[str], number: int, is_full: bool) -> NoReturn:
 
     for name in CALLS:
         setattr(os, name, failing(name, getattr(os, name)))
-    try:
-        code = main(arguments)
-        os._exit(code)
-    finally:
-        os._exit(1)
+    os._exit(main(arguments))
 
 
-def _failures(folder: Path, arguments: list[str], is_full: bool = False) -> Iterator[int]:
+def _failures(folder: Path, arguments: list[str], is_full: bool = False) -> Iterator[int | None]:
     """Let a command fail at each of its system calls, and yield its exit codes; then restore the folder."""
     backup = shutil.copytree(folder, folder.with_name("backup"))
     number = 1

@@ -17,8 +17,6 @@ from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 
-# --- other data under an old name ---
-
 
 def save_folder(folder: Path, seed: int) -> str:
     texts, labels = zip(*sentences(90, seed), strict=True)
@@ -58,9 +56,6 @@ def test_other_rows_of_the_same_name_are_read(
 
     first = prepared(1)
     assert prepared(1) == first != prepared(2)
-
-
-# --- memories that others share ---
 
 
 def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -105,9 +100,6 @@ def test_a_named_memory_grows_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) 
     assert zoo.load(run, memory="moved").memory.version == 2
 
 
-# --- resumed runs ---
-
-
 def test_a_run_is_not_resumed_on_other_data(fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
     run = fit("run")
     before = (run / "config.yaml").read_text()
@@ -115,9 +107,6 @@ def test_a_run_is_not_resumed_on_other_data(fit: Fit, zoo_command: Zoo, train_cs
     result = zoo_command("fit", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--trainer.max_epochs=2")
     refusal(result, "data.train_file", "other contents than when the run was started", "--model.init_from")
     assert (run / "config.yaml").read_text() == before
-
-
-# --- damage ---
 
 
 def test_damaged_rows_of_an_addition_leave_the_version_before(copied_run: Path, zoo_command: Zoo) -> None:

@@ -117,9 +117,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, _wandb_offline: None) -> list[tuple
     return runs
 
 
-# --- a run logs its model ---
-
-
 def test_the_model_folder_is_an_artifact_of_the_run(
     fit: Fit, train_csv: Path, tmp_path: Path, offline: list[tuple[Any, Any]]
 ) -> None:
@@ -167,9 +164,6 @@ def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: 
     log_run(online, run, "topics")  # type: ignore[arg-type]
     assert all(online.used[option].digest == first[option].digest for option in files)
     assert first["train_file"].digest != first["validation_file"].digest
-
-
-# --- a model is opened by its name ---
 
 
 @pytest.mark.usefixtures("published")
@@ -236,9 +230,6 @@ def test_an_unknown_name(published: Any, zoo_command: Zoo) -> None:
     refusal(result, "wandb:me/texts/other: W&B has no such artifact", "wandb login")
 
 
-# --- commands log new versions ---
-
-
 def test_a_grown_memory_is_a_new_version(copied_run: Path, zoo_command: Zoo, online: RecordedRun) -> None:
     run = copied_run
     more = write_table(Path("more.csv"), sentences(30, seed=5))
@@ -271,9 +262,6 @@ def test_wandb_cannot_be_reached(
     result = zoo_command("export", trained_run, "model", f"--push={NAME}")
     refusal(result, f"{NAME}: W&B ", "no connection", "the model is in")
     assert Path("model").is_dir()
-
-
-# --- groups ---
 
 
 def test_a_run_has_a_group(fit: Fit, monkeypatch: pytest.MonkeyPatch, offline: list[tuple[Any, Any]]) -> None:

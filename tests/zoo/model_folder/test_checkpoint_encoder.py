@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import zoo
-from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import text_vectors
+from tests.datamodules.checks import refused
 from tests.zoo.conftest import Fit, Zoo, done, sentences
 from zoo.knn_bilstm import KNNNetwork
 from zoo.model_folder.folder import ModelFolder
@@ -111,9 +111,8 @@ def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.Monkey
             lambda: DenseRetriever(path).index(Collection(["rain"], "f"), tmp_path / "index"),
             lambda: ElasticsearchDenseRetriever(path).vectors.of(["rain"], 1),
         ):
-            with pytest.raises(InputError, match=pattern) as caught:
+            with refused(match=pattern):
                 use()
-            assert "\n" not in str(caught.value)
 
     (tmp_path / "best.ckpt").write_bytes(b"weights")
     for name in ("nowhere/best.ckpt", "best.ckpt"):

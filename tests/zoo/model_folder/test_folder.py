@@ -96,9 +96,6 @@ def test_its_memory_is_missing(exported: Path) -> None:
         zoo.load(exported)
 
 
-# --- folders of others ---
-
-
 def altered(folder: Path, change: Callable[[Any], None], name: str = "model.json") -> Path:
     """Copy a folder with other values and the right checksums, which anybody can write."""
     partial = Path(shutil.copytree(folder, folder.with_name("partial")))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from datamodules.core.errors import InputError
+from tests.datamodules.corpus import in_processes
 from tests.faults import disks
 from tests.zoo.conftest import Zoo, fill_disk, refusal
 from zoo.cli import main
@@ -53,14 +53,13 @@ def test_an_export_to_a_small_file_system(
 ) -> None:
     if not disks.can_mount():
         pytest.skip("this machine allows no mount")
-    folder, child = tmp_path / "small", os.fork()
-    if child == 0:  # whose mounts are its own
-        left = ["no refusal"]
-        try:
-            if disks.mount(folder, 64 << 10) and main(["export", str(trained_run), str(folder / "new")]) == 2:
-                left = [path.name for path in folder.iterdir() if path.suffix != ".lock"]
-        finally:
-            os._exit(len(left))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def export() -> None:  # in a process whose mounts are its own
+        folder = tmp_path / "small"
+        assert disks.mount(folder, 64 << 10)
+        assert main(["export", str(trained_run), str(folder / "new")]) == 2
+        assert [path for path in folder.iterdir() if path.suffix != ".lock"] == []
+
+    assert in_processes(1, export) == [0]
     (line,) = capfd.readouterr().err.splitlines()
     assert "the disk is full" in line

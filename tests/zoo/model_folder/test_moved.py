@@ -88,7 +88,9 @@ CASES = {
     "KNNBiLSTM with an encoder's neighbors": classification(
         [*SMALL, "--trainer.max_epochs=1", "--data.retriever=DenseRetriever", "--data.retriever.encoder=TINY"]
     ),
-    "MemoryEnsemble with a transformer": classification([*SMALL_ENSEMBLE, "--model.transformer=TINY"]),
+    "MemoryEnsemble with a transformer": classification(
+        [*SMALL_ENSEMBLE, "--model.transformer=TINY", "--model.metric_steps=1"]
+    ),
     "TfidfSVM": classification(
         ["--model=TfidfSVM", "--data=ClassificationDataModule", "--data.num_memories=3", *SMALL[12:]]
     ),

@@ -26,9 +26,6 @@ def make_model(goal: str = "ranking", **options: Any) -> AMVLSTM:
     return AMVLSTM(**{**sizes, "loss": loss, **options})
 
 
-# --- the plain version ---
-
-
 def plain_attention(words: list[Vector], v: Vector, scale: str) -> list[Vector]:
     """Equation 4, and the words multiplied by it."""
     if not words:
@@ -91,9 +88,6 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
     return logits
 
 
-# --- the comparison ---
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -150,9 +144,6 @@ def test_the_interaction_is_the_mean_over_directions_of_real_words() -> None:
             assert float(shown[0, t, s]) == pytest.approx(sum(cosines) / 2, abs=1e-5)
 
 
-# --- attention ---
-
-
 @pytest.mark.parametrize("attention", ["question", "answer", "both"])
 def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None:
     """v starts at 0, so all words count alike, as in the model without attention."""
@@ -173,9 +164,6 @@ def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None
         assert float((network(batch).score - plain(batch).score).abs().max()) > 1e-4
 
 
-# --- overlap ---
-
-
 def test_overlap_skips_special_tokens() -> None:
     batch = make_batch()._replace(
         word=torch.tensor([0, 101, 7, 8, 102]),
@@ -187,9 +175,6 @@ def test_overlap_skips_special_tokens() -> None:
     )
     expected = [[1, 1, 1 / 2, 1 / 3], [0, 0, 0, 0]]
     torch.testing.assert_close(word_overlap(batch, 100, (101, 102)), torch.tensor(expected))
-
-
-# --- transformer ---
 
 
 def test_frozen_transformer_gives_token_vectors(tiny_bert: Path) -> None:
@@ -210,9 +195,6 @@ def test_frozen_transformer_gives_token_vectors(tiny_bert: Path) -> None:
     score.sum().backward()
     assert all(p.grad is None for p in network.words.parameters())
     assert network.lstm.weight_ih_l0.grad is not None
-
-
-# --- options ---
 
 
 def test_sizes_of_the_paper() -> None:

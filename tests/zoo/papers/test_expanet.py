@@ -306,9 +306,6 @@ def test_attention_by_rank_is_logged(tmp_path: Path) -> None:
     assert "val/hop1_attention@1" not in fit(ExpaNet(word_size=6), data, tmp_path).callback_metrics
 
 
-# --- explanations ---
-
-
 def test_predictions_have_the_weights_of_each_hop(zoo_command: Zoo, train_csv: Path, tmp_path: Path) -> None:
     model = ["--model=ExpaNet", "--model.hops=3", "--model.word_size=8", "--model.label_vectors=true"]
     data = ["--data=ClassificationDataModule", "--data.num_memories=4", "--data.characters=false"]
@@ -329,9 +326,6 @@ def test_predictions_have_the_weights_of_each_hop(zoo_command: Zoo, train_csv: P
         assert record["hop_weights"] == memory.hop_weights
         assert record["weight"] == memory.weight
     assert predictions[1].memories == records[1]["memories"] == []
-
-
-# --- bad input ---
 
 
 def test_labels_of_memories_without_labels_are_refused() -> None:

@@ -307,9 +307,6 @@ def test_turns_have_their_number_in_the_whole_dialogue(tmp_path: Path, zoo_comma
     assert all(word.word in turns[word.turn].split() for word in answer.words)
 
 
-# --- scores ---
-
-
 def test_scores_are_counts() -> None:
     scores = DialogueScores(("sentence", "word", "joint"), "word")
     right, wrong = torch.tensor([[0.2, 0.8]]), torch.tensor([[0.75, 0.25]])
@@ -331,8 +328,6 @@ def test_scores_are_counts() -> None:
     assert values["probability"] == pytest.approx(1.05 / 3)
     assert values["loss"] == pytest.approx(1.5)
 
-
-# --- commands ---
 
 SMALL = [
     "--model=HMN", "--model.word_size=24", "--model.k=2", "--model.optimizer=torch.optim.Adam",

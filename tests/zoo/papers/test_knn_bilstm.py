@@ -62,9 +62,6 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
     return ClassificationBatch(*map(torch.from_numpy, given))
 
 
-# --- the plain version ---
-
-
 def plain_word(network: KNNNetwork, batch: ClassificationBatch, position: int) -> Vector:
     """A word's vector, with the last state of the LSTM over its characters."""
     weights = numbers(network.encoder.words)
@@ -124,9 +121,6 @@ TABLE_2 = {
     "M6": ["text", "neighbor"],
     "M7": ["text", "label", "neighbor"],
 }
-
-
-# --- the comparison ---
 
 
 @pytest.mark.parametrize(
@@ -202,9 +196,6 @@ def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: p
 def test_labels_of_memories_without_labels_are_refused() -> None:
     with pytest.raises(InputError, match=r"M2 reads .*use M3 or M6.*--data\.memory_label_column"):
         make_network(memory_labels=[], features="M2")
-
-
-# --- in addition to the paper: sharp weights and text dropout ---
 
 
 def test_sharp_attention_is_a_softmax_of_cosine_and_score() -> None:

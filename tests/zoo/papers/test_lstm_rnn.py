@@ -117,7 +117,6 @@ def test_the_fast_form_equals_the_others(form: str, bidirectional: bool) -> None
 
 
 def parameters(model: Any) -> int:
-    """Number of parameters of one tower."""
     return sum(weight.numel() for weight in model.make_tower(SPEC).parameters())
 
 

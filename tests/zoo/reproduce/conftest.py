@@ -88,7 +88,6 @@ else:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A data folder with corpus/train.csv."""
     (tmp_path / "data" / "corpus").mkdir(parents=True)
     write_table(tmp_path / "data" / "corpus" / "train.csv", sentences(90, seed=1))
     return tmp_path / "data"
@@ -129,7 +128,6 @@ def reproduce(*arguments: Any, **options: Any) -> dict[str, dict[str, Score]]:
 
 
 def read_scores(file: Path) -> list[Score]:
-    """The lines of a results.csv."""
     _, *lines = csv.reader(file.read_text().splitlines())
     return [Score(*line[:4], *(json.loads(cell or "null") for cell in line[4:8]), line[8]) for line in lines]
 

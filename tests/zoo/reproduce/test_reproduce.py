@@ -23,8 +23,6 @@ from zoo.reproduce import run as runs_of_a_table
 from zoo.reproduce.run import RowFailed, as_arguments
 from zoo.reproduce.table import load_table, shipped_tables
 
-# --- what is written ---
-
 
 def test_a_table_is_what_its_runs_were(
     data_dir: Path, test_csv: Path, stand_in: Calls, capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""`train` and `evaluate` take values, return values, and leave the process as it was."""
+"""`train` and `evaluate` take values, return values, and leave the process as it was; the scores as a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import fit_options, last, write_table
-from zoo.runs.evaluation import evaluate
+from zoo.runs.evaluation import MOST_CLASSES, Scores, evaluate
 from zoo.runs.training import Trained, TrainerOptions, train
 
 LOGGERS = ("", "zoo", "datamodules", "pytorch_lightning", "lightning_fabric")
@@ -129,9 +129,6 @@ def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:
             trained(train_csv, tmp_path / "run", **arguments)
 
 
-# --- errors of ours ---
-
-
 @pytest.mark.parametrize(
     ("place", "command"),
     [
@@ -181,3 +178,25 @@ def test_debugging_shows_tracebacks_of_all_errors(zoo_command: Any, monkeypatch:
     assert result.code == 2
     assert "Traceback" in result.err
     assert result.err.splitlines()[-1].startswith("zoo: error: one.csv")
+
+
+def as_text(scores: dict[str, float], classes: dict[str, float]) -> str:
+    return Scores(scores, classes, {}, None, None, None).as_text()
+
+
+def test_figures_of_all_rows_and_of_classes() -> None:
+    classes = {"f1/a/b": 0.5, "f1/c": 1.0, "recall/a/b": 0.25}
+    assert as_text({"loss": 0.63871, "rows": 4000.0}, classes).splitlines() == [
+        "loss     0.6387",
+        "rows      4,000",
+        "",
+        "            f1     recall",
+        "a/b     0.5000     0.2500",
+        "c       1.0000           ",
+    ]
+
+
+def test_of_many_classes_some_are_shown() -> None:
+    lines = as_text({}, {f"f1/{number}": 0.5 for number in range(MOST_CLASSES + 7)}).splitlines()
+    assert lines[-1] == "and 7 more classes (--output FILE has all)"
+    assert len(lines) == 2 + MOST_CLASSES + 1

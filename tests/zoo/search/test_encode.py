@@ -15,6 +15,7 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, Retriever, open_memory
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.embeddings import Embeddings
+from tests.datamodules.checks import refused
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.retrieval_runs import titles, trained
 from zoo.run_folder import best_figures
@@ -235,8 +236,5 @@ def test_mistakes_are_named(zoo_command: Zoo, tmp_path: Path) -> None:
     retriever.index(Collection(["rain", "snow"], "f"), tmp_path / "index")
     wrong = DenseRetriever(large, device="cpu")
     wrong.open(tmp_path / "index", "f")
-    with pytest.raises(
-        InputError, match=r"the index has vectors of 6 numbers, but .* makes 8; build"
-    ) as caught:
+    with refused(match=r"the index has vectors of 6 numbers, but .* makes 8; build"):
         wrong.search(["rain"], 1)
-    assert "\n" not in str(caught.value)

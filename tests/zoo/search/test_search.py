@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from datamodules.core import progress
 from datamodules.corpora.trec_runs import Run, read_run
 from datamodules.retrieval import Retriever, open_memory
 from tests.zoo.conftest import Zoo, done, read_jsonl, refusal
+from tests.zoo.examples import python_blocks
 from zoo.search import search
 
 QUERIES = {"q1": "old iron", "q2": "a plum", "q3": "umbrella", "q4": "rain near the sun", "q5": "plum rain"}
@@ -128,8 +128,7 @@ def test_refused_searches(zoo_command: Zoo, options: list[str], names: list[str]
 
 
 def test_the_code_of_the_page_measures_runs(capfd: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[3] / "examples" / "search" / "README.md"
-    code, _ = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    code, _ = python_blocks("search")
     Path("test_judgements.csv").write_text("query_id,doc_id,grade\n1,7,1\n1,8,0\n2,7,1\n")
     for name in ("words", "vectors", "search"):
         Path(f"{name}.run").write_text("1 Q0 8 1 2.0 x\n1 Q0 7 2 1.0 x\n")

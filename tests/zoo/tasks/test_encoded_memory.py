@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, done, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, fit_options, sentences, write_table
 from zoo.model_folder.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
@@ -122,8 +122,15 @@ def test_other_weights_and_a_training_step_make_another_encoder(run: Path, encod
     assert len(encoded) == 3 * once
 
 
-def test_two_models_on_the_same_data_read_their_own(fit: Fit) -> None:
-    one, other = zoo.load(fit("one")), zoo.load(fit("other", "--seed_everything=2"))
+@pytest.fixture
+def other_run(trained: Fit, kept_table: Fit) -> Path:
+    """Another run on the same rows."""
+    options = fit_options(kept_table(*sentences(90, seed=1)), "--seed_everything=2")
+    return shutil.copytree(trained(*map(str, options)), Path("other").absolute())
+
+
+def test_two_models_on_the_same_data_read_their_own(run: Path, other_run: Path) -> None:
+    one, other = zoo.load(run), zoo.load(other_run)
     expected = one.predict(TEXTS)
     other.data = one.data
     for model in (one.model, other.model):
@@ -131,14 +138,12 @@ def test_two_models_on_the_same_data_read_their_own(fit: Fit) -> None:
     assert one.predict(TEXTS) == expected
 
 
-def test_an_exported_model_has_its_own_encodings(fit: Fit, encoded: list[str]) -> None:
-    one, other = (
-        zoo.load(fit(name, f"--seed_everything={seed}")) for seed, name in enumerate(("one", "other"))
-    )
+def test_an_exported_model_has_its_own_encodings(run: Path, other_run: Path, encoded: list[str]) -> None:
+    one, other = zoo.load(run), zoo.load(other_run)
     expected = one.predict(TEXTS)
     other.with_memory(one.memory).predict(TEXTS)  # both read one memory
     encoded.clear()
-    exported = export("one", "exported")
+    exported = export(run, "exported")
     assert len(list((exported / "memory").glob("vectors-*"))) == 1
     assert zoo.load(exported).predict(TEXTS) == expected
     assert encoded == []

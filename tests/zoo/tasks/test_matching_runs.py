@@ -59,9 +59,6 @@ def memory(tmp_path: Path) -> Path:
     return tmp_path / "memory"
 
 
-# --- in Python ---
-
-
 def test_scores_do_not_depend_on_their_batch(fit: Fit) -> None:
     predictor = matcher(fit())
     pairs = [(first, second) for first, second, _ in pair_rows(6, seed=5)][::-1]
@@ -151,9 +148,6 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(fit: Fit, train_ts
     (scored,) = predictor.predict([(rows[0][0], rows[0][1])])
     assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
     assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")
-
-
-# --- on the command line ---
 
 
 def test_predict_scores_pairs_and_answers_questions(fit: Fit, zoo_command: Zoo, memory: Path) -> None:

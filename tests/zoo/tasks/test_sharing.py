@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
+import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.sharing import SharedLock, cached_property
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
+from tests.datamodules.corpus import in_processes
 from tests.zoo.conftest import Fit, sentences
 from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 from zoo.tasks.classification.predictor import ClassificationPredictor
@@ -57,6 +57,10 @@ def in_threads(work: Callable[[list[str]], Any], meanwhile: Callable[[], object]
 
 def probabilities(predictor: ClassificationPredictor, texts: list[str]) -> list[float]:
     return [round(prediction.probability, 5) for prediction in predictor.predict(texts)]
+
+
+def is_true_in_a_fork(work: Callable[[], bool]) -> bool:
+    return in_processes(1, lambda: sys.exit(not work())) == [0]
 
 
 @pytest.fixture(scope="module")
@@ -113,19 +117,19 @@ def test_a_forked_process_predicts(predictor: ClassificationPredictor) -> None:
     torch.set_num_threads(2)
     try:
         expected = probabilities(predictor, unseen(0, 600))
-        assert status_of_fork(lambda: probabilities(predictor, unseen(0, 600)) == expected) == 0
+        assert is_true_in_a_fork(lambda: probabilities(predictor, unseen(0, 600)) == expected)
     finally:
         torch.set_num_threads(before)
 
 
 def test_a_process_that_is_forked_while_threads_predict(predictor: ClassificationPredictor) -> None:
-    expected, statuses = probabilities(predictor, unseen(0)), list[int]()
+    expected, results = probabilities(predictor, unseen(0)), list[bool]()
 
     def fork() -> None:
-        statuses.append(status_of_fork(lambda: probabilities(predictor, unseen(0)) == expected))
+        results.append(is_true_in_a_fork(lambda: probabilities(predictor, unseen(0)) == expected))
 
     in_threads(lambda texts: probabilities(predictor, texts), meanwhile=fork)
-    assert statuses == [0]
+    assert results == [True]
 
 
 def test_a_lock_that_another_thread_holds_is_free_after_a_fork() -> None:
@@ -145,25 +149,10 @@ def test_a_lock_that_another_thread_holds_is_free_after_a_fork() -> None:
             return True
 
     try:
-        assert status_of_fork(take) == 0
+        assert is_true_in_a_fork(take)
     finally:
         done.set()
         thread.join()
-
-
-def status_of_fork(work: Callable[[], bool], seconds: float = 60) -> int:
-    """Exit status of a forked process: 0 if the work returned True."""
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if work() else 3)
-    deadline = time.monotonic() + seconds
-    while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            return -1
-        time.sleep(0.01)
-    return done[1]
 
 
 def test_a_forked_process_finds_no_lock_of_a_cached_property() -> None:
@@ -180,7 +169,7 @@ def test_a_forked_process_finds_no_lock_of_a_cached_property() -> None:
     thread = threading.Thread(target=lambda: Slow().value)
     thread.start()
     started.wait()
-    status = status_of_fork(lambda: Slow().value == 7, seconds=20)  # waiting for the lock would take for ever
+    is_free = is_true_in_a_fork(lambda: Slow().value == 7)  # waiting for the lock would take for ever
     done.set()
     thread.join()
-    assert status == 0
+    assert is_free

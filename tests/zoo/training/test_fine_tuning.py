@@ -246,9 +246,6 @@ def test_parts_that_are_refused(options: dict[str, Any], message: str) -> None:
         train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"], **options), table("old", OLD))
 
 
-# --- learning rates ---
-
-
 def test_each_part_has_its_rate_and_a_schedule_applies_to_all() -> None:
     model = zoo.KNNBiLSTM(
         **SMALL["KNNBiLSTM"],
@@ -363,9 +360,6 @@ def test_a_schedule_with_one_rate_for_all_weights_is_refused() -> None:
     model.adapt_optimizer = lambda optimizer: optimizer
     with pytest.raises(InputError, match="OneCycleLR has one rate for all weights"):
         model.configure_optimizers()
-
-
-# --- tables of the example ---
 
 
 def test_tables_of_the_example_share_no_text(tmp_path: Path) -> None:

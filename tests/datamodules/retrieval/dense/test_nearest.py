@@ -18,7 +18,6 @@ NO_ROWS = np.empty(0, np.int32)
 
 
 def unit(vectors: NDArray[np.floating]) -> Vectors:
-    """The vectors with length 1."""
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 

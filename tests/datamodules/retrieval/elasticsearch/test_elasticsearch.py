@@ -113,8 +113,7 @@ def built(prefix: str, texts: list[str] = TEXTS, kind: Any = ElasticsearchRetrie
     return retriever
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Own indexes
+# --- own indexes ---
 
 
 @pytest.mark.server
@@ -243,8 +242,7 @@ def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: s
         retriever.open(Path(), FINGERPRINT)
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Faults
+# --- faults ---
 
 
 def busy_items(key: str) -> Fault:
@@ -348,8 +346,7 @@ def test_an_error_of_ours_is_not_the_servers(
         retriever.search(["w1"], 3)
 
 
-# ---------------------------------------------------------------------------------------------------------
-# An existing index
+# --- an existing index ---
 
 
 @ON_BOTH
@@ -503,8 +500,7 @@ def test_existing_index_errors(news: str) -> None:
         ElasticsearchRetriever(index=news, text_field="content.body", label_field="key").distinct_labels()
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Processes and secrets
+# --- processes and secrets ---
 
 
 def _search_in_child(retriever: ElasticsearchRetriever, results: Any) -> None:
@@ -600,8 +596,7 @@ def test_credentials_reach_the_server_and_nothing_else(
         assert header.split()[1] not in shown
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Errors at first contact
+# --- errors at first contact ---
 
 
 KINDS = [ElasticsearchRetriever, OpenSearchRetriever]

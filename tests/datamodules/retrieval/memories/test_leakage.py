@@ -33,7 +33,6 @@ def with_duplicates(n: int, seed: int) -> tuple[list[str], list[str]]:
 
 
 def pairs(rows: Rows) -> set[tuple[str, str]]:
-    """Return the texts with their labels."""
     assert rows.labels is not None
     return set(zip(rows.texts, rows.labels, strict=True))
 

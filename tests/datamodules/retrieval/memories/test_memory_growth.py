@@ -51,7 +51,6 @@ def more(texts: list[str] = NEW[0], labels: list[str] | None = NEW[1]) -> Rows:
 
 
 def hits_of(neighbors: Neighbors) -> list[list[tuple[str, str, str | None, float]]]:
-    """Return (id, text, label, score) of every hit."""
     ids, table = neighbors.memories.ids, neighbors.memories
     return [
         [
