@@ -31,7 +31,6 @@ from tests.benchmarks.timing import alternate, parser
 K, BATCHES = 20, (1, 20, 256)
 PER_CENTER = 1000
 _BLOCK = 1 << 14
-NO_ROWS = np.empty(0, np.int32)
 
 Vectors: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = NDArray[np.integer[Any]]
@@ -116,7 +115,7 @@ def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
 
 
 def measure(vectors: Vectors, queries: Vectors, contenders: list[Contender], rounds: int) -> None:
-    exact = nearest(vectors, NO_ROWS, queries, K).rows
+    exact = nearest(vectors, queries, K).rows
     works: dict[Any, Callable[[], object]] = {"pass": vectors.sum}
     for name, search, _ in contenders:
         works |= {(name, batch): partial(search, queries[:batch]) for batch in BATCHES}
@@ -149,7 +148,7 @@ def main() -> None:
         )
         size = 4 * vectors.shape[1]
         contenders = [
-            Contender("exact", lambda queries: nearest(vectors, NO_ROWS, queries, K).rows, size),
+            Contender("exact", lambda queries: nearest(vectors, queries, K).rows, size),
             Contender("numpy", lambda queries: by_numpy(vectors, queries), size),
         ]
         if given.peers:

@@ -96,7 +96,7 @@ def load(
 def measure(contenders: Sequence[Contender], vectors: GivenVectors, n: int, rounds: int) -> None:
     """Search alternately and print a line for each contender."""
     texts = [str(number) for number in range(n, len(vectors.vectors))]
-    exact = nearest(vectors.vectors[:n], np.empty(0, np.int32), vectors.vectors[n:], K)
+    exact = nearest(vectors.vectors[:n], vectors.vectors[n:], K)
     best: dict[str, float] = {}
     hits = {}
     for _ in range(rounds + 1):  # the first warms the server up

@@ -52,41 +52,37 @@ class _Best(NamedTuple):
         return np.ascontiguousarray(np.partition(self.keys, -k, axis=1)[:, -k:])
 
 
-def nearest(
-    vectors: Floats, empty: NDArray[np.integer], queries: Floats, k: int, exclude: ExcludedRows | None = None
-) -> Hits:
+def nearest(vectors: Floats, queries: Floats, k: int, exclude: ExcludedRows | None = None) -> Hits:
     """Return the best k of n vectors [n, d] of length 1 for q queries [q, d], with the scores of `DenseRetriever`.
 
-    The rows `empty`, ascending, are never hits: texts without tokens. A query of length 0 has no hits.
+    A vector of length 0, of a text without tokens, is never a hit. A query of length 0 has no hits.
     """
     keys = np.zeros((len(queries), k), np.int64)
     most = min(k, len(vectors))
-    for first in range(0, len(queries) if most else 0, _QUERIES):
-        part = slice(first, first + _QUERIES)
+    searched = np.flatnonzero(queries.any(axis=1)) if most else np.empty(0, np.int64)
+    for first in range(0, len(searched), _QUERIES):
+        part = searched[first : first + _QUERIES]
         some = np.ascontiguousarray(queries[part], np.float32)
-        excluded = joined_rows(None if exclude is None else exclude[part], len(some))
-        best = -np.sort(-_search(vectors, empty, some, excluded, most), axis=1)
-        best[~some.any(axis=1)] = 0
-        keys[part, :most] = best
+        excluded = joined_rows(None if exclude is None else [exclude[query] for query in part], len(part))
+        keys[part, :most] = -np.sort(-_search(vectors, some, excluded, most), axis=1)
     return Hits.of_keys(keys)
 
 
-def _search(
-    vectors: Floats, empty: NDArray[np.integer], queries: Floats, excluded: tuple[Longs, Longs], k: int
-) -> Longs:
+def _search(vectors: Floats, queries: Floats, excluded: tuple[Longs, Longs], k: int) -> Longs:
     """Return the keys of the best k vectors for q queries [q, k], in any order."""
     best = _Best.none(len(queries), k)
     # Most rows of a block should be no hits.
-    rows = min(max(_ROWS, 8 * k), max(len(vectors), 1), _MOST_ROWS)
+    rows = min(max(_ROWS, 8 * k), len(vectors), _MOST_ROWS)
     # The largest error of a product in float32.
     margin = vectors.shape[1] * 2.0**-24
-    # Of the best rows of the first block, some may be no hits.
-    rank = k + int(np.diff(excluded[0]).max()) + int(np.searchsorted(empty, rows))
     for low in range(0, len(vectors), rows):
         products = queries @ vectors[low : low + rows].T
-        if low == 0 and rank < products.shape[1]:
-            best.floors[:] = np.partition(products, -rank, axis=1)[:, -rank] - 2 * margin - _ROUNDING
-        _keep(products, low, margin, vectors, queries, empty, *excluded, k, best)
+        if low == 0:
+            # Of the best rows of the first block, some may be no hits: excluded ones, and those of length 0.
+            rank = k + int(np.diff(excluded[0]).max()) + np.count_nonzero(products[0] == 0)
+            if rank < products.shape[1]:
+                best.floors[:] = np.partition(products, -rank, axis=1)[:, -rank] - 2 * margin - _ROUNDING
+        _keep(products, low, margin, vectors, queries, *excluded, k, best)
     return best.largest(k)
 
 
@@ -97,7 +93,6 @@ def _keep(
     margin: float,
     vectors: Floats,
     queries: Floats,
-    empty: NDArray[np.integer],
     excluded_starts: Longs,
     excluded: Longs,
     k: int,
@@ -105,12 +100,8 @@ def _keep(
 ) -> None:
     """Add the best rows of a block from `low` on, by exact products, to the best k of each query."""
     for query in range(len(products)):
-        keys, size, least, row_products = (
-            best.keys[query],
-            best.sizes[query],
-            best.least[query],
-            products[query],
-        )
+        keys, row_products = best.keys[query], products[query]
+        size, least = best.sizes[query], best.least[query]
         own = excluded[excluded_starts[query] : excluded_starts[query + 1]]
         bound = max(_bound(least, margin), best.floors[query])
         for first in range(0, len(row_products), 64):
@@ -123,7 +114,7 @@ def _keep(
                 continue
             for here in range(len(part)):
                 row = low + first + here
-                if not part[here] > bound or row in own or _contains(empty, row):
+                if not part[here] > bound or row in own or not vectors[row].any():
                     continue
                 key = _key(_product(vectors[row], queries[query]), row)
                 if key <= least:
@@ -162,9 +153,3 @@ def _bound(least: np.int64, margin: float) -> np.float32:
     product = 2 * np.float64(score) - 1 - margin - _ROUNDING if least > 0 else -np.inf
     bound: np.float32 = np.float32(product)
     return bound
-
-
-@njit()
-def _contains(ascending: NDArray[np.integer], number: int) -> bool:
-    position = np.searchsorted(ascending, number)
-    return bool(position < len(ascending) and ascending[position] == number)

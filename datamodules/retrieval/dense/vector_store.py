@@ -24,11 +24,21 @@ Encode: TypeAlias = Callable[[list[str]], NDArray[np.float32]]
 TEXTS = 4096
 
 
-class _Part(NamedTuple):
-    folder: Path
+class EncodedTexts(NamedTuple):
+    """n texts with their vectors, which are mapped from a folder: a part of a store, or the index of a retriever."""
+
+    #: the rows of the texts by their hashes.
     lookup: RowLookup
-    #: float32 [n, d].
+    #: float32 [n, d]: of length 1; 0 for a text without tokens.
     vectors: NDArray[np.float32]
+
+    @classmethod
+    def open(cls, folder: Path) -> EncodedTexts:
+        """Map the vectors and the lookup; raise a `DamagedError` if they do not fit together."""
+        lookup, vectors = RowLookup.open(folder), map_array(folder / "vectors.npy", np.float32, dimensions=2)
+        if len(lookup.rows) != len(vectors):
+            raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
+        return cls(lookup, vectors)
 
 
 class VectorStore:
@@ -45,21 +55,21 @@ class VectorStore:
         """
         self.fewest = fewest
         self.folder = store_folder(parent, encoder)
-        self._parts = [
-            self._open(path)
+        self._parts = {
+            path: EncodedTexts.open(path)
             for path in sorted(self.folder.glob("part-*"))
             if storage.is_whole(path, self._fingerprint(path))
-        ]
-        self._added: list[_Part] = []
+        }
+        self._added: dict[Path, EncodedTexts] = {}
 
     @property
     def size(self) -> int | None:
         """The length d of a vector; None if there is none yet."""
-        return self._parts[0].vectors.shape[1] if self._parts else None
+        return next((part.vectors.shape[1] for part in self._parts.values()), None)
 
     def use(self, folder: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Look up texts first in the vectors [n, d] of these, which another folder has."""
-        self._parts.insert(0, _Part(folder, RowLookup.of(text_hashes(texts)), vectors))
+        self._parts = {folder: EncodedTexts(RowLookup.of(text_hashes(texts)), vectors), **self._parts}
 
     def refresh(self) -> None:
         """Look up texts in the parts that were added since, too.
@@ -67,49 +77,47 @@ class VectorStore:
         Within one table, no block looks up in those of earlier blocks: a look-up takes time for each part, and the
         vectors would depend on which blocks one process encodes.
         """
-        self._parts += self._added
-        self._added = []
+        self._parts |= self._added
+        self._added = {}
 
     def missing(self, texts: Sequence[str]) -> int:
         """Return the number of texts that `vectors` would encode."""
         if not self._parts:
             return len(texts)
         hashes = text_hashes(texts)
-        return int(np.all([part.lookup.first_rows(hashes) < 0 for part in self._parts], axis=0).sum())
+        return int(
+            np.all([part.lookup.first_rows(hashes) < 0 for part in self._parts.values()], axis=0).sum()
+        )
 
     def vectors(self, texts: Sequence[str], encode: Encode, stores: bool = True) -> NDArray[np.float32]:
         """Return the vectors of texts [n, d]; missing ones are encoded, stored if wanted, and mapped if all are."""
         hashes = text_hashes(texts)
         unknown = np.ones(len(texts), bool)
-        matches: list[tuple[_Part, NDArray[np.int32]]] = []
-        for part in self._parts:
+        parts: list[tuple[NDArray[np.float32], NDArray[np.integer]]] = []
+        for part in self._parts.values():
             if len(part.vectors) == len(hashes) and np.array_equal(part.lookup.keys_by_row(), hashes):
                 return part.vectors
             rows = part.lookup.first_rows(hashes)
-            matches.append((part, np.where(unknown, rows, -1)))
+            parts.append((part.vectors, np.where(unknown, rows, -1)))
             unknown &= rows < 0
-        parts = [(part.vectors, rows) for part, rows in matches]
         if unknown.any():
             new = self._encode(texts, np.flatnonzero(unknown), hashes[unknown], encode, stores)
             if unknown.all():
                 return new
             parts.append((new, np.where(unknown, np.cumsum(unknown) - 1, -1)))
-        vectors = np.empty((len(texts), parts[0][0].shape[1]), np.float32)
-        for known, rows in parts:
-            vectors[rows >= 0] = known[rows[rows >= 0]]
-        return vectors
+        return gather(parts)
 
     def keep(self, hashes: NDArray[np.uint64]) -> None:
         """Delete the vectors of texts with other hashes, for good; open the store again to read it."""
         storage.delete_leftovers(self.folder)
-        for part in self._parts:
+        for folder, part in self._parts.items():
             own = part.lookup.keys_by_row()
             kept = np.flatnonzero(np.isin(own, hashes))
             if len(kept) < len(own):
                 if len(kept):
                     starts = range(0, len(kept), TEXTS)
                     self._write(own[kept], (part.vectors[kept[first : first + TEXTS]] for first in starts))
-                storage.delete(part.folder)
+                storage.delete(folder)
 
     def _encode(
         self,
@@ -127,16 +135,16 @@ class VectorStore:
 
         if stores and len(rows) >= self.fewest:
             try:
-                part = self._write(hashes, blocks())
+                folder = self._write(hashes, blocks())
             except InputError as error:  # a full or read-only disk
                 log.warning("vectors are not kept for other commands: %s", error)
             else:
-                self._added.append(part)
-                return part.vectors
+                self._added[folder] = EncodedTexts.open(folder)
+                return self._added[folder].vectors
         return np.concatenate([*blocks()])
 
-    def _write(self, hashes: NDArray[np.uint64], blocks: Iterable[NDArray[np.float32]]) -> _Part:
-        """Store the vectors of texts with these hashes [n], in blocks."""
+    def _write(self, hashes: NDArray[np.uint64], blocks: Iterable[NDArray[np.float32]]) -> Path:
+        """Store the vectors of texts with these hashes [n], in blocks; return the folder of the part."""
 
         def save(partial: Path) -> None:
             RowLookup.of(hashes).save(partial)
@@ -146,16 +154,19 @@ class VectorStore:
 
         path = self.folder / f"part-{storage.fingerprint_of({'texts': hashes.tobytes().hex()})[:16]}"
         storage.build_folder(path, self._fingerprint(path), save)
-        return self._open(path)
+        return path
 
     def _fingerprint(self, path: Path) -> str:
         return storage.fingerprint_of({"store": self.folder.name, "part": path.name})
 
-    def _open(self, path: Path) -> _Part:
-        lookup, vectors = RowLookup.open(path), map_array(path / "vectors.npy", np.float32, dimensions=2)
-        if len(lookup.rows) != len(vectors):
-            raise damaged(path / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
-        return _Part(path, lookup, vectors)
+
+def gather(parts: Sequence[tuple[NDArray[np.float32], NDArray[np.integer]]]) -> NDArray[np.float32]:
+    """Return vectors [n, d] that are rows of several arrays [m, d]; each array has n rows, -1 where another has it."""
+    (first, rows), *_ = parts
+    vectors = np.empty((len(rows), first.shape[1]), np.float32)
+    for known, rows in parts:
+        vectors[rows >= 0] = known[rows[rows >= 0]]
+    return vectors
 
 
 def store_folder(parent: Path, encoder: str) -> Path:

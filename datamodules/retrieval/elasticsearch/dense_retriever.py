@@ -17,6 +17,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import MOST_HITS, Collection, ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, OVERSAMPLE, Quantization
 from datamodules.retrieval.dense.text_vectors import EncodingRetriever
+from datamodules.retrieval.dense.vector_store import TEXTS
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
@@ -27,7 +28,6 @@ from datamodules.retrieval.elasticsearch.server_retriever import (
 
 log = logging.getLogger(__name__)
 
-_TEXTS = 4096
 # The server's limit for vectors of one bit a number.
 _LEAST_BITS = 64
 # Attempts to write lost vectors again, of at most MOST_HITS each.
@@ -93,7 +93,7 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         if len(texts) == 0 or k == 0:
             return hits
         # Many texts to search with are texts of a table. They are not stored: a search of each would make a file.
-        vectors = self.vectors.of(texts, _TEXTS, self.vectors.has_query_side, stores=False)
+        vectors = self.vectors.of(texts, TEXTS, self.vectors.has_query_side, stores=False)
         if self._size is not None:
             self.vectors.check_size(vectors.shape[1], self._size, f"index {self._opened()}")
 
@@ -150,7 +150,7 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         positions: dict[str, list[int]] = {}
         for position, text in enumerate(texts):
             positions.setdefault(text, []).append(position)
-        vectors = chain.from_iterable(self.vectors.blocks(list(positions), _TEXTS))
+        vectors = chain.from_iterable(self.vectors.blocks(list(positions), TEXTS))
         for same, vector in zip(positions.values(), vectors, strict=True):
             fields = _fields(vector)
             yield from ((position, fields) for position in same)
@@ -167,7 +167,7 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
                 return
             log.warning("index %s: the server has lost vectors; %d are written again", name, len(lost))
             rows = rows_of(np.array(lost, np.int64), np.array(self._own_notes(name).gone, np.int64)).tolist()
-            vectors = self.vectors.of([collection.texts[row] for row in rows], _TEXTS)
+            vectors = self.vectors.of([collection.texts[row] for row in rows], TEXTS)
             written = zip(rows, lost, map(_fields, vectors), strict=True)
             for chunk in chunks(bulk_lines("index", collection, *document) for document in written):
                 self.server.write(name, chunk)

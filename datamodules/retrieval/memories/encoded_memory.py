@@ -35,7 +35,6 @@ class EncodedMemory:
         self.encoder = encoder
         self.vectors = vectors
         self._encode = encode
-        self._empty = np.flatnonzero(~vectors.any(axis=1))
         self._lookup = RowLookup.of(text_hashes(memory.rows.texts))
 
     @classmethod
@@ -61,7 +60,7 @@ class EncodedMemory:
 
     def search(self, queries: NDArray[np.float32], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows for each vector [q, d]; all vectors have length 1; see `nearest`."""
-        return nearest(self.vectors, self._empty, queries, k, exclude)
+        return nearest(self.vectors, queries, k, exclude)
 
     @cached_property
     def spread(self) -> tuple[float, float]:

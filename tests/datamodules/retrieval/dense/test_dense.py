@@ -57,7 +57,7 @@ def build(tmp_path: Path, texts: Sequence[str], encoder: str, **options: Any) ->
 def test_the_ranking_is_that_of_the_cosines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str, pooling: Any, blocks: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(dense, "_TEXTS", blocks[0])
+    monkeypatch.setattr(dense, "TEXTS", blocks[0])
     monkeypatch.setattr(nearest, "_QUERIES", blocks[1])
     monkeypatch.setattr(nearest, "_ROWS", blocks[2])
     retriever = build(tmp_path, TEXTS, tiny_encoder, pooling=pooling, batch_size=8)
@@ -85,7 +85,7 @@ def test_the_ranking_is_that_of_the_cosines(
 def test_duplicates_have_equal_scores_and_stand_in_row_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
-    monkeypatch.setattr(dense, "_TEXTS", 16)  # the duplicates are in different blocks
+    monkeypatch.setattr(dense, "TEXTS", 16)  # the duplicates are in different blocks
     duplicates = [5, 21, 22, 40, 77]
     texts = list(labelled_texts(90)[0])
     for row in duplicates:

@@ -66,7 +66,7 @@ def test_hits_are_exact(monkeypatch: pytest.MonkeyPatch, size: int, blocks: tupl
     for excluded in (None, exclude):
         for k in (0, 1, 20, 300, 400):
             expected = sorted_hits(vectors, empty, queries, k, excluded or [[] for _ in queries])
-            assert_same(nearest(vectors, empty, queries, k, excluded), expected)
+            assert_same(nearest(vectors, queries, k, excluded), expected)
 
 
 def test_hits_are_exact_below_the_rounding_of_the_matrix_product() -> None:
@@ -75,18 +75,18 @@ def test_hits_are_exact_below_the_rounding_of_the_matrix_product() -> None:
     vectors = unit(base + 3e-4 * rng.normal(size=(5000, 200)))
     queries = unit(base + 3e-4 * rng.normal(size=(30, 200)))
     rounded = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :10]
-    hits = nearest(vectors, NO_ROWS, queries, 10)
+    hits = nearest(vectors, queries, 10)
     assert (rounded != hits.rows).any()  # scores are nearer to each other than that
     assert_same(hits, sorted_hits(vectors, NO_ROWS, queries, 10, [[]] * 30))
 
 
 def test_hits_depend_neither_on_the_batch_nor_on_threads() -> None:
     vectors, queries = mixture(3000, 40, 1), mixture(40, 40, 2)
-    whole = nearest(vectors, NO_ROWS, queries, 10)
+    whole = nearest(vectors, queries, 10)
     for batch in (1, 7):
         for first in range(0, 40, batch):
-            part = nearest(vectors, NO_ROWS, queries[first : first + batch], 10)
+            part = nearest(vectors, queries[first : first + batch], 10)
             assert_same(part, Hits(whole.rows[first : first + batch], whole.scores[first : first + batch]))
     with ThreadPoolExecutor(4) as pool:
-        for hits in pool.map(lambda _: nearest(vectors, NO_ROWS, queries, 10), range(8)):
+        for hits in pool.map(lambda _: nearest(vectors, queries, 10), range(8)):
             assert_same(hits, whole)

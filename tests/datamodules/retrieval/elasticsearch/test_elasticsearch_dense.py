@@ -132,7 +132,7 @@ def test_quantized_hits_have_exact_scores(
 def test_duplicates_have_equal_scores_and_are_in_row_order(
     index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
-    monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)  # rounding depends on the batch
+    monkeypatch.setattr(elasticsearch_dense, "TEXTS", 16)  # rounding depends on the batch
     monkeypatch.setattr(server_retriever, "_BULK_ROWS", 7)
     texts = [TEXTS[number % 6] for number in range(300)]
     retriever = built(index_prefix, tiny_encoder, texts, shards=shards)
