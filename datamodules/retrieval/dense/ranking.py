@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.sharing import cached_property
-from datamodules.core.storage import fingerprint_of
+from datamodules.core.storage import checksum_of, fingerprint_of
 from datamodules.core.types import PlainDict, check_fields
 from datamodules.text.sentence_modules import MODULES, Pooling, SentenceModules
 
@@ -86,13 +85,8 @@ class DenseRanking:
         """A hash of the encoder's files, or the Hub's name and revision."""
         if self.revision is not None:
             return f"{self.encoder}@{self.revision}"
-        digest = sha256()
-        for name, file in files_of_encoder(self.encoder).items():
-            digest.update(name.encode())
-            with file.open("rb") as opened:
-                while block := opened.read(1 << 20):
-                    digest.update(block)
-        return f"sha256:{digest.hexdigest()}"
+        files = files_of_encoder(self.encoder)
+        return f"sha256:{fingerprint_of({name: checksum_of(file) for name, file in files.items()})}"
 
     def has_changed(self) -> bool:
         """Return whether the encoder's files have changed since `contents` was first read."""
