@@ -123,24 +123,23 @@ class Version:
 
     def row_of_ids(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """Return the row with each id, -1 where there is none."""
-        wanted = pa.array(ids, pa.string())
-        matches = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
-        rows: NDArray[np.int32] = pc.fill_null(matches, -1).to_numpy()
-        return rows
+        wanted, own = pa.array(ids, pa.string()), self.rows.table.column("id")
+        # The memory may have a million ids, of which few are wanted: only those are numbered.
+        rows = np.flatnonzero(pc.is_in(own, value_set=wanted).to_numpy()).astype(np.int32)
+        matches = pc.index_in(wanted, value_set=own.take(pa.array(rows)).combine_chunks())
+        numbered: NDArray[np.int32] = np.append(rows, np.int32(-1))[pc.fill_null(matches, -1).to_numpy()]
+        return numbered
 
     def rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row with each id, int64 [n]; raise an `InputError` for unknown ids, and for an id given twice."""
-        wanted = pa.array(ids, pa.string())
-        # The memory may have a million ids, of which few are wanted.
-        matches = np.flatnonzero(pc.is_in(self.rows.table.column("id"), value_set=wanted).to_numpy())
-        row_of = dict(zip(self.rows.select(matches).ids, matches.tolist(), strict=True))
-        if unknown := [each for each in ids if each not in row_of]:
+        rows = self.row_of_ids(ids).astype(np.int64)
+        if unknown := [ids[position] for position in np.flatnonzero(rows < 0).tolist()]:
             why = "removed rows, and those drawn for validation, are not in a memory"
             raise InputError(f"{self.folder.parent}: has no row with the id {name_some(unknown)}; {why}")
-        if len(row_of) < len(ids):
+        if len(np.unique(rows)) < len(rows):
             twice = [each for each, count in Counter(ids).items() if count > 1]
             raise InputError(f"{self.folder.parent}: the id {name_some(twice)} is given more than once")
-        return np.array([row_of[each] for each in ids], np.int64)
+        return rows
 
     def excluded_rows(
         self, texts: Sequence[str], own_ids: Sequence[str] | None = None
