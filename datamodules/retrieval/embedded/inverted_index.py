@@ -158,9 +158,7 @@ def _write_texts(
 def _take_terms(old: InvertedIndex, known: Longs, term_ids: TermIds) -> Ints:
     """Number the terms of the known texts, which are all that is kept; return the new number of each old one [T]."""
     terms = old.terms.tobytes().decode(errors="replace").split("\n") if len(old.terms) else []
-    is_gone = np.ones(len(old.text_starts) - 1, np.bool_)
-    is_gone[known[known >= 0]] = False
-    gone = np.flatnonzero(is_gone)
+    gone = np.delete(np.arange(len(old.text_starts) - 1), known[known >= 0])
     counts = np.diff(old.posting_starts)
     lengths = old.text_starts[gone + 1] - old.text_starts[gone]
     text_terms = old.text_terms[consecutive(old.text_starts[gone], lengths).values].astype(np.int64)
@@ -176,9 +174,8 @@ def _merge_texts(
 ) -> tuple[Ints, Longs]:
     """Return term ids and starts of a block of texts: of rows of the old index or, for row -1, of the next new text."""
     is_known = rows >= 0
-    known = consecutive(
-        old.text_starts[rows[is_known]], old.text_starts[rows[is_known] + 1] - old.text_starts[rows[is_known]]
-    )
+    first = old.text_starts[rows[is_known]]
+    known = consecutive(first, old.text_starts[rows[is_known] + 1] - first)
     lengths = np.empty(len(rows), np.int64)
     lengths[is_known], lengths[~is_known] = known.counts, np.diff(bounds)
     of_known = np.repeat(is_known, lengths)

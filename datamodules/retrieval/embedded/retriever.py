@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.sharing import SharedLock
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import base
 from datamodules.retrieval.embedded import inverted_index, maxscore
@@ -18,7 +18,6 @@ from datamodules.retrieval.embedded.inverted_index import InvertedIndex, term_ha
 
 _QUERIES = 4096
 _MOST_TERMS = 1 << 18
-_MOST_CACHES = 4
 
 
 class _KnownTerms:
@@ -29,14 +28,14 @@ class _KnownTerms:
         #: int32: the index's id of each of these terms, -1 = not in the collection.
         self.known = np.empty(0, np.int32)
 
-    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the positions of the texts' terms in `known`, and the start of each text; see `TermIds.encode`."""
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        """Return the positions of the texts' terms in `known`, the start of each text, and `known`."""
         ids, starts = self.terms.encode(texts)
         new = self.terms.ids.new
         if new:
             self.known = np.concatenate([self.known, self.index.lookup.first_rows(term_hashes(new))])
             new.clear()
-        return ids, starts
+        return ids, starts, self.known
 
 
 class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex]):
@@ -45,8 +44,9 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
     def _forget(self) -> None:
         super()._forget()
         self._warned = False
-        # A search takes one out and puts it back: no two threads use the same.
-        self._terms: deque[_KnownTerms] = deque(maxlen=_MOST_CACHES)
+        self._terms: _KnownTerms | None = None
+        # Of the terms.
+        self._in_use = SharedLock()
 
     def _init_args(self) -> PlainDict:
         return asdict(self.ranking)
@@ -60,7 +60,7 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
         return InvertedIndex.map(folder)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_terms": deque(maxlen=_MOST_CACHES)}
+        return {**super().__getstate__(), "_terms": None}
 
     def search(self, texts: Sequence[str], k: int, exclude: base.ExcludedRows | None = None) -> base.Hits:
         """See `Retriever.search`."""
@@ -82,18 +82,12 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
         self, index: InvertedIndex, texts: Sequence[str], exclude: base.ExcludedRows | None
     ) -> maxscore.Queries:
         """Return the queries with the term ids of the index. Each term is looked up once."""
-        try:
-            cache = self._terms.pop()
-        except IndexError:
-            cache = None
-        if cache is None or cache.index is not index:
-            cache = _KnownTerms(self.ranking.analyzer, index)
-        ids, starts = cache.encode(texts)
-        query_starts, terms, counts, is_cut = maxscore.count_terms(
-            ids, starts, cache.known, base.MAX_QUERY_TERMS
-        )
-        if len(cache.known) <= _MOST_TERMS:
-            self._terms.append(cache)
+        with self._in_use:
+            known = self._terms
+            if known is None or known.index is not index or len(known.known) > _MOST_TERMS:
+                known = self._terms = _KnownTerms(self.ranking.analyzer, index)
+            encoded = known.encode(texts)
+        query_starts, terms, counts, is_cut = maxscore.count_terms(*encoded, base.MAX_QUERY_TERMS)
         if is_cut and not self._warned:
             self._warned = True
             base.warn_of_long_query()
