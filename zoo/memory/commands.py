@@ -137,7 +137,7 @@ def relabel(
     Args:
         model: a run folder or a model folder; or a memory folder.
         ids: the rows' ids, such as '[12,2:0]', which all get `label`.
-        label: the label of `ids`.
+        label: the label of `ids`. Where a row has several, all of them, or `+one` to add and `-one` to take away.
         file: in place of both, a table with ids and labels, such as that of `zoo audit`.
         id_column: name or number of the column of ids in `file`.
         label_column: name or number of the column of labels in `file`.
@@ -155,9 +155,8 @@ def relabel(
         wanted = _parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
     opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
-    changes, known = dict(zip(wanted, labels, strict=True)), opened.addable_labels()
-    arguments = changes, known, note
-    _correct(opened, lambda each: each.folder.replace(*arguments), "relabelled", refit, preview)
+    changes = dict(zip(wanted, labels, strict=True))
+    _correct(opened, lambda each: each.relabel(changes, note=note), "relabelled", refit, preview)
 
 
 def replace(
@@ -184,7 +183,7 @@ def replace(
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
-    arguments = rows, opened.addable_labels(), note
+    arguments = rows, opened.addable_labels(rows.labels or ()), note
     _correct(opened, lambda each: each.folder.replace(*arguments), "replaced", refit, preview)
 
 
