@@ -63,7 +63,7 @@ def add(
         preview: a table of texts, with or without labels: change nothing, but print which answers to them would change.
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
-    labels, before = opened.memory.labels(), opened.folder.version
+    labels, before = opened.labels(), opened.folder.version
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
 
     def edit(each: OpenedMemory) -> Addition:
@@ -74,7 +74,7 @@ def add(
         return
     done = edit(opened)
     print(f"{opened.memory.location()}: {done.describe()}")
-    fresh = [label for label in opened.memory.labels() if label not in labels]
+    fresh = [label for label in opened.labels() if label not in labels]
     if opened.model is not None and fresh:
         print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
     if done.conflicting:
@@ -313,7 +313,8 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
     firsts = np.sort(np.unique(keys, return_index=True)[1])
     for first in firsts[:_SHOWN_ANSWERS]:
         rows = memory.rows.select(fresh[keys == keys[first]])
-        labels = sorted(set(map(visible, rows.table.column("label").to_pylist())))
+        written = set(rows.table.column("label").to_pylist())
+        labels = sorted(visible(label) or "no label" for label in written)
         print(f"the model now answers {excerpt(rows.texts[0], 60)} with {' or '.join(labels)}")
     if len(firsts) > _SHOWN_ANSWERS:
         print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")

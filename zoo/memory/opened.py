@@ -50,6 +50,10 @@ class OpenedMemory(NamedTuple):
         separator: str | None = None if self.model is None else self.model.meta.spec.get("label_separator")
         return separator
 
+    def labels(self) -> list[str]:
+        """The distinct labels of the rows, sorted."""
+        return distinct_labels(self.memory.labels(), self.separator)
+
     @property
     def folder(self) -> FolderMemory:
         """The memory, which is in a folder; an `InputError` for an index of the user's."""

@@ -122,10 +122,7 @@ class MultilabelScores(ClassificationScores):
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
-        """Take the labels of the model; the first is that of an empty set."""
-        super().__init__(
-            labels[1:], ("accuracy", "samples_f1", "empty_answers", "right_empty_answers"), PARTS
-        )
+        super().__init__(labels, ("accuracy", "samples_f1", "empty_answers", "right_empty_answers"), PARTS)
         # Of all counted rows: probabilities of labels [rows, C], and their sets.
         self.add_state("target", [], dist_reduce_fx="cat")
 
