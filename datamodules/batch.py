@@ -69,9 +69,11 @@ class ClassificationBatch(NamedTuple):
     memory_mask: Tensor
     #: float32 [B, K]: retrieval scores, 0 where there is no memory.
     memory_score: Tensor
-    #: int64 [B, K]: the memories' classes, -100 where unknown or where there is no memory.
+    #: int64 [B, K]: the memories' classes, -100 where unknown or where there is no memory. Of sets, [B, K, L]: the
+    #: labels of each, -100 after the last.
     memory_target: Tensor
-    #: int64 [B]: classes; -100 = unknown (prediction), C = a label that the model does not know.
+    #: int64 [B]: classes; -100 = unknown (prediction), C = a label that the model does not know. Of sets, [B, C]: 1 for
+    #: the labels of a text, 0 for others.
     target: Tensor
     weight: Tensor
     row: Tensor
@@ -82,6 +84,8 @@ class ClassificationBatch(NamedTuple):
     text_string: list[str] | None = None
     memory_string: list[str] | None = None
     is_duplicate: Tensor | None = None
+    #: int64 [B]: number of a text's labels that the model does not know, of sets; None: a text has one label.
+    unknown_labels: Tensor | None = None
 
 
 class ClassificationSpec(NamedTuple):
@@ -94,6 +98,8 @@ class ClassificationSpec(NamedTuple):
     memory_labels: list[str]
     #: maximum number of memories per text; 0 = the data has no memory.
     num_memories: int
+    #: stands between the labels of a text, which are a set; None = a text has one label.
+    label_separator: str | None = None
 
 
 class MatchingBatch(NamedTuple):

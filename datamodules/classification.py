@@ -18,6 +18,7 @@ from typing_extensions import override
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import Message, PlainDict
+from datamodules.corpora.multilabel import distinct_labels, rarest_labels, split_labels
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes
@@ -44,6 +45,9 @@ class ClassificationOptions(TextOptions):
     Attributes:
         class_names: names of the labels 1, 2, ...: a list, or a file with one per line; or `{0: World, 1: Sports}`.
         rows_per_class: number or share of training rows kept per class, or `{World: 2000}`; chosen by `split_seed`.
+        label_separator: stands between the labels of a text, which are a set, perhaps an empty one (see `read_table`);
+            only `MemoryEnsemble` learns them. None = a text has one label.
+        label_columns: in place of `label_column`, columns of 0 and 1 whose names are the labels of such a set.
         memory_label_column: label of the memory table; None = its texts have no labels.
         label_texts: table of texts that describe labels, next to the words of their names; columns text and label.
         unlabelled_file: table of further texts, without labels, from which `MemoryEnsemble` learns with a transformer.
@@ -51,6 +55,8 @@ class ClassificationOptions(TextOptions):
 
     class_names: str | list[str] | dict[str, str] | None = None
     rows_per_class: int | float | dict[str, int] | None = None
+    label_separator: str | None = None
+    label_columns: list[str] | None = None
     memory_label_column: Column | None = None
     label_texts: str | None = None
     unlabelled_file: str | None = None
@@ -60,6 +66,15 @@ class ClassificationOptions(TextOptions):
     unprepared: ClassVar[tuple[str, ...]] = (*TextOptions.unprepared, "label_texts", "unlabelled_file")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)
     eval_batches: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_separator == "":
+            raise InputError(
+                "data.label_separator: is empty; name the characters between two labels, such as ';'"
+            )
+        if self.label_separator is not None and self.rows_per_class is not None:
+            raise InputError("data.rows_per_class: a row of several labels is of no one class; omit it")
 
     @override
     def idle_options(self) -> Iterator[tuple[str, str]]:
@@ -76,16 +91,23 @@ class ClassificationDataset(TextDataset[ClassificationBatch]):
 
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         super().__init__(data, split, contents)
-        labels = [*data.spec.labels, *contents.new_labels]
-        targets = label_numbers(split.rows, labels)
-        self.unknown_labels = int((targets == UNKNOWN).sum())
-        self.targets = np.where(targets == UNKNOWN, len(labels), targets)
+        labels, separator = [*data.spec.labels, *contents.new_labels], data.spec.label_separator
+        numbers = label_numbers(split.rows, labels, separator)
+        is_unknown = numbers == UNKNOWN
+        self.unknown_of_row: NDArray[np.int64] | None = None
+        if separator is None:
+            self.targets = np.where(is_unknown, len(labels), numbers)
+        else:
+            self.targets, self.unknown_of_row = as_indicators(numbers, len(labels)), is_unknown.sum(axis=1)
+            is_unknown = is_unknown.any(axis=1)
+        self.unknown_labels = int(is_unknown.sum())
         self.memory_targets = np.array([NO_TARGET])
         if split.neighbors is not None:
             memory_labels = [*data.spec.memory_labels, *contents.new_labels]
-            targets = label_numbers(split.neighbors.memories, memory_labels)
+            numbers = label_numbers(split.neighbors.memories, memory_labels, separator)
             # The last entry is the target of row -1 (no memory).
-            self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
+            none = np.full((1, *numbers.shape[1:]), NO_TARGET)
+            self.memory_targets = np.concatenate([np.where(numbers == UNKNOWN, NO_TARGET, numbers), none])
 
     @override
     def messages(self) -> Iterator[Message]:
@@ -104,16 +126,54 @@ class ClassificationDataset(TextDataset[ClassificationBatch]):
             **fields,  # type: ignore[arg-type]
             memory_target=torch.from_numpy(self.memory_targets[memories]),
             target=torch.from_numpy(self.targets[row]),
+            unknown_labels=None
+            if self.unknown_of_row is None
+            else torch.from_numpy(self.unknown_of_row[row]),
         )
 
 
-def label_numbers(rows: Rows, labels: Sequence[str]) -> NDArray[np.int64]:
-    """The position of each row's label in `labels` [n]: -1 = unknown, -100 = the row has no label."""
+def label_numbers(rows: Rows, labels: Sequence[str], separator: str | None = None) -> NDArray[np.int64]:
+    """The position of each row's label in `labels` [n]: -1 = unknown, -100 = the row has no label.
+
+    With a separator, [n, L]: those of its labels, L at most, then -100.
+    """
     column = rows.table.column("label")
+    if separator is not None:
+        return _numbers_of_sets(column, labels, separator)
     positions = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
     numbers: NDArray[np.int64] = positions.to_numpy().astype(np.int64)
     numbers[pc.is_null(column).to_numpy()] = NO_TARGET
     return numbers
+
+
+def _numbers_of_sets(column: pa.ChunkedArray, labels: Sequence[str], separator: str) -> NDArray[np.int64]:
+    encoded = column.combine_chunks().dictionary_encode()
+    position = {label: number for number, label in enumerate(labels)}
+    sets = [
+        [position.get(label, UNKNOWN) for label in split_labels(written, separator)]
+        for written in encoded.dictionary.to_pylist()
+    ]
+    # The last set is that of rows without labels.
+    numbers = np.full((len(sets) + 1, max(map(len, sets), default=0)), NO_TARGET)
+    for row, numbers_of_set in enumerate(sets):
+        numbers[row, : len(numbers_of_set)] = numbers_of_set
+    of_row: NDArray[np.int64] = numbers[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+    return of_row
+
+
+def as_indicators(numbers: NDArray[np.int64], num_labels: int) -> NDArray[np.int64]:
+    """Sets of labels [n, C] of 0 and 1 from their numbers [n, L], of which those below 0 are none."""
+    indicators = np.zeros((len(numbers), num_labels), np.int64)
+    rows, places = np.nonzero(numbers >= 0)
+    indicators[rows, numbers[rows, places]] = 1
+    return indicators
+
+
+def targets_of(rows: Rows, spec: ClassificationSpec, new_labels: Sequence[str] = ()) -> NDArray[np.int64]:
+    """The classes of rows [n], as in `label_numbers`; of a spec with sets of labels, [n, C] of 0 and 1."""
+    labels = [*spec.labels, *new_labels]
+    numbers = label_numbers(rows, labels, spec.label_separator)
+    return numbers if spec.label_separator is None else as_indicators(numbers, len(labels))
 
 
 class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
@@ -136,11 +196,16 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     @override
     def table_columns(self) -> PlainDict:
-        return {**super().table_columns(), "class_names": self.options.class_names}
+        columns, options = super().table_columns(), self.options
+        columns |= {"class_names": options.class_names, "label_separator": options.label_separator}
+        return (
+            columns if options.label_columns is None else {**columns, "label_column": options.label_columns}
+        )
 
     @override
     def strata(self, table: Rows) -> Sequence[str]:
-        return table.labels or []
+        labels, separator = table.labels or [], self.options.label_separator
+        return labels if separator is None else rarest_labels(labels, separator)
 
     @override
     def read_tables(self, wanted: Sequence[str]) -> dict[str, Rows]:
@@ -149,7 +214,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             return tables
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
-        if len(labels := train.distinct_labels()) < 2:
+        if len(labels := self._labels_of(train.distinct_labels())) < 2:
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
         if len(labels) > max(MANY_LABELS, len(train) // 2):
@@ -158,6 +223,10 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
                 " (data.label_column)?"
             )
         return {**tables, "train": train}
+
+    def _labels_of(self, written: Sequence[str]) -> list[str]:
+        """The distinct labels of rows, sorted."""
+        return distinct_labels(written, self.options.label_separator)
 
     @override
     def memory_columns(self) -> PlainDict:
@@ -168,6 +237,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         columns = {
             "text_column": options.text_column if text_column is None else text_column,
             "label_column": options.memory_label_column,
+            "label_separator": options.label_separator,
         }
         # The training table is read in one way, so that equal ids are the same row.
         own = {"id_column": options.id_column, "quotes": options.quotes}
@@ -185,8 +255,8 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     @override
     def learn(self, train: TextSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
         return {
-            "labels": in_natural_order(train.rows.distinct_labels()),
-            "memory_labels": [] if memory is None else memory.labels(),
+            "labels": in_natural_order(self._labels_of(train.rows.distinct_labels())),
+            "memory_labels": [] if memory is None else self._labels_of(memory.labels()),
             "num_memories": self.options.num_memories,
         }
 
@@ -201,6 +271,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             labels=labels,
             memory_labels=labels if memory_labels and is_same_task else memory_labels,
             num_memories=facts["num_memories"],
+            label_separator=self.options.label_separator,
         )
 
 

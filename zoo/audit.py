@@ -114,6 +114,10 @@ def audit(source: Predictor[Any, Any] | Memory) -> Audit:
         memory = predictor.data.memory.open(None)
     if not isinstance(memory, FolderMemory):
         raise InputError(f"{memory.location()}: an index of your own can only be searched; {_ADVICE}")
+    if predictor is not None and predictor.data.options.to_dict().get("label_separator") is not None:
+        raise InputError(
+            f"{memory.location()}: rows with sets of labels have no audit; audit one label at a time"
+        )
     labels = memory.labels()
     if len(labels) < 2:
         named = f"has only the label {labels[0]!r}" if labels else "has no labels"

@@ -298,7 +298,8 @@ def _dataset_blocks(
     names = dataset.column_names
     wanted = [names[position] for position in columns.find(names, source)]
     label = len(columns.texts)
-    own_names = None if columns.label is None else getattr(dataset.features[wanted[label]], "names", None)
+    feature = dataset.features[wanted[label]] if columns.labels else None
+    own_names = getattr(getattr(feature, "feature", feature), "names", None)  # also of a list of ClassLabels
     counted = None if isinstance(class_names, Mapping) else class_names
     if own_names and counted is not None and len(own_names) != len(counted):
         raise InputError(f"{source}: {len(own_names)} classes but {len(counted)} class_names; give as many")
@@ -306,12 +307,15 @@ def _dataset_blocks(
     for block in _arrow_blocks(batches, wanted, source):
         if own_names:
             labels = own_names if counted is None else range(1, len(counted) + 1)
-            # -1 marks a row without a label.
-            block.columns[label] = [
-                labels[number] if isinstance(number, int) and number >= 0 else None
-                for number in block.columns[label]
-            ]
+            block.columns[label] = [_named(field, labels) for field in block.columns[label]]
         yield block
+
+
+def _named(field: object, labels: Sequence[object]) -> object:
+    """The label of a number, or those of a list; -1 marks a row without a label."""
+    if isinstance(field, list):
+        return [_named(number, labels) for number in field]
+    return labels[field] if isinstance(field, int) and field >= 0 else None
 
 
 def _arrow_blocks(batches: Iterable[pa.RecordBatch], wanted: Sequence[str], source: str) -> Iterator[Block]:

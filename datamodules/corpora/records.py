@@ -17,17 +17,21 @@ TextColumn: TypeAlias = Column | list[Column]
 
 
 class Columns:
-    """The wanted columns of a table, in the order of a record's fields: the texts', then the label's, then the id's."""
+    """The wanted columns of a table, in the order of a record's fields: the texts', then the labels', then the id's."""
 
     def __init__(
         self,
         texts: Column | Sequence[Column | AnyOf],
-        label: Column | None = None,
+        label: TextColumn | None = None,
         id_: Column | AnyOf | None = None,
     ) -> None:
         self.texts = [texts] if isinstance(texts, (str, int)) else list(texts)
-        self.label, self.id = label, id_
-        self.wanted = [*self.texts, *(column for column in (label, id_) if column is not None)]
+        #: one, or those of 0 and 1 for each label.
+        self.labels: list[Column] = (
+            [] if label is None else list(label) if isinstance(label, list) else [label]
+        )
+        self.id = id_
+        self.wanted = [*self.texts, *self.labels, *(() if id_ is None else (id_,))]
         self.all_numbers = all(_is_numeric(column) for column in self.wanted)
         if not self.texts:
             raise InputError("text_column: name at least one column")
@@ -51,7 +55,7 @@ class Columns:
             return int(column)
         present = f"columns 0 to {len(names) - 1}" if numbers_only else excerpt(", ".join(map(repr, names)))
         hint = "name it with text_column, several as [one,other]"
-        if column == self.label:
+        if column in self.labels:
             hint = "name it with label_column (zoo index: null for texts without labels)"
         elif column == self.id:
             hint = "name it with id_column"

@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.core.errors import LONGEST, InputError, excerpt, name_some
+from datamodules.corpora.multilabel import join_fields, join_labels, split_labels
 from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
-from datamodules.corpora.records import AnyOf, Block, Column, Columns
+from datamodules.corpora.records import AnyOf, Block, Column, Columns, TextColumn
 from datamodules.corpora.rows import Repairs, Rows
 
 log = logging.getLogger(__name__)
 
 #: Advice for tables whose rows have several labels.
-SEVERAL_LABELS = (
-    "a classifier predicts one label a text; for several, train one model a label"
-    " (examples/your_own_data, 'Several labels a text')"
-)
+SEVERAL_LABELS = "for a set of labels a text, name what separates them with data.label_separator, such as ';'"
 #: Names of the column with the ids of queries or documents.
 ID_NAMES: AnyOf = ("_id", "id", "query_id", "doc_id", "qid", "docid")
 #: Maximum number of rows that a message names.
@@ -33,11 +31,12 @@ _MAX_NAMED = 10
 def read_table(
     path: str | Path,
     text_column: Column | Sequence[Column] = "text",
-    label_column: Column | None = "label",
+    label_column: TextColumn | None = "label",
     id_column: Column | AnyOf | None = None,
     header: bool | None = None,
     quotes: bool | None = None,
     class_names: str | Path | ClassNames | None = None,
+    label_separator: str | None = None,
 ) -> Rows:
     """Read texts, with their labels and ids, from a file, a saved data set or the Hub.
 
@@ -48,14 +47,21 @@ def read_table(
             - `hub:NAME`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for `datasets.load_dataset`; the split
               is `train` unless given, NAME may also be a local folder.
         text_column: name or number (from 0) of the text, or several, which are joined by one space.
-        label_column: name or number of the label; None for a table without labels.
+        label_column: name or number of the label; None for a table without labels. With `label_separator`, also the
+            names of several columns of 0 and 1, one for each label.
         id_column: name or number of an id; without one, ids are row numbers from 0.
         header: whether a CSV or TSV file starts with names. None: it does if a wanted column is given by name.
         quotes: whether a field of a CSV or TSV file may stand in double quotes, which are doubled inside it
             (RFC 4180; a backslash means itself). None: in CSV they may, in TSV a quote is a character.
         class_names: names that replace labels counted from 1 (and a ClassLabel's own names), or a file of
             them, one a line; or a label -> its name, for labels of any other kind.
+        label_separator: stands between the labels of a row, which are a set, perhaps an empty one; a list of strings
+            is one as well. The rows have them sorted. None: each row has one label.
     """
+    if isinstance(label_column, list) and label_separator is None:
+        raise InputError(
+            f"label_column {label_column}: several columns are a set of labels; {SEVERAL_LABELS}"
+        )
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):
         class_names = read_class_names(class_names)
@@ -63,7 +69,7 @@ def read_table(
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
     blocks = read_blocks(path, columns, header, quotes, class_names)
     source, hashes = str(path), list[NDArray[np.int64]]()
-    batches = list(_batches(blocks, columns, source, class_names, hashes))
+    batches = list(_batches(blocks, columns, source, class_names, label_separator, hashes))
     rows = Rows(pa.Table.from_batches(batches), source)
     duplicates = len(rows) - len(np.unique(np.concatenate(hashes)))
     if duplicates:
@@ -108,6 +114,7 @@ def _batches(
     columns: Columns,
     source: str,
     class_names: ClassNames | None,
+    separator: str | None,
     hashes: list[NDArray[np.int64]],
 ) -> Iterator[pa.RecordBatch]:
     """Turn blocks into Arrow batches, and refuse rows without a label; `hashes` receives those of the rows."""
@@ -116,16 +123,26 @@ def _batches(
     unlabeled, empty = _NamedRows(), _NamedRows()
     num_rows = 0
     for block in blocks:
-        if columns.label is not None:
+        if columns.labels and separator is None:
             missing = [not label.strip() for label in _labels(block, len(columns.texts))]
             if any(missing):
                 unlabeled.add(block, missing)
                 block = block.select([record for record, is_missing in enumerate(missing) if not is_missing])
         texts = _texts(block, len(columns.texts))
         labels = None
-        if columns.label is not None:
+        if columns.labels:
             name_class = partial(_class_name, class_names=class_names)
-            labels = block.converted(len(columns.texts), name_class)
+            if separator is None:
+                labels = block.converted(len(columns.texts), name_class)
+            else:
+                labels = join_fields(block, len(columns.texts), columns.labels, separator)
+                if class_names is not None:
+                    labels = [
+                        join_labels(
+                            [name_class(label, at) for label in split_labels(row, separator)], separator
+                        )
+                        for row, at in zip(labels, map(block.location, range(len(labels))), strict=True)
+                    ]
             distinct |= set(labels)
         if columns.id is None:
             ids = list(map(str, range(num_rows, num_rows + len(texts))))
@@ -144,7 +161,8 @@ def _batches(
         raise InputError(f"{unlabeled}: no label; add labels, or remove these rows")
     repairs.report(source)
     _warn_of_blanks(distinct, source)
-    _warn_of_several(distinct, source)
+    if separator is None:
+        _warn_of_several(distinct, source)
     if empty.count:
         log.warning("%s: %d of %d texts are empty; they are kept", empty, empty.count, num_rows)
 

@@ -20,6 +20,7 @@ from datamodules.core.types import PlainDict
 from datamodules.duplicates import DuplicateMarks
 from zoo.ensemble.members import titles
 from zoo.markdown import markdown_table
+from zoo.tasks.classification.multilabel import row_scores
 from zoo.tasks.metrics import sign_test
 
 #: Rows of the table that are no single member or reference.
@@ -36,7 +37,7 @@ def number_groups(keys: NDArray[np.integer], counted: NDArray[np.int64]) -> NDAr
 
 
 class AnswerScores(Metric):
-    """Counts the correct predictions of the table's rows by group; exact on any number of processes.
+    """Adds the scores of the table's rows by group: of classes, 1 where right; of sets, F1 (see `row_scores`).
 
     Duplicates are one group: they are one observation in standard errors and tests.
     """
@@ -44,7 +45,7 @@ class AnswerScores(Metric):
     full_state_update = False
     #: int64 [groups]: texts.
     texts: Tensor
-    #: int64 [rows of the table, groups]: correctly classified texts.
+    #: float64 [rows of the table, groups]: scores of the texts; whole numbers, and exact, of classes.
     right: Tensor
     groups: Tensor
 
@@ -55,23 +56,32 @@ class AnswerScores(Metric):
         self.register_buffer("groups", torch.from_numpy(groups), persistent=False)
         number = int(groups.max(initial=-1)) + 1
         self.add_state("texts", torch.zeros(number, dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("right", torch.zeros(len(names), number, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("right", torch.zeros(len(names), number, dtype=torch.double), dist_reduce_fx="sum")
 
-    def update(self, table: Mapping[str, Tensor], target: Tensor, row: Tensor, weight: Tensor) -> None:
+    def update(
+        self,
+        table: Mapping[str, Tensor],
+        target: Tensor,
+        row: Tensor,
+        weight: Tensor,
+        unknown: Tensor | None = None,
+    ) -> None:
         """Count a batch.
 
         Args:
-            table: row of the table -> scores [B, C].
-            target: int64 [B], classes.
+            table: row of the table -> its answers: classes [B], or sets [B, C].
+            target: int64 [B], classes; or sets [B, C].
             row: int64 [B], numbers of the texts.
             weight: [B], 0 for texts that only pad the batch.
+            unknown: int64 [B], number of the texts' labels that the model does not know, of sets.
         """
         groups = self.groups[row]
-        counted = (weight > 0) & (target >= 0) & (groups >= 0)
-        right = torch.stack([table[name].argmax(dim=1) == target for name in self.names])[:, counted]
+        labelled = target >= 0 if target.ndim == 1 else weight > 0
+        counted = (weight > 0) & labelled & (groups >= 0)
+        right = torch.stack([row_scores(table[name], target, unknown) for name in self.names])[:, counted]
         groups = groups[counted]
         self.texts.index_add_(0, groups, torch.ones_like(groups))
-        self.right.index_add_(1, groups, right.long())
+        self.right.index_add_(1, groups, right)
 
     def compute(self) -> tuple[Tensor, Tensor]:
         """Return the counts of texts and of correct ones, over all processes."""
@@ -89,11 +99,11 @@ class AnswerScores(Metric):
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table: the numbers of texts, and of those that it classifies correctly."""
+    """One row of the table: the number of texts, and the sum of its scores, of classes that of the right texts."""
 
     name: str
     texts: int
-    right: int
+    right: float
     standard_error: float
     #: accuracy of the whole ensemble minus this row's, and its standard error for paired texts.
     difference: float
@@ -111,9 +121,9 @@ class Line:
         return cls(
             name,
             int(texts.sum()),
-            int(right.sum()),
+            float(right.sum()),
             standard_error=_grouped_error(right, texts),
-            difference=int(gain.sum()) / max(int(texts.sum()), 1),
+            difference=float(gain.sum()) / max(int(texts.sum()), 1),
             difference_error=_grouped_error(gain, texts),
             gained=int((gain > 0).sum()),
             lost=int((gain < 0).sum()),
@@ -122,7 +132,7 @@ class Line:
 
     @property
     def accuracy(self) -> float:
-        """Share of correct labels."""
+        """Mean score: of classes, the share of correct labels."""
         return self.right / max(self.texts, 1)
 
     @property
@@ -132,14 +142,14 @@ class Line:
 
     @property
     def p_value(self) -> float:
-        """McNemar's exact test."""
+        """The exact sign test; of classes, McNemar's."""
         return sign_test(self.gained, self.lost)
 
 
 def _grouped_error(sums: Tensor, sizes: Tensor) -> float:
     """Standard error of a mean over all texts, from sums and sizes of independent groups."""
     texts = max(int(sizes.sum()), 1)
-    deviations = sums.double() - sizes * (int(sums.sum()) / texts)
+    deviations = sums.double() - sizes * (float(sums.sum()) / texts)
     return sqrt(float((deviations**2).sum())) / texts
 
 
@@ -173,13 +183,16 @@ class Answer:
     #: conditions of the measurement, and the members that do not take part.
     notes: list[str]
     left_out: LeftOut
+    #: of the rows.
+    measure: str = "accuracy"
 
     @classmethod
     def of(cls, described: PlainDict) -> Answer:
         """The answer that `as_json` described."""
         names = [each.name for each in fields(Line)]
         lines = [Line(**{name: row[name] for name in names}) for row in described["rows"]]
-        return cls(described["split"], lines, described["notes"], LeftOut(**described["left_out"]))
+        left_out = LeftOut(**described["left_out"])
+        return cls(described["split"], lines, described["notes"], left_out, described["measure"])
 
     @classmethod
     def read(cls, file: Path) -> Answer:
@@ -212,9 +225,10 @@ class Answer:
             return f"{rows} the memory was not measured: it has no vote."
         if without is None:
             return f"{rows} the memory alone has {whole.percentage} %: no member reads the text itself."
+        test = "McNemar" if self.measure == "accuracy" else "sign test"
         figures = (
             f"{whole.percentage} % with it, {without.percentage} % without"
-            f" ({100 * without.difference:+.1f} ± {100 * without.difference_error:.1f} points, McNemar p ="
+            f" ({100 * without.difference:+.1f} ± {100 * without.difference_error:.1f} points, {test} p ="
             f" {without.p_value:.2g})"
         )
         if without.p_value >= _LEVEL:
@@ -234,7 +248,14 @@ class Answer:
 
     def cells(self) -> list[list[str]]:
         """The table as text, a list per row, its header first."""
-        head = [f"{self.split} rows", "accuracy, %", "standard error", "all is ahead by", "p", "weight"]
+        head = [
+            f"{self.split} rows",
+            f"{self.measure}, %",
+            "standard error",
+            "all is ahead by",
+            "p",
+            "weight",
+        ]
         body, names = [], titles()
         for line in self.lines:
             is_all = line.name == "all"
@@ -260,7 +281,12 @@ class Answer:
         """The answer as plain values."""
         rows = [{**asdict(line), "accuracy": line.accuracy, "p_value": line.p_value} for line in self.lines]
         weights = {line.name: line.weight for line in self.lines if line.weight is not None}
-        answer = {"split": self.split, "sentence": self.sentence(), "notes": self.notes}
+        answer = {
+            "split": self.split,
+            "measure": self.measure,
+            "sentence": self.sentence(),
+            "notes": self.notes,
+        }
         return {**answer, "left_out": asdict(self.left_out), "weights": weights, "rows": rows}
 
     def write(self, folder: Path, name: str = "answer") -> None:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
-from datamodules.classification import ClassificationDataModule, label_numbers
+from datamodules.classification import ClassificationDataModule, label_numbers, targets_of
 from datamodules.core.errors import InputError
 from datamodules.core.types import Count, Size
+from datamodules.corpora.multilabel import distinct_labels
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
@@ -50,6 +51,7 @@ _REASONS: dict[Input, str] = {
     "bags": "bags need word vectors (data.word_vectors), without model.transformer",
     "neighbors": _NO_VOTE,
     "memory": _NO_VOTE,
+    "guides": "names of classes, and guesses for texts without labels, are of one label a text",
 }
 
 
@@ -131,11 +133,17 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             num_words, size = given.word_vectors.shape
             words = WordEncoder(num_words, size, table=given.word_vectors, train_table=False)
         missing: set[Input] = {"vectors"} if self.transformer is None else set()
+        multilabel = spec.label_separator is not None
+        if multilabel and self.class_weight is not None:
+            raise InputError("model.class_weight: sets of labels have no class; omit it")
         if words is None:
             missing |= {"bags"}
         if spec.num_memories == 0 or spec.memory_labels != spec.labels:
             missing |= {"neighbors", "memory"}
-        members = [name for name in self.member_names if not MEMBERS[name].reads & missing]
+        if multilabel:
+            missing |= {"guides"}
+        inputs = {name: MEMBERS[name].reads | MEMBERS[name].learns_from for name in self.member_names}
+        members = [name for name in self.member_names if not inputs[name] & missing]
         if not members:
             reasons = dict.fromkeys(_REASONS[each] for each in _REASONS if each in missing)
             raise InputError(
@@ -149,6 +157,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             num_memories=spec.num_memories,
             vector_size=0 if encoder is None else encoder.size,
             bag_size=0 if words is None else words.table.shape[1],
+            multilabel=multilabel,
         )
         return EnsembleNetwork(members, sizes, encoder, words)
 
@@ -158,11 +167,16 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         by_reason: dict[str, list[str]] = {}
         for name in self.member_names:
             if name not in self.network.members:
-                reason = next(_REASONS[each] for each in MEMBERS[name].reads if each in _REASONS)
+                inputs = (*MEMBERS[name].learns_from, *MEMBERS[name].reads)
+                reason = next(_REASONS[each] for each in inputs if each in _REASONS)
                 by_reason.setdefault(reason, []).append(name)
         return by_reason
 
     # --- vectors and memory ---
+
+    def targets(self, rows: Rows) -> NDArray[np.int64]:
+        """The classes of rows [n], those that only the memory has last; or their sets of the labels of the training."""
+        return targets_of(rows, self.spec, self.new_labels if self.spec.label_separator is None else ())
 
     def encode(self, data: ClassificationDataModule, texts: list[str]) -> NDArray[np.float32]:
         """The texts' vectors [n, l], of length 1; 0 for a text without words."""
@@ -173,14 +187,14 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self, data: ClassificationDataModule, memory: Memory | None, num_texts: int | None = None
     ) -> None:
         network = self.network
-        known = [] if memory is None else memory.labels()
+        known = [] if memory is None else distinct_labels(memory.labels(), self.spec.label_separator)
         self.new_labels = tuple(label for label in known if label not in self.spec.labels)
         rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
-        target = None if rows is None else label_numbers(rows, self.labels)
+        target = None if rows is None else label_numbers(rows, self.labels, self.spec.label_separator)
         network.rarity = rarity_of(target, network.num_classes, len(self.new_labels))
         network.known = None
         if isinstance(memory, FolderMemory) and self.spec.memory_labels == self.spec.labels:
-            network.known = KnownTexts(memory, self.labels)
+            network.known = KnownTexts(memory, self.spec, self.new_labels)
         if "memory" in network.members.inputs_of(network.active_members()):
             self.search_memory(data, memory)
 
@@ -195,7 +209,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         encoder = self.encoder_fingerprint(data)
         if network.memory is None or not network.memory.encoded.is_of(memory, encoder):
             encoded = EncodedMemory.open(memory, encoder, partial(self.encode, data))
-            target = torch.from_numpy(label_numbers(memory.rows, self.labels))
+            numbers = label_numbers(memory.rows, self.labels, self.spec.label_separator)
+            target = torch.from_numpy(numbers)
             network.memory = SearchedMemory(encoded, target)
 
     # --- the encoder's metric ---
@@ -224,7 +239,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         rows: NDArray[np.int64],
         guides: Guides | None = None,
     ) -> None:
-        """Tune the encoder, in place, on some rows of a split; `target` [n] has the classes of all of them.
+        """Tune the encoder, in place, on some rows of a split; `target` has the classes [n], or sets [n, C], of all.
 
         With `guides`, on these as well; all of them have a class.
         """

@@ -37,18 +37,33 @@ class EnsemblePredictor(ClassificationPredictor):
     ) -> list[Prediction]:
         model: Any = self.model
         columns = {label: column for column, label in enumerate(model.labels)}
-        values = output.familiarity.double().cpu().numpy()
-        shares = None if self.held_out is None else familiarity_of(self.held_out.scores, values).tolist()
+        shares = None
+        if self.held_out is not None:
+            values = output.familiarity.double().cpu().numpy()
+            shares = familiarity_of(self.held_out.scores, values).tolist()
         explained = []
         for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
-            column = columns[str(prediction.label)]
-            contributions = {
-                name: float(scores[row, column])
+            of_row = {
+                name: scores[row]
                 for name, scores in output.contributions.items()
                 if name != IN_MEMORY or scores[row].any()
             }
+            if prediction.of_labels is not None:
+                of_labels = [
+                    each._replace(
+                        contributions={
+                            name: float(scores[1, column] - scores[0, column])
+                            for name, scores in of_row.items()
+                        }
+                    )
+                    for each in prediction.of_labels
+                    for column in [columns[each.label]]
+                ]
+                explained.append(prediction._replace(of_labels=of_labels))
+                continue
+            column = columns[str(prediction.label)]
             prediction = prediction._replace(
-                contributions=contributions,
+                contributions={name: float(scores[column]) for name, scores in of_row.items()},
                 known_by_memory_alone=prediction.label in model.new_labels,
                 familiarity=None if shares is None else shares[row],
             )

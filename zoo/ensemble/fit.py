@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.batch import BatchContents
-from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers
+from datamodules.classification import UNKNOWN, ClassificationDataModule, targets_of
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory
@@ -72,14 +72,14 @@ class EnsembleFit:
         self.model, self.data = model, data
         self.network: EnsembleNetwork = model.network
         self.training = data.split("train")
-        self.target = label_numbers(self.training.rows, data.spec.labels)
+        self.target = targets_of(self.training.rows, data.spec)
         keys = data.duplicate_keys(self.training.rows)
         self.near = group_near_duplicates(self.training.rows.texts[:], keys, self.training.neighbors)
         #: rows [n] of one group are near-duplicates, which cross-fitting keeps together.
         self.groups = self.near.first_rows(keys)
         split = data.split("validation")
         rows = split.independent_rows  # the others measure memorization
-        target = label_numbers(split.rows, data.spec.labels)[rows]
+        target = targets_of(split.rows, data.spec)[rows]
         left_out = LeftOut.of(split.duplicates) if len(rows) else LeftOut()
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
         self.validation = LabelledRows(split, rows, target, left_out)
@@ -118,7 +118,7 @@ class EnsembleFit:
         network.pool = fit_pool(HeldOut.join(fitted_on), self.class_weights)
         lines, condition = self._measure(held_out, added)
         notes = self._notes(fitted_on, split, condition)
-        return Answer(split, lines, notes, self.validation.left_out)
+        return Answer(split, lines, notes, self.validation.left_out, network.sizes.measure)
 
     def _limit_inputs(self) -> None:
         """Skip the members that read vectors, if there is no time to encode texts and memories."""
@@ -197,7 +197,7 @@ class EnsembleFit:
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
-        pool, num_classes = self.network.pool, self.network.num_classes
+        network, pool, num_classes = self.network, self.network.pool, self.network.num_classes
         assert pool is not None
         scores: AnswerScores | None = None
         probabilities = torch.zeros(len(held_out.target), num_classes)
@@ -209,15 +209,17 @@ class EnsembleFit:
                 condition = _NO_CONDITION
             outputs, fitted = held_out.select(rows).outputs, without or pool
             table = fitted.table_rows(outputs)
-            probabilities[rows] = table["all"].softmax(dim=1)
-            familiarity[rows] = fitted.familiarity(outputs, table["all"])
+            if not network.sizes.multilabel:
+                logits = fitted.combine(fitted.calibrate(outputs))
+                probabilities[rows] = logits.softmax(dim=1)
+                familiarity[rows] = fitted.familiarity(outputs, logits)
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
             scores.update(table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
         assert scores is not None
         if not len(held_out.known(num_classes).target):
             condition = _UNKNOWN_CONDITION
-        if condition == _FOLD_CONDITION:
+        if condition == _FOLD_CONDITION and not network.sizes.multilabel:
             self.held_out = self._rows_to_keep(held_out, probabilities, familiarity)
         return scores.lines(pool.weights["all"]), condition
 

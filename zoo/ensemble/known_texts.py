@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.classification import label_numbers
+from datamodules.batch import ClassificationSpec
+from datamodules.classification import targets_of
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from zoo.ensemble.new_labels import NEVER, centered
@@ -31,9 +32,11 @@ class KnownTexts:
     rows, this probability is measured on the duplicates within the memory: near 1 on clean tables, lower on noisy ones.
     """
 
-    def __init__(self, memory: FolderMemory, labels: Sequence[str]) -> None:
+    def __init__(
+        self, memory: FolderMemory, spec: ClassificationSpec, new_labels: Sequence[str] = ()
+    ) -> None:
         """Take a memory and the labels of the model; rows with other labels answer nothing."""
-        self.memory, self.labels = memory, list(labels)
+        self.memory, self._targets = memory, partial(targets_of, spec=spec, new_labels=new_labels)
 
     @cached_property
     def reliability(self) -> float:
@@ -41,7 +44,8 @@ class KnownTexts:
         lookup = self.memory.opened.lookup
         _, group, sizes = np.unique(lookup.keys, return_inverse=True, return_counts=True)
         places = np.flatnonzero(sizes[group.reshape(-1)] > 1)
-        target = label_numbers(self.memory.rows.select(lookup.rows[places]), self.labels)
+        labels = self.memory.rows.select(lookup.rows[places]).table.column("label").combine_chunks()
+        target = labels.dictionary_encode().indices.to_numpy()
         pairs = np.stack([group.reshape(-1)[places], target])
         _, of_row, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
         agreeing = (counts[of_row.reshape(-1)] - 1) / (sizes[pairs[0]] - 1)
@@ -50,20 +54,24 @@ class KnownTexts:
     def answer(self, texts: Sequence[str], logits: Tensor) -> Tensor | None:
         """The change [n, C] of logits [n, C] by the texts' own rows; None if the memory has none of the texts.
 
-        p(class) becomes r s + (1 - r) p, with the share s of the rows that have the class, and their reliability r. The
-        change has the mean 0 over the possible classes.
+        Of sets, both are [n, 2, C]. p(class) becomes r s + (1 - r) p, with the share s of the rows that have the class,
+        and their reliability r. The change has the mean 0 over the possible classes.
         """
-        opened, num_classes = self.memory.opened, logits.shape[1]
+        opened, of_sets = self.memory.opened, logits.ndim == 3
         found = opened.lookup.all_rows(fold_hashes(texts))
-        shares, trust = torch.zeros(len(texts), num_classes), torch.zeros(len(texts), 1)
+        shares, trust = torch.zeros(logits.shape), torch.zeros(len(texts), *[1] * (logits.ndim - 1))
         for text in np.flatnonzero([len(rows) > 0 for rows in found]).tolist():
             written = opened.written_in[found[text]]
             is_taught = bool(written.max() > 1)
             newest = found[text][written == written.max()] if is_taught else found[text]
-            target = label_numbers(self.memory.rows.select(newest), self.labels)
-            counts = np.bincount(target[target >= 0], minlength=num_classes)
+            target = self._targets(self.memory.rows.select(newest))
+            if of_sets:
+                share = target.mean(axis=0)
+                counts = np.stack([1 - share, share])
+            else:
+                counts = np.bincount(target[target >= 0], minlength=logits.shape[1])
             if counts.sum():
-                shares[text] = torch.from_numpy(counts / counts.sum())
+                shares[text] = torch.from_numpy(counts / (1 if of_sets else counts.sum()))
                 trust[text] = _TAUGHT if is_taught else self.reliability
         if not trust.any():
             return None

@@ -36,7 +36,7 @@ class SearchedMemory(NamedTuple):
     """A memory that members search by the texts' vectors."""
 
     encoded: EncodedMemory
-    #: int64 [rows], classes; negative for none, C and above for new ones.
+    #: int64 [rows], classes, or the labels of each row [rows, L]; negative for none, C and above for new ones.
     target: Tensor
 
     def encoded_by(self, encode: Encode) -> SearchedMemory:
@@ -73,6 +73,20 @@ class Readings(NamedTuple):
             neighbors=None if self.neighbors is None else self.neighbors.select(rows),
             excluded=None if self.excluded is None else [self.excluded[row] for row in rows],
             **{name: part[rows] for name, part in self._tensors().items()},
+        )
+
+    def known_to(self, learned: Readings) -> Readings:
+        """The same inputs as members read them that were fitted to others: without the n-grams that these lack.
+
+        A vector of a further text has the length 1 without such n-grams, and so has that of a held-out row.
+        """
+        if self.ngrams is None or learned.ngrams is None:
+            return self
+        from sklearn.preprocessing import normalize
+
+        pairs = zip(self.ngrams, learned.ngrams, strict=True)
+        return self._replace(
+            ngrams=[normalize(part.multiply(other.getnnz(axis=0) > 0).tocsr()) for part, other in pairs]
         )
 
     def to(self, device: torch.device) -> Readings:
@@ -117,12 +131,19 @@ class Sizes(NamedTuple):
     vector_size: int
     #: d; 0 without bags.
     bag_size: int
+    #: texts have sets of labels.
+    multilabel: bool = False
     #: of the support vector machines: weight of training errors against small weights.
     c: float = 1.0
     #: of the kernel machines: the cost of large weights.
     ridge: float = RIDGE
     #: of the reference with n-grams; None = it chooses one in each fit.
     pipeline: Pipeline | None = None
+
+    @property
+    def measure(self) -> str:
+        """The measure by which rows are scored; see `row_scores`."""
+        return "F1" if self.multilabel else "accuracy"
 
 
 class Member(nn.Module, ABC):
@@ -148,7 +169,7 @@ class Member(nn.Module, ABC):
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         """Fit the member to n training texts; each process does it by itself, with the same result.
 
-        `target` has their classes, int64 [n]; a class may be missing.
+        `target` has their classes, int64 [n], or sets of labels, [n, C] of 0 and 1; a class may be missing.
         """
 
     @abstractmethod

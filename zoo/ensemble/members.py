@@ -23,10 +23,12 @@ from zoo.layers.tfidf import (
     SparseLinear,
     logistic_regression,
     naive_bayes,
+    planes_by_label,
     planes_of,
     support_vectors,
 )
 from zoo.tasks.classification.guides import UNLABELLED
+from zoo.tasks.classification.multilabel import row_scores
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -69,7 +71,7 @@ class Lexical(Member):
 
     @override
     def forward(self, readings: Readings) -> Scores:
-        return Scores(self.linear(self._vectors(readings)))
+        return Scores(self.linear(self._vectors(readings)), self.sizes.multilabel)
 
     def _vectors(self, readings: Readings) -> csr_matrix:
         from scipy.sparse import hstack
@@ -106,7 +108,7 @@ class Encoder(Member):
 
     @override
     def forward(self, readings: Readings) -> Scores:
-        return Scores(self.machine(self._vectors(readings)))
+        return Scores(self.machine(self._vectors(readings)), self.sizes.multilabel)
 
     def _vectors(self, readings: Readings) -> Tensor:
         assert readings.vectors is not None
@@ -161,12 +163,14 @@ class DenseVote(Member):
         if readings.memory is None:
             nothing = vectors.new_zeros(len(vectors), sizes.num_memories)
             none = nothing.long() - 1
-            return Votes(nothing, nothing > 0, none, sizes.num_classes, none, nothing)
+            classes = none[:, :, None] if sizes.multilabel else none
+            return Votes(nothing, nothing > 0, classes, sizes.num_classes, none, nothing)
         queries = functional.normalize(vectors, dim=1).cpu().numpy()
         hits = readings.memory.encoded.search(queries, sizes.num_memories, readings.excluded)
         scores, rows = torch.from_numpy(hits.scores), torch.from_numpy(hits.rows.astype(np.int64))
         # Row -1 (no memory) reads the appended -1.
-        classes = functional.pad(readings.memory.target, (0, 1), value=-1)[rows]
+        target = readings.memory.target
+        classes = torch.cat([target, torch.full_like(target[:1], -1)])[rows]
         mean, deviation = readings.memory.encoded.spread
         standard = (scores - mean) / deviation
         return Votes(scores, rows >= 0, classes, sizes.num_classes, rows, standard).to(vectors.device)
@@ -214,12 +218,14 @@ class BestOfSix(Lexical):
 
     def _best(self, readings: Readings, target: NDArray[np.int64]) -> Pipeline:
         held_out, others = np.split(np.random.default_rng(0).permutation(len(target)), [len(target) // 5])
-        learned, rows, right = readings.select(others), readings.select(held_out), dict[Pipeline, int]()
+        learned, right = readings.select(others), dict[Pipeline, float]()
+        rows = readings.select(held_out).known_to(learned)
         for pipeline in product(_KINDS, _CLASSIFIERS):
             linear = SparseLinear(self.sizes.num_classes)
             self._fit(linear, pipeline, learned, target[others])
-            predicted = linear(self._vectors(rows)).argmax(dim=1).numpy()
-            right[pipeline] = int((predicted == target[held_out]).sum())
+            scores = linear(self._vectors(rows))
+            predicted = (scores > 0).long() if self.sizes.multilabel else scores.argmax(dim=1)
+            right[pipeline] = float(row_scores(predicted, torch.from_numpy(target[held_out])).sum())
         return max(right, key=lambda pipeline: right[pipeline])
 
     def _fit(
@@ -253,7 +259,11 @@ class Regression(Member):
         from sklearn.linear_model import LogisticRegression
 
         vectors, present = self._vectors(readings).numpy(), np.unique(target)
-        if len(present) > 1:
+        if self.sizes.multilabel:
+            fitted = planes_by_label(_regression_planes, vectors, target)
+            for part, values in zip((self.linear.weight, self.linear.bias), fitted, strict=True):
+                part.copy_(torch.from_numpy(values))
+        elif len(present) > 1:
             self.use_planes(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target))
         else:
             self.linear.weight.zero_()
@@ -276,7 +286,7 @@ class Regression(Member):
     def forward(self, readings: Readings) -> Scores:
         vectors = functional.normalize(self._vectors(readings).float(), dim=1)
         with torch.autocast(vectors.device.type, enabled=False):
-            return Scores(self.linear(vectors))
+            return Scores(self.linear(vectors), self.sizes.multilabel)
 
 
 class SelfTrained(Regression):
@@ -366,6 +376,12 @@ class Members(nn.ModuleDict):
 def titles() -> dict[str, str]:
     """Name -> name in tables, of all members and references."""
     return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
+
+
+def _regression_planes(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> Planes:
+    from sklearn.linear_model import LogisticRegression
+
+    return planes_of(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target))
 
 
 def _guess(

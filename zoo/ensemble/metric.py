@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.arrays import RowLookup
@@ -100,7 +101,8 @@ class EncoderMetric:
 
         Plans are tried on the first fold, until one gains nothing over the plan before. The encoder then has the mean
         weights of all folds' encoders, which is as good as one that is tuned on all rows (Wortsman et al., "Model
-        soups", ICML 2022).
+        soups", ICML 2022). Of sets, it is tuned on all rows: the mean moves less than the encoders of the parts, and
+        its labels would be less probable than those of held-out rows.
 
         Returns:
             The plan; None if the encoder is as it was.
@@ -119,6 +121,10 @@ class EncoderMetric:
             gains = np.concatenate([gains_of_first, *others])
             # An encoder of one part is a little worse than their mean: its gain is below 0 where tuning hardly matters.
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
+                if self.sizes.multilabel:
+                    use_weights(self.encoder, self.original)
+                    self._tune_on(plan, np.arange(len(self.target)), None)
+                    return plan
                 tuned = {
                     name: torch.stack([fold.weights[name] for fold in self.folds]) for name in self.original
                 }
@@ -224,7 +230,7 @@ class EncoderMetric:
         member.fit(Readings([], vectors=torch.from_numpy(vectors[others])), self.target[others])
         scores = member(Readings([], vectors=torch.from_numpy(vectors[rows])))
         logs: Tensor = scores.log_probabilities(scores.best_calibration(classes))
-        return logs.gather(1, classes[:, None])[:, 0].numpy()
+        return -functional.nll_loss(logs, classes, reduction="none").reshape(len(rows), -1).sum(dim=1).numpy()
 
 
 def seconds_to_encode(texts: list[str], number: int, encode: Encode) -> float:

@@ -36,6 +36,7 @@ class MemoryEnsemble(EnsembleModel):
 
     fits_weights: ClassVar[bool] = True
     takes_new_labels: ClassVar[bool] = True
+    takes_sets: ClassVar[bool] = True
 
     # --- the fit ---
 
@@ -79,13 +80,16 @@ class MemoryEnsemble(EnsembleModel):
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
         output: ClassificationOutput = self(batch)
-        scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
+        target, unknown = batch.target, batch.unknown_labels
+        scores.update(
+            output.logits, target, batch.weight, batch.is_duplicate, batch.row, unknown, output.chosen
+        )
         if output.table:
             if self._answer_scores is None:
                 split = self.training_data.split("test")
                 groups = number_groups(self.training_data.duplicate_keys(split.rows), split.independent_rows)
-                self._answer_scores = AnswerScores(list(output.table), groups).to(batch.target.device)
-            self._answer_scores.update(output.table, batch.target, batch.row, batch.weight)
+                self._answer_scores = AnswerScores(list(output.table), groups).to(target.device)
+            self._answer_scores.update(output.table, target, batch.row, batch.weight, unknown)
 
     @override
     def on_test_start(self) -> None:
@@ -98,7 +102,7 @@ class MemoryEnsemble(EnsembleModel):
         if self._answer_scores is not None:
             lines = self._answer_scores.lines(self.network.pool.weights["all"])
             left_out = LeftOut.of(self.training_data.split("test").duplicates)
-            self.evaluation.table = Answer("test", lines, [], left_out).as_json()
+            self.evaluation.table = Answer("test", lines, [], left_out, self.network.sizes.measure).as_json()
         self.network.measures_table = False
 
     # --- what is fitted again for a memory that has grown ---

@@ -51,6 +51,8 @@ class EnsembleNetwork(nn.Module):
         self.bag = None if words is None else VectorBag(len(words.table))
         self.ngrams = NGrams()
         references = [name for name in REFERENCES if name != "regression" or "encoder" in members]
+        if sizes.multilabel:
+            references.remove("majority")
         self.members = Members([*members, *references], sizes)
         self.requires_grad_(False)
         #: members and references for which the fit had no time.
@@ -109,21 +111,24 @@ class EnsembleNetwork(nn.Module):
         readings = self.read(batch, self.members.inputs_of(names))
         outputs = self.members.classify(readings, names)
         # Without any weight all classes are equal.
-        blank = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
+        answers = (2, self.num_classes) if self.sizes.multilabel else (self.num_classes,)
+        blank = torch.zeros(len(batch.row), *answers, device=batch.row.device)
         logits, contributions = combine(outputs, self.pool, self.rarity, blank)
-        familiarity = self.pool.familiarity(outputs, logits)
+        familiarity = None if self.sizes.multilabel else self.pool.familiarity(outputs, logits)
         if self.known is not None and not self.excludes_duplicates:
             change = self.known.answer(readings.texts, logits)
             if change is not None:
                 logits, contributions = logits + change, {**contributions, IN_MEMORY: change}
-                familiarity = familiarity.masked_fill(change.any(dim=1), math.inf)
+                if familiarity is not None:
+                    familiarity = familiarity.masked_fill(change.any(dim=1), math.inf)
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            table = self.pool.table_rows(outputs) | {"all": logits}
-        return ClassificationOutput(
+            table = self.pool.table_rows(outputs) | {"all": self.pool.answer("all", logits)}
+        output = ClassificationOutput(
             logits, memory_weight, None, readings.vectors, contributions, retrieved, table, familiarity
         )
+        return output._replace(chosen=self.pool.answer("all", logits)) if self.sizes.multilabel else output
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l]."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
@@ -43,20 +44,40 @@ def combine(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return logits [B, C + N] of the members with a weight, and contributions that add up to them.
 
-    `rarity` has a factor of each of the N classes that only the memory has; see `rarity_of`. `blank` is 0 [B, C].
+    `rarity` has a factor of each of the N classes that only the memory has; see `rarity_of`. `blank` is 0 [B, C]. Of
+    sets, they are [B, 2, C + N].
     """
     weights = pool.weights["all"]
     contributions = {
         name: weights[name] * (log - log.mean(dim=1, keepdim=True))
         for name, log in pool.calibrate(outputs).items()
-        if weights[name]
+        if weights.get(name)
     }
     if pool.class_weights:
         contributions[CLASS_WEIGHT] = blank + blank.new_tensor(pool.class_weights)
     logits = sum(contributions.values(), start=blank)
     if len(rarity) == 0:
         return logits, contributions
+    if blank.ndim == 3:
+        return _with_new_labels(logits, contributions, votes_of(outputs), pool, len(rarity))
     return with_new_classes(logits, contributions, votes_of(outputs), pool, rarity)
+
+
+def _with_new_labels(
+    logits: Tensor, contributions: Mapping[str, Tensor], votes: Mapping[str, Votes], pool: Pool, num_new: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Extend logits [B, 2, C] and contributions by N labels of which the votes alone know."""
+    num_labels, weights = logits.shape[2], pool.weights.get("memory", {})
+    parts = {name: functional.pad(part, (0, num_new)) for name, part in contributions.items()}
+    new = logits.new_zeros(len(logits), 2, num_new)
+    new[:, 0] = -NEVER  # without a vote
+    for place, (name, vote) in enumerate(each for each in votes.items() if weights.get(each[0])):
+        logs = replace(vote, num_classes=num_labels + num_new).log_probabilities(pool.calibrations[name])
+        own = weights[name] * (logs - logs.mean(dim=1, keepdim=True))[:, :, num_labels:]
+        new = own if place == 0 else new + own
+        part = parts.get(name, functional.pad(torch.zeros_like(logits), (0, num_new)))
+        parts[name] = torch.cat([part[:, :, :num_labels], own], dim=2)
+    return torch.cat([logits, new], dim=2), parts
 
 
 def votes_of(outputs: Mapping[str, Outputs]) -> dict[str, Votes]:

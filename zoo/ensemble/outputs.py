@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, TypeAlias
+from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +22,10 @@ Calibration: TypeAlias = tuple[float, float]
 
 TEMPERATURES = [0.1 * 1.25**step for step in range(26)]
 SHARPNESSES = [0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0]
+#: Of the scores of a label among others, whose planes are drawn to the many texts without it.
+SHIFTS = [0.0, 0.2, 0.4, 0.6, 0.8]
+#: Probability of a label in any vote.
+_LEAST = 1e-6
 SMOOTHINGS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
 
 
@@ -28,15 +33,17 @@ SMOOTHINGS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
 class Outputs(ABC):
     """Uncalibrated outputs of one member for n texts: tensors [n, ...]."""
 
-    #: the calibrations to choose from.
-    calibrations: ClassVar[Sequence[Calibration]]
+    @property
+    @abstractmethod
+    def calibrations(self) -> Sequence[Calibration]:
+        """The calibrations to choose from."""
 
     @abstractmethod
     def log_probabilities(self, calibration: Calibration) -> Tensor:
-        """Calibrated log probabilities, float32 [n, C]."""
+        """Calibrated log probabilities, float32 [n, C]; of sets [n, 2, C], that a label is missing and present."""
 
     def best_calibration(self, target: Tensor) -> Calibration:
-        """The calibration with the highest likelihood of the classes [n]."""
+        """The calibration with the highest likelihood of the classes [n], or sets [n, C]."""
 
         def loss(calibration: Calibration) -> float:
             return float(functional.nll_loss(self.log_probabilities(calibration), target))
@@ -69,27 +76,33 @@ class Outputs(ABC):
 class Scores(Outputs):
     """A score for each class."""
 
-    calibrations: ClassVar = [(temperature, 0.0) for temperature in TEMPERATURES]
-
     #: float32 [n, C].
     scores: Tensor
+    #: a score is that of one label of a set.
+    multilabel: bool = False
+
+    @property
+    @override
+    def calibrations(self) -> list[Calibration]:
+        return list(product(TEMPERATURES, SHIFTS if self.multilabel else SHIFTS[:1]))
 
     @override
     def log_probabilities(self, calibration: Calibration) -> Tensor:
-        return (self.scores.float() * calibration[0]).log_softmax(dim=1)
+        temperature, shift = calibration
+        if not self.multilabel:
+            return (self.scores.float() * temperature).log_softmax(dim=1)
+        return of_answers((self.scores.float() + shift) * temperature)
 
 
 @dataclass(frozen=True, eq=False)
 class Votes(Outputs):
     """Retrieved memories that vote for their own classes."""
 
-    calibrations: ClassVar = [(sharpness, smoothing) for sharpness in SHARPNESSES for smoothing in SMOOTHINGS]
-
     #: float32 [n, K], retrieval scores.
     score: Tensor
     #: bool [n, K], True where there is a memory.
     mask: Tensor
-    #: int64 [n, K], classes of the memories: negative for none, C and above for new ones.
+    #: int64 [n, K], classes of the memories, or their labels [n, K, L]: negative for none, C and above for new ones.
     classes: Tensor
     #: C.
     num_classes: int
@@ -100,10 +113,20 @@ class Votes(Outputs):
     standard: Tensor | None = None
 
     @property
+    @override
+    def calibrations(self) -> list[Calibration]:
+        return list(product(SHARPNESSES, SMOOTHINGS))
+
+    @property
+    def multilabel(self) -> bool:
+        """The memories have sets of labels."""
+        return self.classes.ndim == 3
+
+    @property
     def target(self) -> Tensor:
-        """int64 [n, K], the memories' classes among the C; -1 for all others."""
-        is_known = self.mask & (self.classes < self.num_classes)
-        return self.classes.masked_fill(~is_known, -1)
+        """int64 [n, K] or [n, K, L], the memories' classes among the C; -1 for all others."""
+        exists = self.mask[:, :, None] if self.multilabel else self.mask
+        return self.classes.masked_fill(~(exists & (self.classes < self.num_classes)), -1)
 
     def shares(self, sharpness: float) -> Tensor:
         """float32 [n, K]: weights of the memories, (score / best score) ** sharpness, scaled to the sum 1."""
@@ -114,11 +137,17 @@ class Votes(Outputs):
     def log_probabilities(self, calibration: Calibration) -> Tensor:
         # Smoothed by this number of votes for all classes together; without memories all classes are equal.
         sharpness, smoothing = calibration
-        votes = count_votes(self.shares(sharpness), self.target, self.num_classes)
+        shares = self.shares(sharpness)
+        votes = count_votes(shares, self.target, self.num_classes)
+        if self.multilabel:  # the shares of the memories that have a label
+            share = votes + smoothing / self.num_classes
+            return of_answers((share / (shares.sum(dim=1, keepdim=True) + smoothing)).logit(_LEAST))
         return ((votes + smoothing / self.num_classes) / (votes.sum(dim=1, keepdim=True) + smoothing)).log()
 
     @override
     def best_calibration(self, target: Tensor) -> Calibration:
+        if self.multilabel:
+            return super().best_calibration(target)
         # As in the base, but only the votes for the texts' own classes are counted, once for each sharpness.
         is_own, is_known = self.target == target[:, None], self.target >= 0
         losses: dict[Calibration, float] = {}
@@ -129,3 +158,19 @@ class Votes(Outputs):
                 likelihood = (own + smoothing / self.num_classes) / (total + smoothing)
                 losses[sharpness, smoothing] = float(-likelihood.log().mean())
         return min(losses, key=losses.__getitem__)
+
+    @override
+    def joined(self, others: Sequence[Self]) -> Self:
+        if not self.multilabel:
+            return super().joined(others)
+        most = max(each.classes.shape[2] for each in (self, *others))
+        first, *rest = (
+            replace(each, classes=functional.pad(each.classes, (0, most - each.classes.shape[2]), value=-1))
+            for each in (self, *others)
+        )
+        return super(Votes, first).joined(rest)
+
+
+def of_answers(log_odds: Tensor) -> Tensor:
+    """Log probabilities [n, 2, C] that labels are missing and present, from the log odds of the latter [n, C]."""
+    return functional.logsigmoid(torch.stack([-log_odds, log_odds], dim=1))

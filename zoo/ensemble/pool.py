@@ -22,6 +22,7 @@ from torch.nn import functional
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import REFERENCES
 from zoo.ensemble.outputs import Calibration, Outputs, Scores, Votes
+from zoo.tasks.classification.multilabel import SetRule, probabilities_of
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
@@ -43,7 +44,7 @@ class HeldOut(NamedTuple):
 
     #: member or reference -> its outputs.
     outputs: dict[str, Outputs]
-    #: int64 [n].
+    #: int64 [n], classes, or sets of labels [n, C].
     target: Tensor
     #: [n], equal for duplicates.
     groups: NDArray[np.integer]
@@ -58,7 +59,9 @@ class HeldOut(NamedTuple):
         return self.select(np.sort(np.unique(self.groups, return_index=True)[1]))
 
     def known(self, num_classes: int) -> HeldOut:
-        """The rows whose label the model knows."""
+        """The rows whose label the model knows; of sets all, each with those that it knows."""
+        if self.target.ndim == 2:
+            return self
         is_known = (self.target >= 0) & (self.target < num_classes)
         return self.select(np.flatnonzero(is_known.numpy()))
 
@@ -86,21 +89,29 @@ class Pool(NamedTuple):
     class_weights: Sequence[float] = ()
     #: `PROBABILITY` or vote -> weight in the familiarity of a text; see `fit_familiarity`.
     familiar: Mapping[str, float] = MappingProxyType({PROBABILITY: 1.0})
+    #: row of the answer's table -> its choice of a set; empty where texts have one label.
+    rules: Mapping[str, SetRule] = MappingProxyType({})
 
     def describe(self) -> PlainDict:
         """Plain values for a checkpoint."""
         calibrations = {name: list(calibration) for name, calibration in self.calibrations.items()}
-        return self._asdict() | {"calibrations": calibrations, "familiar": dict(self.familiar)}
+        rules = {name: list(rule) for name, rule in self.rules.items()}
+        return self._asdict() | {
+            "calibrations": calibrations,
+            "familiar": dict(self.familiar),
+            "rules": rules,
+        }
 
     @classmethod
     def of(cls, described: PlainDict) -> Pool:
         """The pool that `describe` described."""
         calibrations = {name: (float(a), float(b)) for name, (a, b) in described["calibrations"].items()}
         weights = {name: dict(weights) for name, weights in described["weights"].items()}
-        return cls(calibrations, weights, tuple(described["class_weights"]), described["familiar"])
+        rules = {name: SetRule(*rule) for name, rule in described["rules"].items()}
+        return cls(calibrations, weights, tuple(described["class_weights"]), described["familiar"], rules)
 
     def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
-        """Log probabilities [n, C] of each member."""
+        """Log probabilities [n, C] of each member; of sets, [n, 2, C]."""
         return {
             name: each.log_probabilities(self.calibrations[name])
             for name, each in outputs.items()
@@ -122,11 +133,19 @@ class Pool(NamedTuple):
         signs = _signs_of_class(outputs, logits)
         return torch.stack([weight * signs[name] for name, weight in self.familiar.items()]).sum(dim=0)
 
+    def answer(self, row: str, logits: Tensor) -> Tensor:
+        """Classes [n] of a row of the answer's table by logits [n, C]; or sets [n, C] by logits [n, 2, C]."""
+        return logits.argmax(dim=1) if logits.ndim == 2 else self.rules[row].choose(probabilities_of(logits))
+
     def table_rows(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
-        """Row of the answer's table -> [n, C]: references, each member alone, and the combinations."""
+        """Row of the answer's table -> its answers: references, each member alone, and the combinations."""
+        return {name: self.answer(name, logits) for name, logits in self.table_logits(outputs).items()}
+
+    def table_logits(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
+        """Row of the answer's table -> [n, C] or [n, 2, C]; see `table_rows`."""
         log_probabilities = self.calibrate(outputs)
         references = {
-            name: each.scores
+            name: log_probabilities.pop(name, each.scores)
             for name, each in outputs.items()
             if name in REFERENCES and isinstance(each, Scores)
         }
@@ -145,7 +164,9 @@ class Pool(NamedTuple):
 def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     """Fit calibrations and weights on held-out rows; duplicates are one row, since they are one observation."""
     outputs, target, _ = held_out.distinct()
-    outputs = {name: each for name, each in outputs.items() if name not in REFERENCES}
+    multilabel = target.ndim == 2
+    references = {name: each for name, each in outputs.items() if name in REFERENCES}
+    outputs = {name: each for name, each in outputs.items() if name not in references}
     calibrations = {name: each.best_calibration(target) for name, each in outputs.items()}
     logs = {name: outputs[name].log_probabilities(calibration) for name, calibration in calibrations.items()}
     votes = [name for name, each in outputs.items() if isinstance(each, Votes)]
@@ -155,8 +176,14 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
         for combination, names in combinations.items()
         if names
     }
-    if "text" in weights and _loses(weights["all"], weights["text"], logs, target):
+    if "text" in weights and not multilabel and _loses(weights["all"], weights["text"], logs, target):
         weights["all"] = dict.fromkeys(logs, 0.0) | weights["text"]
+    if multilabel:  # the references' sets are chosen as well as the members'
+        of_references = {name: each.best_calibration(target) for name, each in references.items()}
+        pool = Pool(calibrations | of_references, weights)
+        rows = pool.table_logits(outputs | references)
+        rules = {name: SetRule.fit(probabilities_of(logits), target) for name, logits in rows.items()}
+        return pool._replace(rules=rules)
     pool = Pool(calibrations, weights, class_weights)
     return pool._replace(familiar=fit_familiarity(outputs, pool.combine(logs), target))
 
@@ -215,6 +242,8 @@ def _loses(
 def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict[str, float]:
     """Weights >= 0 of the highest likelihood of classes [n] by log probabilities [n, C]; 0 for what hardly helps.
 
+    Of sets [n, C], by log probabilities [n, 2, C].
+
     A member stays if the rows' log-likelihood loses without it more than `PRICE`, and significantly: a few rows like
     nearly everything.
     """
@@ -240,10 +269,11 @@ def _maximize_likelihood(logs: Sequence[Tensor], target: Tensor) -> tuple[list[f
     """The weights that minimize the sum of the negative log-likelihoods of n rows, and these [n]: a convex problem."""
     from scipy.optimize import minimize
 
-    stacked = torch.stack(list(logs))  # [members, n, C]
+    stacked = torch.stack(list(logs))  # [members, n, C] or [members, n, 2, C]
 
     def losses(weights: Tensor) -> Tensor:
-        return functional.cross_entropy(torch.einsum("w,wnc->nc", weights, stacked), target, reduction="none")
+        pooled = torch.tensordot(weights, stacked, dims=1)
+        return functional.cross_entropy(pooled, target, reduction="none").reshape(len(target), -1).sum(dim=1)
 
     def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weights = torch.tensor(values, requires_grad=True)
@@ -259,12 +289,17 @@ def _maximize_likelihood(logs: Sequence[Tensor], target: Tensor) -> tuple[list[f
 
 
 def folds_of(target: NDArray[np.int64], folds: int, groups: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The fold 0..folds-1 of each row [n]: drawn at random, each class spread evenly over the folds.
+    """The fold 0..folds-1 of each row [n]: drawn at random, each class or rarest label spread evenly over the folds.
 
     Rows of one group [n], such as duplicates, are in one fold.
     """
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     own = target[first]
+    if own.ndim == 2:  # the rarest label of each row; none is a class, too
+        counts = np.append(own.sum(axis=0), len(own))
+        own = np.where(np.pad(own, ((0, 0), (0, 1)), constant_values=1) > 0, counts, len(own) + 1).argmin(
+            axis=1
+        )
     order = np.random.default_rng(0).permutation(len(own))
     by_class = order[np.argsort(own[order], kind="stable")]
     numbers = np.empty(len(own), np.int64)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from datamodules.classification import ClassificationDataModule, label_numbers
+from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
+from datamodules.corpora.multilabel import distinct_labels
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
@@ -23,6 +25,7 @@ from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_n
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
+from zoo.tasks.classification.multilabel import row_scores
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50
@@ -71,12 +74,13 @@ def refit(
         return (
             f"{fitted}weights {weights}, fitted on {counts[0]} rows of the memory, each classified without it"
         )
-    model.held_out = _rows_to_keep(model, data, memory, labelled, held_out, added)
+    if not network.sizes.multilabel:
+        model.held_out = _rows_to_keep(model, data, memory, labelled, held_out, added)
     more = f" and {counts[1]} of the memory, each classified without it" if added else ""
     left_out = str(labelled.left_out)
     return (
-        f"{fitted}weights {weights}; accuracy {accuracy:.4f} -> {_accuracy(after, known[0]):.4f} on the {counts[0]}"
-        f" rows that they were fitted on{more}" + (f"; skipped: {left_out}" if left_out else "")
+        f"{fitted}weights {weights}; {network.sizes.measure} {accuracy:.4f} -> {_accuracy(after, known[0]):.4f} on the"
+        f" {counts[0]} rows that they were fitted on{more}" + (f"; skipped: {left_out}" if left_out else "")
     )
 
 
@@ -86,12 +90,12 @@ def _labelled_rows(
     """Retrieve neighbors of rows; raise an `InputError` for labels that the model lacks, and if no row is left."""
     if rows.labels is None:
         raise InputError(f"{rows.source}: tuning needs labelled rows")
-    if unknown := sorted(set(rows.labels) - set(model.labels)):
+    if unknown := sorted(set(distinct_labels(rows.labels, model.spec.label_separator)) - set(model.labels)):
         raise InputError(f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows")
     split = data.split_of(rows, memory)
     marks = data.marks_of(rows, split.neighbors, memory, data.seen)
     used = np.flatnonzero(marks.is_independent)
-    target = label_numbers(rows, model.labels)[used]
+    target = model.targets(rows)[used]
     if not (target < model.network.num_classes).any():
         raise InputError(
             "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones included, or"
@@ -101,8 +105,8 @@ def _labelled_rows(
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:
-    predicted = pool.combine(pool.calibrate(held_out.outputs)).argmax(dim=1)
-    return float((predicted == held_out.target).double().mean())
+    answers = pool.answer("all", pool.combine(pool.calibrate(held_out.outputs)))
+    return float(row_scores(answers, held_out.target).mean())
 
 
 def _rows_to_keep(
@@ -139,12 +143,17 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
     rows = memory.rows.select(memory.opened.rows_since(first))
     split = data.split_of(rows, memory, exclude_duplicates=True)
     marks = data.marks_of(rows, split.neighbors, None, data.seen)
-    target = label_numbers(rows, model.labels)
-    used = np.flatnonzero(marks.is_independent & (target >= 0) & (target < model.network.num_classes))
+    target = model.targets(rows)
+    used = np.flatnonzero(marks.is_independent & _is_known(target, model.network.num_classes))
     if len(used) == 0:
         return []
     added = LabelledRows(split, used, target[used])
     return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True)]
+
+
+def _is_known(target: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
+    """The rows with a label of the training [n]; of sets, all of them."""
+    return np.ones(len(target), bool) if target.ndim == 2 else (target >= 0) & (target < num_classes)
 
 
 def refit_members(
@@ -166,8 +175,8 @@ def refit_members(
     names = [name for name in network.names if network.members.by_name[name].has_fit]
     if not names:
         raise InputError("--refit fits members without gradients, and this model has none; omit it")
-    target = label_numbers(memory.rows, model.labels)
-    known = np.flatnonzero((target >= 0) & (target < network.num_classes))
+    target = model.targets(memory.rows)
+    known = np.flatnonzero(_is_known(target, network.num_classes))
     if len(known) == 0:
         raise InputError(
             f"{memory.location()}: --refit needs rows with the labels of the training, and the memory has none; omit it"

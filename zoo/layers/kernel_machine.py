@@ -46,7 +46,10 @@ class KernelMachine(nn.Module):
         self.register_buffer("weight", torch.zeros(0, num_classes), persistent=False)
 
     def fit(self, vectors: NDArray[np.float32], target: NDArray[np.int64]) -> None:
-        """Fit to vectors [n, d], of which zero vectors are skipped, and classes [n]; a missing class never wins."""
+        """Fit to vectors [n, d], of which zero vectors are skipped, and classes [n], or sets of labels [n, C].
+
+        A missing class never wins.
+        """
         device, num_classes = self.weight.device, self.weight.shape[1]
         known = np.flatnonzero(vectors.any(axis=1))
         blocks = [known[start : start + _ROWS] for start in range(0, len(known), _ROWS)]
@@ -60,7 +63,8 @@ class KernelMachine(nn.Module):
         weight = torch.zeros(len(landmarks), num_classes, dtype=torch.float64)
         for rows in blocks:
             kernel = _kernel(_directions(torch.from_numpy(vectors[rows]).double(), mean), landmarks)
-            signs = 2.0 * functional.one_hot(torch.from_numpy(target[rows]), num_classes) - 1.0
+            own = torch.from_numpy(target[rows])
+            signs = 2.0 * (functional.one_hot(own, num_classes) if own.ndim == 1 else own) - 1.0
             system.addmm_(kernel.T, kernel)
             weight.addmm_(kernel.T, signs.double())
         if len(landmarks):

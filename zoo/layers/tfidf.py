@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ _MISSING = -1.0
 
 #: Weight [C, V] and bias [C].
 Planes: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64]]"
+VectorsT = TypeVar("VectorsT", "csr_matrix", NDArray[np.float32])
 
 
 def planes_of(classifier: LinearClassifierMixin, halve: bool = True) -> Planes:
@@ -141,11 +142,15 @@ class SparseLinear(nn.Module):
     ) -> None:
         """Fit to texts [n, V] with classes [n]; `fit` returns the planes of the classes that have texts, two or more.
 
-        A class without texts has the lowest score for every text.
+        A class without texts has the lowest score for every text. With sets of labels [n, C], each label is fitted
+        against all texts without it.
         """
-        weight, bias = np.zeros((self.num_classes, vectors.shape[1])), np.full(self.num_classes, _MISSING)
-        present = np.unique(target)
-        weight[present], bias[present] = fit(vectors, target) if len(present) > 1 else (0.0, -_MISSING)
+        if target.ndim == 2:
+            weight, bias = planes_by_label(fit, vectors, target)
+        else:
+            weight, bias = np.zeros((self.num_classes, vectors.shape[1])), np.full(self.num_classes, _MISSING)
+            present = np.unique(target)
+            weight[present], bias[present] = fit(vectors, target) if len(present) > 1 else (0.0, -_MISSING)
         table, biases = torch.from_numpy(weight.T.copy()).float(), torch.from_numpy(bias).float()
         self.set_extra_state({"table": table, "bias": biases})
 
@@ -173,6 +178,18 @@ class SparseLinear(nn.Module):
         self.bias = state.get("bias")
         table = state["table"] if state else self.table.new_zeros(0, self.num_classes)
         self.table = table.to(self.table.device)
+
+
+def planes_by_label(
+    fit: Callable[[VectorsT, NDArray[np.int64]], Planes], vectors: VectorsT, target: NDArray[np.int64]
+) -> Planes:
+    """The planes of labels [n, C] of 0 and 1, each fitted by itself; a label of all texts, or of none, has no plane."""
+    weight = np.zeros((target.shape[1], vectors.shape[1]))
+    bias = np.where(target.any(axis=0), -_MISSING, _MISSING)
+    for label in np.flatnonzero(target.any(axis=0) & ~target.all(axis=0)):
+        planes, biases = fit(vectors, target[:, label])
+        weight[label], bias[label] = planes[1] - planes[0], biases[1] - biases[0]
+    return weight, bias
 
 
 def support_vectors(vectors: csr_matrix, target: NDArray[np.int64], c: float) -> Planes:

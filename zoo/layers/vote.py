@@ -27,6 +27,9 @@ def relative_scores(score: Tensor) -> Tensor:
 
 
 def count_votes(shares: Tensor, target: Tensor, num_classes: int) -> Tensor:
-    """Sum shares [B, K] by the memories' classes `target` [B, K] (negative: none): [B, C]."""
+    """Sum shares [B, K] by the memories' classes `target` [B, K], or labels [B, K, L] (negative: none): [B, C]."""
     votes = shares.new_zeros(len(shares), num_classes)
+    if target.ndim > shares.ndim:
+        shares = shares[:, :, None].expand(target.shape).flatten(1)
+        target = target.flatten(1)
     return votes.scatter_add_(1, target.clamp(min=0), shares * (target >= 0))

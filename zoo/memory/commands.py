@@ -63,7 +63,7 @@ def add(
         preview: a table of texts, with or without labels: change nothing, but print which answers to them would change.
     """
     opened = OpenedMemory.open_to_change(model, "--tune" if tune else None)
-    labels, before = opened.memory.labels(), opened.folder.version
+    labels, before = opened.labels(), opened.folder.version
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
 
     def edit(each: OpenedMemory) -> Addition:
@@ -74,7 +74,7 @@ def add(
         return
     done = edit(opened)
     print(f"{opened.memory.location()}: {done.describe()}")
-    fresh = [label for label in opened.memory.labels() if label not in labels]
+    fresh = [label for label in opened.labels() if label not in labels]
     if opened.model is not None and fresh:
         print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
     if done.conflicting:
@@ -136,7 +136,7 @@ def relabel(
     Args:
         model: a run folder or a model folder; or a memory folder.
         ids: the rows' ids, such as '[12,2:0]', which all get `label`.
-        label: the label of `ids`.
+        label: the label of `ids`. Where a row has several, all of them, or `+one` to add and `-one` to take away.
         file: in place of both, a table with ids and labels, such as that of `zoo audit`.
         id_column: name or number of the column of ids in `file`.
         label_column: name or number of the column of labels in `file`.
@@ -154,9 +154,8 @@ def relabel(
         wanted = _parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
     opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
-    changes, known = dict(zip(wanted, labels, strict=True)), opened.addable_labels()
-    arguments = changes, known, note
-    _correct(opened, lambda each: each.folder.replace(*arguments), "relabelled", refit, preview)
+    changes = dict(zip(wanted, labels, strict=True))
+    _correct(opened, lambda each: each.relabel(changes, note=note), "relabelled", refit, preview)
 
 
 def replace(
@@ -183,7 +182,7 @@ def replace(
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
-    known = opened.addable_labels()
+    known = opened.addable_labels(rows.labels or ())
     _correct(opened, lambda each: each.folder.replace(rows, known, note), "replaced", refit, preview)
 
 
@@ -313,7 +312,8 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
     firsts = np.sort(np.unique(keys, return_index=True)[1])
     for first in firsts[:_SHOWN_ANSWERS]:
         rows = memory.rows.select(fresh[keys == keys[first]])
-        labels = sorted(set(map(visible, rows.table.column("label").to_pylist())))
+        written = set(rows.table.column("label").to_pylist())
+        labels = sorted(visible(label) or "no label" for label in written)
         print(f"the model now answers {excerpt(rows.texts[0], 60)} with {' or '.join(labels)}")
     if len(firsts) > _SHOWN_ANSWERS:
         print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")

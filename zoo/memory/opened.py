@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
+from datamodules.corpora.multilabel import distinct_labels, edit_labels, join_labels, split_labels
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, Memory, UnknownLabels, open_memory
 from datamodules.retrieval.memories.changes import corrections
-from datamodules.retrieval.memories.memory import Addition
+from datamodules.retrieval.memories.memory import Addition, Change
 from zoo.model_folder.folder import ModelFolder, is_model
 
 
@@ -43,6 +45,16 @@ class OpenedMemory(NamedTuple):
         return opened
 
     @property
+    def separator(self) -> str | None:
+        """The string between the labels of a row, which are a set; None: a row has one label."""
+        separator: str | None = None if self.model is None else self.model.meta.spec.get("label_separator")
+        return separator
+
+    def labels(self) -> list[str]:
+        """The distinct labels of the rows, sorted."""
+        return distinct_labels(self.memory.labels(), self.separator)
+
+    @property
     def folder(self) -> FolderMemory:
         """The memory, which is in a folder; an `InputError` for an index of the user's."""
         if not isinstance(self.memory, FolderMemory):
@@ -60,6 +72,7 @@ class OpenedMemory(NamedTuple):
     def read_labels(self, file: str, **columns: Any) -> Rows:
         """Read a table by arguments of `read_table`; its labels are names, or numbers as in the training table."""
         columns.pop("class_names", None)
+        columns["label_separator"] = self.separator
         rows = read_table(file, **columns)
         unknown = set(rows.labels or ()) - set(self.memory.labels())
         names = None if self.model is None else self.model.meta.data.memory_columns.get("class_names")
@@ -75,13 +88,30 @@ class OpenedMemory(NamedTuple):
         note: str | None = None,
     ) -> Addition:
         """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
-        memory, allowed, relabelled = self.folder, self.addable_labels(new_labels), 0
+        if self.separator is not None:  # of a request, whose labels have any order
+            written = rows.table.column("label").to_pylist()
+            labels = [
+                join_labels(split_labels(each or "", self.separator), self.separator) for each in written
+            ]
+            rows = Rows.from_lists(rows.texts, labels, rows.ids, rows.source)
+        memory, allowed, relabelled = self.folder, self.addable_labels(rows.labels or (), new_labels), 0
         if relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
             relabelled = memory.replace(changes, allowed, note=note).changed
         return memory.add(rows, allowed, unknown_labels, keep_ids, note)._replace(relabelled=relabelled)
 
-    def addable_labels(self, new_labels: bool = False) -> list[str] | None:
-        """Return the labels that rows of the memory may have; None = any."""
+    def relabel(
+        self, changes: Mapping[str, str], new_labels: bool = False, note: str | None = None
+    ) -> Change:
+        """Give rows of the memory other labels: id -> label, or a change of a set (see `edit_labels`)."""
+        memory, separator = self.folder, self.separator
+        if separator is not None:
+            rows = memory.rows.select(memory.opened.rows_with_ids(list(changes)))
+            before = zip(changes.items(), rows.table.column("label").to_pylist(), strict=True)
+            changes = {name: edit_labels(old or "", change, separator) for (name, change), old in before}
+        return memory.replace(dict(changes), self.addable_labels(changes.values(), new_labels), note)
+
+    def addable_labels(self, wanted: Iterable[str], new_labels: bool = False) -> list[str] | None:
+        """Return the labels that rows of the memory may have, of sets those among `wanted`; None = any."""
         if new_labels and self.model is None:
             raise InputError(
                 f"--new_labels: {self.memory.location()}: a memory folder takes any label; omit it"
@@ -94,7 +124,11 @@ class OpenedMemory(NamedTuple):
         labels = self.memory.labels()
         if self.model is None or new_labels or not labels:
             return None
-        return [*self.model.meta.spec.get("memory_labels", ()), *labels]
+        known, separator = [*self.model.meta.spec.get("memory_labels", ()), *labels], self.separator
+        if separator is None:
+            return known
+        parts = set(distinct_labels(known, separator))
+        return [each for each in set(wanted) if parts.issuperset(split_labels(each, separator))]
 
     def named_model(self, option: str) -> ModelFolder:
         """Return the model, or raise an `InputError` for a memory folder."""

@@ -75,8 +75,11 @@ class ModelFolder:
 
     def training_columns(self, **given: Any) -> PlainDict:
         """Return arguments of `read_table` for tables of texts: those that are given, and None = as in training."""
-        names = ("text_column", "label_column", "header", "quotes", "class_names")
-        named = {name: value for name, value in self.meta.data.options.items() if name in names}
+        names = ("text_column", "label_column", "label_separator", "header", "quotes", "class_names")
+        options = self.meta.data.options
+        named = {name: options[name] for name in names if name in options}
+        if options.get("label_columns") is not None:
+            named["label_column"] = options["label_columns"]
         return named | {name: value for name, value in given.items() if value is not None}
 
     @cached_property

@@ -18,11 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self, override
 
 from datamodules.core.errors import InputError
+from datamodules.corpora.multilabel import join_labels, split_labels
 from datamodules.corpora.rows import Rows
 from zoo.loading import load
 from zoo.memory.commands import fit_again
 from zoo.memory.opened import OpenedMemory
-from zoo.python.fitting import fit, label_names
+from zoo.python.fitting import SEPARATOR, fit, label_names
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.records import as_texts
 
@@ -33,11 +34,12 @@ _GROWN = 1.5
 class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A model of the zoo as an estimator: `fit` trains it as `zoo.fit` and the command `zoo fit` do.
 
-    `X` is a sequence of n strings: a list, an array or a column of a data frame. A pickled estimator contains its
-    model with the memory, and needs no other file.
+    `X` is a sequence of n strings: a list, an array or a column of a data frame. `y` has n labels, or is a matrix of 0
+    and 1 [n, C] with a column for each label of a set, as scikit-learn's `MultiLabelBinarizer` makes it. A pickled
+    estimator contains its model with the memory, and needs no other file.
 
     Attributes:
-        classes_: the labels, sorted, as they were given.
+        classes_: the labels, sorted, as they were given; of sets, the numbers of the columns.
         model_: the predictor, as `zoo.load` returns it; its `export` writes a folder that stays.
 
     Example:
@@ -79,7 +81,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Iterable[str], y: Iterable[object]) -> Self:
-        """Train on n texts and their n labels: strings, numbers or booleans."""
+        """Train on n texts and their n labels: strings, numbers or booleans, or a matrix [n, C] of sets."""
         texts, labels = _texts(X), _labels(y)
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -90,11 +92,11 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights = dict(zip(label_names([*weights], len(weights), 1), weights.values(), strict=True))
         if weights:
             model_options["class_weight"] = weights
-        names = label_names(labels, len(texts))
+        names = _names_of(labels, len(texts))
         check_classification_targets(labels)
         model = fit(
             texts,
-            labels,
+            labels if np.ndim(labels) == 1 else [split_labels(each, SEPARATOR) for each in names],
             model=self.model,
             model_options=model_options,
             trainer=self.trainer,
@@ -104,9 +106,13 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             verbose=self.verbose,
             **data_options,
         )
-        self.classes_, first = np.unique(np.asarray(labels), return_index=True)
-        # The model's names of the classes, in their order.
-        self._names = [names[row] for row in first]
+        if np.ndim(labels) == 2:
+            self.classes_ = np.arange(labels.shape[1])
+            self._names = list(map(str, self.classes_))
+        else:
+            self.classes_, first = np.unique(np.asarray(labels), return_index=True)
+            # The model's names of the classes, in their order.
+            self._names = [names[row] for row in first]
         # The run folder is deleted with the predictor that `fit` returned.
         self.model_ = self._first_model = model
         return self
@@ -122,8 +128,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "model_"):
             return self.fit(X, y)
         texts, labels = _texts(X), _labels(y)
-        names = label_names(labels, len(texts), 1)
-        given, known = (type(np.asarray(each).tolist()[0]).__name__ for each in (labels, self.classes_))
+        names = _names_of(labels, len(texts), 1)
+        if np.ndim(labels) == 2 and labels.shape[1] != len(self.classes_):
+            raise InputError(f"labels: {labels.shape[1]} columns, {len(self.classes_)} before; give as many")
+        given, known = (type(np.ravel(each).tolist()[0]).__name__ for each in (labels, self.classes_))
         if given != known:
             raise InputError(f"labels: row 0 is a {given}, the labels before are {known}; give one type")
         opened = OpenedMemory.open_to_change(self.model_.source)
@@ -138,8 +146,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 fit_again(model, None, refit=False)
         self.model_ = load(model, device=self.device)
         weakref.finalize(self.model_, id, self._first_model)
-        self.classes_, first = np.unique(np.append(self.classes_, np.asarray(labels)), return_index=True)
-        self._names = [[*self._names, *names][row] for row in first]
+        if np.ndim(labels) == 1:
+            self.classes_, first = np.unique(np.append(self.classes_, np.asarray(labels)), return_index=True)
+            self._names = [[*self._names, *names][row] for row in first]
         return self
 
     def explain(self, X: Iterable[str]) -> list[Prediction]:
@@ -149,16 +158,25 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return predictions
 
     def predict(self, X: Iterable[str]) -> NDArray[Any]:
-        """Return the label of each of n texts [n]."""
+        """Return the label of each of n texts [n]; of sets, a matrix [n, C] of 0 and 1."""
         predictions = self.explain(X)
+        if predictions and predictions[0].of_labels is not None:
+            chosen = [{each.label for each in prediction.of_labels or ()} for prediction in predictions]
+            sets: NDArray[Any] = np.array(
+                [[name in each for name in self._names] for each in chosen], np.int64
+            )
+            return sets
         number = {name: column for column, name in enumerate(self._names)}
         labels: NDArray[Any] = self.classes_[[number[each.label or ""] for each in predictions]]
         return labels
 
     def predict_proba(self, X: Iterable[str]) -> NDArray[np.float64]:
-        """Return the probabilities of n texts [n, C], in the order of `classes_`."""
-        rows = [[each.probabilities[name] for name in self._names] for each in self.explain(X)]
+        """Return the probabilities of n texts [n, C], in the order of `classes_`; of sets, that of each label."""
+        predictions = self.explain(X)
+        rows = [[each.probabilities.get(name, 0.0) for name in self._names] for each in predictions]
         probabilities = np.array(rows, np.float64).reshape(-1, len(self._names))
+        if predictions and predictions[0].of_labels is not None:
+            return probabilities
         # Their sum is 1 only in float32.
         normalized: NDArray[np.float64] = probabilities / probabilities.sum(axis=1, keepdims=True)
         return normalized
@@ -191,8 +209,23 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _labels(y: Any) -> Any:
-    labels = y if hasattr(y, "ndim") or y is None else list(y)
+    labels: Any = y if hasattr(y, "ndim") or y is None else list(y)
+    if getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 1:
+        return np.asarray(labels.toarray() if hasattr(labels, "toarray") else labels)
     return column_or_1d(labels, warn=True) if getattr(labels, "shape", ())[1:] == (1,) else labels
+
+
+def _names_of(labels: Any, number: int, least: int = 2) -> list[str]:
+    """The labels of texts as a memory keeps them, of classes [n] or of sets, a matrix [n, C] of 0 and 1."""
+    if np.ndim(labels) != 2:
+        return label_names(labels, number, least)
+    if not np.isin(labels, (0, 1)).all():
+        raise InputError(
+            "labels: a matrix of sets has 0 and 1 only, 1 where a text has the label of a column"
+        )
+    if len(labels) != number:
+        raise InputError(f"labels: {number:,} texts but {len(labels):,} rows; give one for each text")
+    return [join_labels(map(str, np.flatnonzero(row)), SEPARATOR) for row in labels]
 
 
 def _texts(X: Iterable[str]) -> list[str]:

@@ -33,7 +33,9 @@ from zoo.tasks.records import as_texts
 _TABLE = "train.jsonl"
 #: Options of the data that name columns of a table.
 _OF_TABLES = ("train_file", "text_column", "label_column")
-_ONE_LABEL = "give one label for each text (for several, fit one model for each label)"
+_ONE_LABEL = "give one label for each text, or a list of labels for each"
+#: Stands between the labels of a text, unless the data's options name another one.
+SEPARATOR = ";"
 
 
 def fit(
@@ -58,7 +60,8 @@ def fit(
 
     Args:
         texts: n texts (a list, an array, a column of a data frame), or the name of a table.
-        labels: n strings or numbers; None for a table. Predictions have them as strings.
+        labels: n strings or numbers, or n lists of them, which are sets; None for a table. Predictions have them as
+            strings.
         model: name or class of a model; None: `MemoryEnsemble`, or the model of `config`.
         model_options: as after `--model.`: `{"transformer": "NAME"}`.
         trainer: as after `--trainer.`: `{"max_epochs": 3}`. One device is used, unless `devices` are named.
@@ -154,11 +157,37 @@ def _table(
     if named := [name for name in _OF_TABLES if name in data_options]:
         raise InputError(f"{named[0]}: belongs to a table; omit it, or give the name of a table as texts")
     texts = as_texts(texts, "texts: row")
-    names = label_names(labels, len(texts))
+    labels = (
+        list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str | Mapping) else labels
+    )
+    columns: dict[str, object] = {
+        "train_file": folder / _TABLE,
+        "text_column": "text",
+        "label_column": "label",
+    }
+    names: Sequence[str | list[str]]
+    if isinstance(labels, list) and any(isinstance(each, list | tuple | set) for each in labels):
+        names = label_lists(labels, len(texts))
+        columns["label_separator"] = SEPARATOR
+    else:
+        names = label_names(labels, len(texts))
     rows = zip(texts, names, strict=True)
     lines = [json.dumps({"text": text, "label": name}) + "\n" for text, name in rows]
-    columns = {"train_file": folder / _TABLE, "text_column": "text", "label_column": "label"}
     return {_TABLE: "".join(lines)}, columns
+
+
+def label_lists(labels: Sequence[object], number: int) -> list[list[str]]:
+    """Return the sets of labels of `number` texts as lists of strings; an `InputError` names the first wrong row."""
+    if len(labels) != number:
+        raise InputError(f"labels: {number:,} texts but {len(labels):,} lists; give a list for each text")
+    for row, each in enumerate(labels):
+        if not isinstance(each, list | tuple | set):
+            raise InputError(
+                f"labels: row {row} is a {type(each).__name__}, others are lists; give lists only"
+            )
+        if any(isinstance(label, bool) or not isinstance(label, str | int) for label in each):
+            raise InputError(f"labels: row {row} has a label that is neither a string nor a whole number")
+    return [sorted(map(str, each)) for each in labels if isinstance(each, list | tuple | set)]
 
 
 def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[str]:

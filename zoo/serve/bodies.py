@@ -132,7 +132,7 @@ class Labels(_Edit):
 
     def edit(self, opened: OpenedMemory) -> Change:
         """Make the edit."""
-        return opened.folder.replace(self.labels, opened.addable_labels(self.new_labels), self.note)
+        return opened.relabel(self.labels, self.new_labels, self.note)
 
 
 def _kind_of(edit: object) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 class ClassificationOutput(NamedTuple):
     """Output of a classification network."""
 
-    #: float32 [B, C].
+    #: float32 [B, C]; of sets of labels, [B, 2, C]: that a label is missing, and that it is present.
     logits: Tensor
     #: float32 [B, K]: weight of each memory; 0 where there is none.
     memory_weight: Tensor
@@ -20,15 +20,17 @@ class ClassificationOutput(NamedTuple):
     hop_weight: Tensor | None = None
     #: float32 [B, l]: vectors of the texts, of length 1 or not; None where no encoder made them.
     text_vector: Tensor | None = None
-    #: member of an ensemble -> float32 [B, C]; they add up to the logits.
+    #: member of an ensemble -> values of the shape of the logits; they add up to these.
     contributions: Mapping[str, Tensor] = MappingProxyType({})
     #: of each member that searches a memory by itself: its rows, int64 [B, K], -1 where there are fewer than K; their
     #: scores, float32 [B, K]; and their shares of all votes, which add up to 1 with those of `memory_weight`.
     retrieved: Sequence[tuple[Tensor, Tensor, Tensor]] = ()
-    #: row of an ensemble's answer -> float32 [B, C]; empty unless the table is measured.
+    #: row of an ensemble's answer -> int64 [B], classes, or [B, C], sets; empty unless the table is measured.
     table: Mapping[str, Tensor] = MappingProxyType({})
     #: float32 [B]: how much an ensemble finds texts like those of its classes, unbounded; None of other networks.
     familiarity: Tensor | None = None
+    #: int64 [B, C]: the sets of labels that are the answer, of 0 and 1; None of a network that predicts one label.
+    chosen: Tensor | None = None
 
 
 class MatchingOutput(NamedTuple):

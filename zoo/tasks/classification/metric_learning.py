@@ -57,9 +57,11 @@ def steps_for(num_rows: int) -> int:
 def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: float) -> Tensor:
     """Mean loss of the texts that share their class with another one (Khosla et al. 2020, Equation 2).
 
+    A pair of sets counts by the share of its labels that both have.
+
     Args:
         vectors: [B, l], of length 1.
-        target: int64 [B], classes.
+        target: int64 [B], classes, or sets of labels [B, C] of 0 and 1.
         temperature: divides the cosines.
 
     Returns:
@@ -69,10 +71,17 @@ def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: fl
     # Equation 2 normalizes over all texts but the anchor.
     cosines = (vectors @ vectors.T / temperature).masked_fill(own, -torch.inf)
     logs = cosines - cosines.logsumexp(dim=1, keepdim=True)
-    is_positive = (target[:, None] == target[None, :]) & ~own
-    positives = is_positive.sum(dim=1)
-    by_anchor = -torch.where(is_positive, logs, 0.0).sum(dim=1) / positives.clamp(min=1)
-    return by_anchor.sum() / (positives > 0).sum().clamp(min=1)
+    if target.ndim == 1:
+        likeness = (target[:, None] == target[None, :]).float()
+    else:
+        sets, sizes = target.float(), target.sum(dim=1)
+        shared = sets @ sets.T
+        likeness = shared / (sizes[:, None] + sizes[None, :] - shared).clamp(min=1)
+    likeness = likeness.masked_fill(own, 0.0)
+    positives = likeness.sum(dim=1)
+    is_anchor = positives > 0
+    by_anchor = -(likeness * logs.masked_fill(own, 0.0)).sum(dim=1) / torch.where(is_anchor, positives, 1.0)
+    return by_anchor.sum() / is_anchor.sum().clamp(min=1)
 
 
 def balanced_batches(
@@ -81,7 +90,7 @@ def balanced_batches(
     """Batches with equally many texts of each class, at least two where a class has them.
 
     Args:
-        target: [n], classes.
+        target: [n], classes, or sets of labels [n, C] of 0 and 1; a text of several drawn labels is in a batch once.
         batch_size: texts per batch, at most.
         steps: number of batches.
         seed: of the draws.
@@ -90,17 +99,23 @@ def balanced_batches(
         Row numbers.
     """
     random = np.random.default_rng(seed)
-    rows_of = {label: np.flatnonzero(target == label) for label in np.unique(target).tolist()}
+    if target.ndim == 1:
+        rows_of = {label: np.flatnonzero(target == label) for label in np.unique(target).tolist()}
+    else:
+        rows_of = {
+            label: np.flatnonzero(target[:, label]) for label in np.flatnonzero(target.any(axis=0)).tolist()
+        }
     labels = np.array(list(rows_of))
     texts = max(2, batch_size // len(labels))
     for _ in range(steps):
         drawn = random.permutation(labels)[: max(2, batch_size // texts)]
-        yield np.concatenate(
+        rows = np.concatenate(
             [
                 random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False)
                 for label in drawn.tolist()
             ]
         )
+        yield rows if target.ndim == 1 else np.unique(rows)
 
 
 def learn_metric(

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from zoo.tasks.classification.calibration import Calibration
-from zoo.tasks.metrics import RowMeans
+from zoo.tasks.classification.multilabel import probabilities_of, row_scores
+from zoo.tasks.metrics import PARTS, RowMeans
 
 
 class ClassificationScores(RowMeans):
@@ -24,8 +26,8 @@ class ClassificationScores(RowMeans):
     #: numbers of the rows with wrong answers, int64, in batches.
     wrong: list[Tensor]
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        super().__init__(["accuracy"])
+    def __init__(self, labels: Sequence[str], names: Sequence[str] = ("accuracy",), parts: int = 1) -> None:
+        super().__init__(names, parts)
         self.labels = list(labels)
         n = len(self.labels)
         # Rows by class: a confusion matrix of many classes is large. The last of the true classes are unknown labels.
@@ -44,8 +46,13 @@ class ClassificationScores(RowMeans):
         weight: Tensor,
         is_duplicate: Tensor | None = None,
         row: Tensor | None = None,
+        unknown: Tensor | None = None,
+        chosen: Tensor | None = None,
     ) -> None:
-        """Count a batch of logits [B, C]; a target of C is an unknown label, and rows of weight 0 only pad."""
+        """Count a batch of logits [B, C]; a target of C is an unknown label, and rows of weight 0 only pad.
+
+        `unknown` and `chosen` are those of sets.
+        """
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
         prediction = logits.argmax(dim=1)
@@ -104,6 +111,86 @@ def _joined(batches: list[Tensor]) -> Tensor:
     from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
 
     return dim_zero_cat(batches).cpu() if len(batches) else torch.zeros(0)
+
+
+class MultilabelScores(ClassificationScores):
+    """Scores of sets of labels: of the labels, of the sets, and of the order of all labels of a text.
+
+    `accuracy` is the share of sets that are right as a whole, `samples_f1` the mean F1 of a text, which is 1 where the
+    text has no label and gets none, and `f1` that of a label. A label that the model does not know is missing in every
+    answer. Calibration is that of the labels that are given.
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        super().__init__(labels, ("accuracy", "samples_f1", "empty_answers", "right_empty_answers"), PARTS)
+        # Of all counted rows: probabilities of labels [rows, C], and their sets.
+        self.add_state("target", [], dist_reduce_fx="cat")
+
+    target: list[Tensor]
+
+    @override
+    def update(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        weight: Tensor,
+        is_duplicate: Tensor | None = None,
+        row: Tensor | None = None,
+        unknown: Tensor | None = None,
+        chosen: Tensor | None = None,
+    ) -> None:
+        """Count a batch of logits [B, 2, C], with sets and `chosen` sets [B, C].
+
+        `unknown` [B] has the numbers of labels that the model does not know.
+        """
+        counted, missing = weight > 0, torch.zeros_like(weight).long() if unknown is None else unknown
+        probabilities = probabilities_of(logits.float())
+        assert chosen is not None
+        is_right = (chosen == target).all(dim=1) & (missing == 0)
+        is_empty = ~chosen.any(dim=1)
+        values = is_right, row_scores(chosen, target, missing), is_empty, is_empty & is_right
+        self.add_rows(torch.stack([value.double() for value in values], dim=1), counted, is_duplicate)
+        self.probability.append(probabilities[counted])
+        self.is_right.append(chosen[counted])
+        self.target.append(target[counted])
+        if row is not None:
+            self.wrong.append(row[counted & ~is_right])
+        true, predicted = target[counted], chosen[counted]
+        self.true += torch.cat([true.sum(dim=0), missing[counted].sum()[None]])
+        self.predicted += predicted.sum(dim=0)
+        self.correct += (true * predicted).sum(dim=0)
+        self.add_loss(functional.cross_entropy(logits[counted].float(), true, reduction="none").flatten())
+
+    @override
+    def compute(self) -> dict[str, Tensor]:
+        """As in `ClassificationScores`, and means over labels and texts of what the order of labels is worth."""
+        from torchmetrics.functional import classification  # imports transformers, too
+
+        scores, n = super().compute(), len(self.labels)
+        probability, target = (
+            _joined(self.probability).reshape(-1, n),
+            _joined(self.target).reshape(-1, n).long(),
+        )
+        precision = ranking = torch.tensor(torch.nan, dtype=torch.double)
+        if len(target):
+            has_rows = target.any(dim=0)
+            of_labels = classification.multilabel_average_precision(probability, target, n, average=None)
+            precision = of_labels[has_rows].double().mean()
+            ranking = classification.multilabel_ranking_average_precision(probability, target, n).double()
+        answers = self.true.sum() + self.predicted.sum()
+        return scores | {
+            "micro_f1": 2 * self.correct.sum().double() / answers.clamp(min=1),
+            "mean_average_precision": precision,
+            "label_ranking_average_precision": ranking,
+        }
+
+    @override
+    def _calibration(self) -> Calibration | None:
+        if len(self.probability) == 0:
+            return None
+        given = _joined(self.is_right) > 0
+        probability, is_right = _joined(self.probability)[given].double(), _joined(self.target)[given] > 0
+        return Calibration.of(probability.numpy(), is_right.numpy()) if probability.isfinite().all() else None
 
 
 class AttentionScores(ClassificationScores):

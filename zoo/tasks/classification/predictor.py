@@ -22,6 +22,7 @@ from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
+from datamodules.corpora.multilabel import join_labels
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.dense.text_vectors import ProgressBar
@@ -38,6 +39,7 @@ from zoo.tasks.classification.held_out import (
     set_threshold,
     unknown_threshold,
 )
+from zoo.tasks.classification.multilabel import probabilities_of
 from zoo.tasks.model import Model
 from zoo.tasks.outputs import ClassificationOutput
 from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device
@@ -64,13 +66,22 @@ class RetrievedMemory(NamedTuple):
     found_by: str | None = None
 
 
+class LabelEvidence(NamedTuple):
+    """One label of a predicted set."""
+
+    label: str
+    probability: float
+    #: member of an ensemble -> its contribution to the log odds of the label.
+    contributions: dict[str, float] | None = None
+
+
 class Prediction(NamedTuple):
     """A text's predicted label with its evidence."""
 
     text: str
-    #: None where the model abstains.
+    #: None where the model abstains. Of a set, its labels with the table's separator between them; "" has none.
     label: str | None
-    #: of `label`, or of the label that the model would have answered.
+    #: of `label`, or of the label that the model would have answered; of a set, as if its labels were independent.
     probability: float
     #: label -> probability.
     probabilities: dict[str, float]
@@ -89,6 +100,8 @@ class Prediction(NamedTuple):
     reason: str | None = None
     #: the labels that the text may have, so that its own is seldom missing. None: no such set was wanted.
     labels: list[str] | None = None
+    #: the labels of a set, the most probable first. None: of a model that predicts one label.
+    of_labels: list[LabelEvidence] | None = None
 
     def __repr__(self) -> str:
         evidence = f"{len(self.probabilities)} probabilities, {len(self.memories)} memories"
@@ -239,6 +252,8 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if self.held_out is None:
             kind = type(self.model).__name__
             advice = TUNE_ADVICE if self.model.fits_weights else "train a MemoryEnsemble"
+            if self.model.spec.label_separator is not None:
+                advice = "for sets of labels none are kept; train a model for each label"
             options = "max_error, label_sets, unknown, report"
             raise InputError(f"{options}: this {kind} has no held-out rows; {advice}")
         return self.held_out
@@ -275,9 +290,11 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         self, texts: list[str], memories: list[list[RetrievedMemory]] | None, output: ClassificationOutput
     ) -> Sequence[Prediction]:
         labels, predictions = self.model.labels, []
-        for text, probability, retrieved in zip(
-            texts, output.logits.softmax(dim=1).cpu().tolist(), memories or [[] for _ in texts], strict=True
-        ):
+        memories, values = memories or [[] for _ in texts], probabilities_of(output.logits).cpu()
+        if (separator := self.model.spec.label_separator) is not None:
+            assert output.chosen is not None
+            return _sets_of(texts, values, output.chosen.cpu(), memories, labels, separator)
+        for text, probability, retrieved in zip(texts, values.tolist(), memories, strict=True):
             best = max(range(len(labels)), key=probability.__getitem__)
             probabilities = dict(zip(labels, probability, strict=True))
             predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
@@ -388,6 +405,27 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if bar is not None:
             bar.update(len(texts) - done)
         return vectors
+
+
+def _sets_of(
+    texts: list[str],
+    probabilities: torch.Tensor,
+    chosen: torch.Tensor,
+    memories: list[list[RetrievedMemory]],
+    labels: list[str],
+    separator: str,
+) -> list[Prediction]:
+    """Predictions of sets [n, C], with the probabilities of their labels [n, C]."""
+    predictions = []
+    whole = torch.where(chosen > 0, probabilities, 1 - probabilities).prod(dim=1).tolist()
+    columns = texts, probabilities.tolist(), chosen, whole, memories
+    for text, values, in_set, probability, retrieved in zip(*columns, strict=True):
+        numbers = sorted(in_set.nonzero()[:, 0].tolist(), key=values.__getitem__, reverse=True)
+        evidence = [LabelEvidence(labels[number], values[number]) for number in numbers]
+        label = join_labels((each.label for each in evidence), separator)
+        by_label = dict(zip(labels, values, strict=True))
+        predictions.append(Prediction(text, label, probability, by_label, retrieved, of_labels=evidence))
+    return predictions
 
 
 def _record_of(prediction: Prediction, name: str | None, has_memories: bool) -> PlainDict:

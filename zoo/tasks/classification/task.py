@@ -18,7 +18,7 @@ from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from zoo.tasks.base import Task
-from zoo.tasks.classification.metrics import ClassificationScores
+from zoo.tasks.classification.metrics import ClassificationScores, MultilabelScores
 from zoo.tasks.classification.predictor import (
     ClassificationModel,
     ClassificationPredictor,
@@ -42,6 +42,8 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     without_memory: ClassVar[str | None] = None
     #: the model learns from the words of labels and from texts without labels.
     reads_guides: bool = False
+    #: predicts sets of labels where the data has them.
+    takes_sets: ClassVar[bool] = False
     #: meaning of the output's `memory_weight`, for charts.
     memory_weight: str = "weight"
 
@@ -59,6 +61,10 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     @override
     def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
+        if getattr(data.options, "label_separator", None) is not None and not self.takes_sets:
+            raise InputError(
+                f"data.label_separator: a {type(self).__name__} predicts one label a text; use a MemoryEnsemble"
+            )
         if self.uses_memory and self.without_memory != "" and not data.has_memory:
             instead = "" if self.without_memory is None else f", or {self.without_memory}"
             raise InputError(
@@ -68,7 +74,8 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
 
     @override
     def new_scores(self) -> ClassificationScores:
-        return ClassificationScores(self.labels)
+        kind = ClassificationScores if self.spec.label_separator is None else MultilabelScores
+        return kind(self.labels)
 
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:

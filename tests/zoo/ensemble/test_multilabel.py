@@ -1,0 +1,252 @@
+"""Sets of labels: the choice of a set, its scores, and a small ensemble from its table to edits of its memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from sklearn import metrics
+
+import zoo
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import LABELS, Zoo, done, refusal
+from tests.zoo.ensemble.conftest import distinct_sentences
+from zoo.ensemble.member import Readings
+from zoo.ensemble.outputs import Votes
+from zoo.ensemble.pool import folds_of
+from zoo.layers.tfidf import planes_by_label, support_vectors
+from zoo.tasks.classification.metric_learning import balanced_batches, supervised_contrastive_loss
+from zoo.tasks.classification.metrics import MultilabelScores
+from zoo.tasks.classification.multilabel import SetRule, row_scores
+
+
+def draw_sets(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random probabilities and sets of four labels [rows, 4]."""
+    torch.manual_seed(seed)
+    probabilities = torch.rand(rows, 4)
+    return probabilities, (torch.rand(rows, 4) < probabilities).long()
+
+
+def test_rule_has_highest_micro_f1() -> None:
+    probabilities, target = draw_sets(60)
+    rule = SetRule.fit(probabilities, target)
+    reached = metrics.f1_score(target, rule.choose(probabilities), average="micro")
+    others = [
+        metrics.f1_score(target, probabilities >= cut, average="micro") for cut in probabilities.flatten()
+    ]
+    assert reached == pytest.approx(max(others))
+    assert not rule.fills
+
+
+def test_rule_fills_sets_where_training_has_no_empty_one() -> None:
+    probabilities, target = draw_sets(60)
+    target[:, 0] = 1
+    rule = SetRule.fit(probabilities, target)
+    assert rule.fills
+    assert rule._replace(threshold=2.0).choose(probabilities).sum(dim=1).tolist() == [1] * 60
+
+
+def test_row_scores_of_sets() -> None:
+    target = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 0, 0], [0, 1, 0]])
+    answer = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0]])
+    assert row_scores(answer, target).tolist() == [0.5, 1.0, 0.0, 1.0]
+    assert row_scores(answer, target, torch.tensor([0, 1, 0, 1])).tolist() == pytest.approx(
+        [0.5, 0.0, 0.0, 2 / 3]
+    )
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    probabilities, target = draw_sets(50)
+    answer = (probabilities > 0.6).long()
+    logits = torch.stack([(1 - probabilities).log(), probabilities.log()], dim=1)
+    scores, weight = MultilabelScores(["a", "b", "c", "d"]), torch.ones(50)
+    weight[-1] = 0  # pads a batch
+    for rows in (slice(0, 20), slice(20, 50)):
+        scores.update(logits[rows], target[rows], weight[rows], chosen=answer[rows])
+    found = {name: value.tolist() for name, value in scores.compute().items()}
+    y, p, s = target[:-1].numpy(), answer[:-1].numpy(), probabilities[:-1].numpy()
+    samples = [
+        1.0 if not (a.any() or b.any()) else 2 * (a & b).sum() / (a.sum() + b.sum())
+        for a, b in zip(y, p, strict=True)
+    ]
+    expected = {
+        "accuracy": metrics.accuracy_score(y, p),
+        "micro_f1": metrics.f1_score(y, p, average="micro"),
+        "macro_f1": metrics.f1_score(y, p, average="macro"),
+        "samples_f1": np.mean(samples),
+        "empty_answers": (p.sum(axis=1) == 0).mean(),
+        "right_empty_answers": ((p.sum(axis=1) == 0) & (y.sum(axis=1) == 0)).mean(),
+        "mean_average_precision": metrics.average_precision_score(y, s, average="macro"),
+        "label_ranking_average_precision": metrics.label_ranking_average_precision_score(y, s),
+        "loss": metrics.log_loss(y.ravel(), s.ravel()),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert found["f1"] == pytest.approx(metrics.f1_score(y, p, average=None).tolist())
+
+
+def test_unknown_labels_are_missing_in_every_answer() -> None:
+    probabilities, target = draw_sets(8)
+    logits = torch.stack([(1 - probabilities).log(), probabilities.log()], dim=1)
+    scores = MultilabelScores(["a", "b", "c", "d"])
+    scores.update(logits, target, torch.ones(8), unknown=torch.ones(8).long(), chosen=target)
+    found, labels = scores.compute(), int(target.sum())
+    assert found["accuracy"] == 0
+    assert found["unknown_labels"] == 8
+    assert found["micro_f1"] == pytest.approx(2 * labels / (2 * labels + 8))
+
+
+def test_vote_for_a_set_is_one_for_each_label() -> None:
+    classes = torch.tensor([[[0, 2, -1], [1, -1, -1]], [[-1, -1, -1], [5, 0, -1]]])
+    mask = torch.tensor([[True, True], [True, False]])
+    votes = Votes(torch.tensor([[2.0, 2.0], [1.0, 1.0]]), mask, classes, 3)
+    present = votes.log_probabilities((0.0, 0.5)).exp()[:, 1]
+    prior = 0.5 / 3
+    expected = [[(0.5 + prior) / 1.5, (0.5 + prior) / 1.5, (0.5 + prior) / 1.5], [prior / 1.5] * 3]
+    torch.testing.assert_close(present, torch.tensor(expected))
+    wider = Votes(votes.score, mask, torch.nn.functional.pad(classes, (0, 2), value=-1), 3)
+    torch.testing.assert_close(votes.joined([wider]).log_probabilities((0.0, 0.5))[2:].exp()[:, 1], present)
+
+
+def test_planes_of_labels_are_fitted_one_by_one() -> None:
+    random = np.random.default_rng(0)
+    vectors, target = csr_matrix(random.random((30, 5))), random.integers(0, 2, (30, 4))
+    target[:, 2], target[:, 3] = 0, 1
+    weight, bias = planes_by_label(lambda v, t: support_vectors(v, t, 1.0), vectors, target)
+    planes, biases = support_vectors(vectors, target[:, 1], 1.0)
+    np.testing.assert_allclose(weight[1], planes[1] - planes[0])
+    np.testing.assert_allclose(bias[1], biases[1] - biases[0])
+    assert not weight[2:].any()
+    assert bias[2:].tolist() == [-1.0, 1.0]  # a label of no text, and of all
+
+
+def test_metric_of_sets_of_one_label_is_that_of_classes() -> None:
+    torch.manual_seed(0)
+    vectors = torch.nn.functional.normalize(torch.randn(12, 4), dim=1)
+    target = torch.arange(12) % 3
+    sets = torch.nn.functional.one_hot(target)
+    losses = [supervised_contrastive_loss(vectors, each, 0.1) for each in (target, sets)]
+    torch.testing.assert_close(*losses)
+    for rows in balanced_batches(sets.numpy(), 6, 4, 0):
+        assert len(set(rows.tolist())) == len(rows) <= 6
+
+
+def test_folds_spread_the_rarest_label() -> None:
+    sets = np.zeros((40, 3), np.int64)
+    sets[:, 0], sets[:10, 1] = 1, 1
+    folds = folds_of(sets, 5, np.arange(40))
+    assert np.bincount(folds[:10]).tolist() == [2] * 5
+
+
+def test_held_out_rows_have_the_n_grams_that_members_know() -> None:
+    learned = csr_matrix(np.array([[1.0, 0, 0], [0, 1, 0]]))
+    held_out = csr_matrix(np.array([[0.6, 0, 0.8], [0, 0, 1]]))
+    (known,) = Readings([], ngrams=[held_out]).known_to(Readings([], ngrams=[learned])).ngrams or ()
+    assert known.toarray().tolist() == [[1, 0, 0], [0, 0, 0]]
+
+
+# --- from a table to edits of its memory ---
+
+
+def write_sets(path: Path, rows: int, seed: int) -> Path:
+    """A table of texts with none, one or two of three labels; each label has words of its own."""
+    random, lines = np.random.default_rng(seed), list[str]()
+    for text, label in distinct_sentences(rows, seed, LABELS):
+        other = str(random.choice(LABELS))
+        more = distinct_sentences(3, seed + len(lines) + 1000, LABELS)[LABELS.index(other)][0].split()[0]
+        kind = random.integers(3)
+        labels = [[], [label], sorted({label, other})][kind]
+        words = text.split()
+        written = " ".join([words[0] if kind else "", more if kind == 2 else "", *words[1:]])
+        lines.append(json.dumps({"text": written.strip(), "labels": labels}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_of_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sets")
+    options = {"label_column": "labels", "label_separator": ";", "num_memories": 5}
+    zoo.fit(write_sets(folder / "train.jsonl", 90, 1), run_dir=folder / "run", **options)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(run_of_sets: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run_of_sets, tmp_path / "run"))
+
+
+def test_answers_with_their_evidence(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
+    model, table = zoo.load(run), write_sets(tmp_path / "test.jsonl", 40, 2)
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    predictions = model.predict([row["text"] for row in rows])
+    right = [each.label == ";".join(row["labels"]) for each, row in zip(predictions, rows, strict=True)]
+    assert np.mean(right) > 0.7
+    for each in predictions:
+        assert each.label == ";".join(sorted(label.label for label in each.of_labels))
+        for label in each.of_labels:
+            assert each.probabilities[label.label] == label.probability
+            odds = np.log(label.probability / (1 - label.probability))
+            assert sum(label.contributions.values()) == pytest.approx(odds, abs=1e-3)
+    shown = done(zoo_command("test", "--ckpt_path", run, "--data.test_file", table)).out
+    assert "micro_f1" in shown
+    assert "| test rows" in shown
+    assert "F1, %" in shown
+
+
+def test_memory_takes_sets_and_new_labels(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
+    table = tmp_path / "more.csv"
+    table.write_text("text,labels\nzebra unicorn,trains;fruit\nquiet meadow walk,\n")
+    refusal(zoo_command("memory", "add", run, table), "fruit;trains", "--new_labels true")
+    added = done(zoo_command("memory", "add", run, table, "--new_labels", "true"))
+    assert "labels that only the memory has: trains" in added.out
+    known = zoo.load(run).predict(["zebra unicorn", "quiet meadow walk"])
+    assert [each.label for each in known] == ["fruit;trains", ""]
+    assert {label.label for label in known[0].of_labels} == {"fruit", "trains"}
+    done(zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label", "+metal"))
+    done(zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label=-trains"))
+    assert zoo.load(run).predict(["zebra unicorn"])[0].label == "fruit;metal"
+    refusal(
+        zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label=-trains"),
+        "fruit;metal",
+        "does not have it",
+    )
+
+
+def test_tuned_and_fitted_again(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
+    table = write_sets(tmp_path / "tune.jsonl", 40, 3)
+    assert "; F1 " in done(zoo_command("memory", "tune", run, table)).out
+    assert "; F1 " in done(zoo_command("memory", "tune", run, table, "--refit", "true")).out
+    done(zoo_command("memory", "remove", run, "--ids", "[0]", "--refit", "true"))
+    assert zoo.load(run).predict(["a text"])[0].of_labels is not None
+
+
+def test_what_sets_lack_is_refused(run: Path, zoo_command: Zoo) -> None:
+    refusal(zoo_command("audit", run), "sets of labels have no audit")
+    refusal(zoo_command("predict", "--ckpt_path", run, "--text", "x", "--max_error", "0.1"), "sets of labels")
+    with pytest.raises(InputError, match="a KNNBiLSTM predicts one label a text; use a MemoryEnsemble"):
+        zoo.fit(["a", "b"], [["x"], []], model="KNNBiLSTM")
+
+
+def test_matrix_of_scikit_learn() -> None:
+    pairs = distinct_sentences(60, 5, LABELS)
+    texts = [text for text, _ in pairs]
+    sets: NDArray[np.int64] = np.array([[label == each for each in LABELS] for _, label in pairs]).astype(
+        np.int64
+    )
+    classifier = zoo.MemoryClassifier().fit(texts[:45], sets[:45])
+    assert metrics.f1_score(sets[45:], classifier.predict(texts[45:]), average="micro") > 0.9
+    assert classifier.predict_proba(texts[45:]).shape == (15, 3)
+    both = np.array([[1, 1, 0]])
+    assert (
+        classifier.partial_fit(["zebra unicorn"], both).predict(["zebra unicorn"]).tolist() == both.tolist()
+    )
+    with pytest.raises(InputError, match="2 columns, 3 before"):
+        classifier.partial_fit(["zebra"], both[:, :2])
+    with pytest.raises(InputError, match="0 and 1 only"):
+        classifier.fit(texts, 2 * sets)

@@ -1,0 +1,65 @@
+"""Sets of labels: logits of two answers to one question a label, the choice of a set, and its scores.
+
+A network that predicts one label has logits [B, C]; one that predicts sets has [B, 2, C]: whether a text has a label is
+a question with two answers, no and yes. A softmax over the second dimension gives probabilities of both kinds, and a
+cross entropy with classes [B] or sets [B, C] the loss.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SetRule(NamedTuple):
+    """How a set is chosen by the probabilities of its labels; fitted on held-out rows."""
+
+    #: probability from which a text has a label.
+    threshold: float = 0.5
+    #: no set is empty: the most probable label is in it.
+    fills: bool = False
+
+    def choose(self, probabilities: Tensor) -> Tensor:
+        """The sets of texts, [B, C] of 0 and 1, by the probabilities of their labels [B, C]."""
+        chosen = probabilities >= self.threshold
+        if self.fills:
+            chosen |= probabilities == probabilities.amax(dim=1, keepdim=True)
+        return chosen.long()
+
+    @classmethod
+    def fit(cls, probabilities: Tensor, target: Tensor) -> SetRule:
+        """The rule of the highest micro F1 on n rows, by the probabilities of their labels, and their sets [n, C].
+
+        One threshold serves all labels, since probabilities are calibrated: the best one is half of the F1 that it
+        reaches (Lipton, Elkan and Naryanaswamy, "Optimal Thresholding of Classifiers to Maximize F1 Measure", 2014).
+        """
+        values, order = probabilities.double().flatten().sort(descending=True)
+        right = target.flatten()[order].cumsum(dim=0)
+        given = torch.arange(1, len(values) + 1)
+        scores = 2 * right / (given + target.sum())
+        best = int(scores.argmax())
+        below = values[best + 1] if best + 1 < len(values) else values[best]
+        return cls(float(values[best] + below) / 2, bool(target.any(dim=1).all()))
+
+
+def probabilities_of(logits: Tensor) -> Tensor:
+    """Probability of each label [B, C], by logits [B, C] of classes, or [B, 2, C] of sets."""
+    probabilities = logits.softmax(dim=1)
+    return probabilities if logits.ndim == 2 else probabilities[:, 1]
+
+
+def row_scores(answer: Tensor, target: Tensor, unknown: Tensor | None = None) -> Tensor:
+    """Score of each row, float64 [B]: of a class 1 where it is right; of sets F1, which is 1 where both are empty.
+
+    Args:
+        answer: int64 [B], classes; or [B, D], sets of the first D of C labels.
+        target: int64 [B]; or [B, C].
+        unknown: int64 [B], number of further labels of the texts; None = 0.
+    """
+    if target.ndim == 1:
+        return (answer == target).double()
+    both = (answer * target[:, : answer.shape[1]]).sum(dim=1).double()
+    sizes = answer.sum(dim=1) + target.sum(dim=1) + (0 if unknown is None else unknown)
+    return torch.where(sizes > 0, 2 * both / sizes.clamp(min=1), 1.0)
