@@ -177,7 +177,7 @@ CASES: dict[str, dict[str, Case | None]] = {
         "attention_scale": Case("length", {"attention": "question"}),
         "freeze_encoder": Case(True, TRANSFORMER, TOKENS),
     },
-    "MatchingTask": {"loss": Case("cross_entropy"), "margin": Case(30.0, {"loss": "hinge"})},
+    "MatchingTask": {"loss": Case("cross_entropy")},
     "RetrievalTask": {"mix_retriever": Case(True, data={"num_hits": 5})},
     "TransformerMatcher": {"transformer": Case("other-bert")},
     "CharCNN": {"length": Case(140, effect=REFUSED)},

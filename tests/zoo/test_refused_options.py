@@ -15,7 +15,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("AMVLSTM", {"attention": "Q"}, "model.attention='Q': choose one of none, question"),
     ("AMVLSTM", {"freeze_encoder": True}, "word vectors are fixed by --model.train_word_vectors false"),
     ("AMVLSTM", {"loss": "hinges"}, "model.loss='hinges': choose one of"),
-    ("AMVLSTM", {"margin": 0.0}, "model.margin=0.0: must be above 0"),
     ("ARCI", {"filters": (4, 0)}, "model.filters=(4, 0): must be at least 1"),
     ("BOWRocchio", {"weight": 1.5}, "model.weight=1.5: must be in 0..1"),
     ("CharCNN", {"length": 122}, "model.length=122: the convolutions read at least 123 characters"),

@@ -31,26 +31,25 @@ def show_models(name: str = "*") -> None:
     print("`zoo list NAME` shows the options of a model")
 
 
-def export_model(ckpt_path: str, folder: str, push: str | None = None, private: bool = False) -> None:
+def export_model(ckpt_path: str, folder: str, push: str | None = None) -> None:
     """Write a trained model as a folder that works alone on another machine: no pickle, a checksum for every file.
 
     Args:
         ckpt_path: a run folder or a model folder.
         folder: to make.
-        push: upload the model, too: user/name on the Hugging Face Hub, or wandb:entity/project/name, a new version of
-            an artifact.
-        private: only its owner sees the repository on the Hub.
+        push: upload the model, too: user/name on the Hugging Face Hub, where a new repository is private since it
+            contains texts of the memory, or wandb:entity/project/name, a new version of an artifact.
     """
     from zoo.model_folder.export import check_target, export, upload
 
     if push is not None:
-        check_target(push, private)
+        check_target(push)
     exported = export(ckpt_path, folder)
     size = sum(file.stat().st_size for file in exported.rglob("*") if file.is_file())
     print(f"{exported}: {size / 1e6:.1f} MB")
     if push is not None:
         try:
-            print(upload(exported, push, private))
+            print(upload(exported, push))
         except InputError as error:
             raise InputError(f"{error}; the model is in {exported}, from where it can be uploaded") from error
 

@@ -137,13 +137,13 @@ def download_from_hub(name: str) -> Path:
         ) from error
 
 
-def push_to_hub(folder: Path, name: str, private: bool = False) -> str:
+def push_to_hub(folder: Path, name: str) -> str:
     """Upload a model folder with the login of `huggingface-cli login` or $HF_TOKEN, and return its URL."""
     from huggingface_hub import HfApi
 
     try:
         api = HfApi()
-        address = api.create_repo(name, private=private, exist_ok=True)
+        address = api.create_repo(name, private=True, exist_ok=True)  # it contains texts of the memory
         api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
     except Exception as error:  # errors of the Hub, of its client and of the HTTP library
         raise InputError(f"{name}: the Hub refuses or cannot be reached ({reason(error)})") from error

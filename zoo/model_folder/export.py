@@ -144,21 +144,19 @@ def _scores(model: ModelFolder) -> list[str]:
     return [*lines, *(f"| {visible(name)} | {value:.4g} |" for name, value in scores.items()), ""]
 
 
-def check_target(name: str, private: bool = False) -> None:
+def check_target(name: str) -> None:
     """Raise an `InputError` unless a model can be uploaded under this name."""
     if artifacts.is_artifact_name(name):
         artifacts.check_artifact_name(name, with_version=False)
-        if private:
-            raise InputError("--private: an artifact is as private as its project in W&B; omit the option")
     elif not artifacts.is_hub_name(name):
         raise InputError(f"--push {name}: write user/name for the Hub, or wandb:entity/project/name for W&B")
 
 
-def upload(folder: Path, name: str, private: bool = False) -> str:
+def upload(folder: Path, name: str) -> str:
     """Upload an exported model, and return its new address."""
     if artifacts.is_artifact_name(name):
         return artifacts.push(folder, name, ModelFolder.open(folder).meta.data.files)
-    return artifacts.push_to_hub(folder, name, private)
+    return artifacts.push_to_hub(folder, name)
 
 
 def log_run(run: Run, run_dir: Path, name: str) -> None:

@@ -63,7 +63,7 @@ def test_upload(
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     again = tmp_path / "again"
-    result = zoo_command("export", exported, again, "--push=me/model", "--private=true")
+    result = zoo_command("export", exported, again, "--push=me/model")
     assert (again / "model.safetensors").is_file()
     if is_reachable:
         assert done(result).out.splitlines()[1] == "https://hub.example/me/model"

@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from datamodules.core.types import Positive
 from datamodules.matching.datamodule import MatchingDataModule
 from zoo.tasks.base import Task
 from zoo.tasks.matching.metrics import MatchingScores
@@ -19,7 +18,7 @@ from zoo.tasks.matching.predictor import MatchingPredictor
 from zoo.tasks.outputs import MatchingOutput
 
 
-def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:
+def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float = 1.0) -> Tensor:
     """Hinge of each list of two or more grades: the mean of max(0, margin - better + worse) over its candidates."""
     scores, grades, mask = _dense(score, batch)
     better = (grades[:, :, None] > grades[:, None, :]) & mask[:, :, None] & mask[:, None, :]
@@ -80,10 +79,9 @@ class MatchingTask(Task[MatchingDataModule]):
     """Base of the models that score pairs.
 
     Args:
-        loss: `hinge`: a better candidate's score should be `margin` above a worse one's; `softmax`: the softmax
+        loss: `hinge`: a better candidate's score should be 1 above a worse one's; `softmax`: the softmax
             over a question's candidates should equal its grades; `cross_entropy`: each pair by itself. None = that
             of the model's paper, or cross entropy for pairs to classify, which have no other.
-        margin: of the hinge.
     """
 
     task = "matching"
@@ -96,9 +94,9 @@ class MatchingTask(Task[MatchingDataModule]):
     #: default loss for ranking; pairs to classify have cross entropy.
     ranking_loss: ClassVar[Loss] = "hinge"
 
-    def __init__(self, loss: Loss | None = None, margin: Positive = 1.0, **shared: Any) -> None:
+    def __init__(self, loss: Loss | None = None, **shared: Any) -> None:
         super().__init__(**shared)
-        self.chosen_loss, self.margin = loss, margin
+        self.chosen_loss = loss
 
     def loss_for(self, goal: str) -> Loss:
         """The loss for data of this goal."""
@@ -143,7 +141,7 @@ class MatchingTask(Task[MatchingDataModule]):
     def loss_terms(self, output: MatchingOutput, batch: MatchingBatch) -> Tensor:
         """Terms whose mean is the loss of a batch: one per list, or with cross entropy one per pair."""
         if self.loss == "hinge":
-            return hinge_terms(output.score, batch, self.margin)
+            return hinge_terms(output.score, batch)
         if self.loss == "softmax":
             return softmax_terms(output.score, batch)
         return cross_entropy_terms(output.logits, batch)
