@@ -5,7 +5,9 @@ An empty string is an empty set: a text without labels is evidence, too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.records import Block
@@ -33,22 +35,13 @@ def distinct_labels(rows: Iterable[str | None], separator: str | None) -> list[s
 
 def rarest_labels(rows: Sequence[str], separator: str) -> list[str]:
     """Return the label of each row that the fewest rows have, by which samples are stratified."""
-    counts: dict[str, int] = {}
-    split = {row: split_labels(row, separator) for row in set(rows)}
-    for row in rows:
-        for label in split[row]:
-            counts[label] = counts.get(label, 0) + 1
-    rarest = {
-        row: min(labels, key=lambda label: (counts[label], label), default="")
-        for row, labels in split.items()
-    }
-    return [rarest[row] for row in rows]
+    split = [split_labels(row, separator) for row in rows]
+    counts = Counter(chain.from_iterable(split))
+    return [min(labels, key=lambda label: (counts[label], label), default="") for labels in split]
 
 
-def edit_labels(written: str, change: str, separator: str | None) -> str:
+def edit_labels(written: str, change: str, separator: str) -> str:
     """Return a row's labels after a change: `+label` adds one, `-label` takes one away, all else replaces them."""
-    if separator is None:
-        return change
     labels, name = set(split_labels(written, separator)), change[1:].strip()
     if change.startswith("+"):
         return join_labels(labels | {name}, separator)

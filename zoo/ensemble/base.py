@@ -107,6 +107,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         #: the stages for which the last fit had no time.
         self.skipped: list[str] = []
         self._answer_scores: AnswerScores | None = None
+        #: the inputs that the data does not give.
+        self._missing: set[Input] = set()
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
 
@@ -142,6 +144,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             missing |= {"neighbors", "memory"}
         if multilabel:
             missing |= {"guides"}
+        self._missing = missing
         inputs = {name: MEMBERS[name].reads | MEMBERS[name].learns_from for name in self.member_names}
         members = [name for name in self.member_names if not inputs[name] & missing]
         if not members:
@@ -167,8 +170,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         by_reason: dict[str, list[str]] = {}
         for name in self.member_names:
             if name not in self.network.members:
-                inputs = (*MEMBERS[name].learns_from, *MEMBERS[name].reads)
-                reason = next(_REASONS[each] for each in inputs if each in _REASONS)
+                inputs = (MEMBERS[name].reads | MEMBERS[name].learns_from) & self._missing
+                reason = next(_REASONS[each] for each in _REASONS if each in inputs)
                 by_reason.setdefault(reason, []).append(name)
         return by_reason
 

@@ -80,14 +80,13 @@ class Readings(NamedTuple):
 
         A vector of a further text has the length 1 without such n-grams, and so has that of a held-out row.
         """
-        if self.ngrams is None or learned.ngrams is None:
+        if self.ngrams is None or learned.ngrams is None or not self.texts:
             return self
         from sklearn.preprocessing import normalize
 
         pairs = zip(self.ngrams, learned.ngrams, strict=True)
-        return self._replace(
-            ngrams=[normalize(part.multiply(other.getnnz(axis=0) > 0).tocsr()) for part, other in pairs]
-        )
+        known = [part.multiply(other.getnnz(axis=0) > 0).tocsr() for part, other in pairs]
+        return self._replace(ngrams=list(map(normalize, known)))
 
     def to(self, device: torch.device) -> Readings:
         """The same inputs on a device."""

@@ -218,8 +218,7 @@ class BestOfSix(Lexical):
 
     def _best(self, readings: Readings, target: NDArray[np.int64]) -> Pipeline:
         held_out, others = np.split(np.random.default_rng(0).permutation(len(target)), [len(target) // 5])
-        learned, right = readings.select(others), dict[Pipeline, float]()
-        rows = readings.select(held_out).known_to(learned)
+        learned, rows, right = readings.select(others), readings.select(held_out), dict[Pipeline, float]()
         for pipeline in product(_KINDS, _CLASSIFIERS):
             linear = SparseLinear(self.sizes.num_classes)
             self._fit(linear, pipeline, learned, target[others])

@@ -22,7 +22,7 @@ from torch.nn import functional
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import REFERENCES
 from zoo.ensemble.outputs import Calibration, Outputs, Scores, Votes
-from zoo.tasks.classification.multilabel import SetRule, probabilities_of
+from zoo.tasks.classification.multilabel import SetRule, choose_labels, fit_rule, probabilities_of
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
@@ -107,7 +107,7 @@ class Pool(NamedTuple):
         """The pool that `describe` described."""
         calibrations = {name: (float(a), float(b)) for name, (a, b) in described["calibrations"].items()}
         weights = {name: dict(weights) for name, weights in described["weights"].items()}
-        rules = {name: SetRule(*rule) for name, rule in described["rules"].items()}
+        rules = {name: tuple(rule) for name, rule in described["rules"].items()}
         return cls(calibrations, weights, tuple(described["class_weights"]), described["familiar"], rules)
 
     def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
@@ -135,7 +135,11 @@ class Pool(NamedTuple):
 
     def answer(self, row: str, logits: Tensor) -> Tensor:
         """Classes [n] of a row of the answer's table by logits [n, C]; or sets [n, C] by logits [n, 2, C]."""
-        return logits.argmax(dim=1) if logits.ndim == 2 else self.rules[row].choose(probabilities_of(logits))
+        return (
+            logits.argmax(dim=1)
+            if logits.ndim == 2
+            else choose_labels(probabilities_of(logits), self.rules[row])
+        )
 
     def table_rows(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Row of the answer's table -> its answers: references, each member alone, and the combinations."""
@@ -182,7 +186,7 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
         of_references = {name: each.best_calibration(target) for name, each in references.items()}
         pool = Pool(calibrations | of_references, weights)
         rows = pool.table_logits(outputs | references)
-        rules = {name: SetRule.fit(probabilities_of(logits), target) for name, logits in rows.items()}
+        rules = {name: fit_rule(probabilities_of(logits), target) for name, logits in rows.items()}
         return pool._replace(rules=rules)
     pool = Pool(calibrations, weights, class_weights)
     return pool._replace(familiar=fit_familiarity(outputs, pool.combine(logs), target))

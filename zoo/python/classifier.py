@@ -18,12 +18,12 @@ from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self, override
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.multilabel import join_labels, split_labels
+from datamodules.corpora.multilabel import join_labels
 from datamodules.corpora.rows import Rows
 from zoo.loading import load
 from zoo.memory.commands import fit_again
 from zoo.memory.opened import OpenedMemory
-from zoo.python.fitting import SEPARATOR, fit, label_names
+from zoo.python.fitting import SEPARATOR, fit, label_names, label_sets
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.records import as_texts
 
@@ -96,7 +96,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         model = fit(
             texts,
-            labels if np.ndim(labels) == 1 else [split_labels(each, SEPARATOR) for each in names],
+            labels,
             model=self.model,
             model_options=model_options,
             trainer=self.trainer,
@@ -162,10 +162,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predictions = self.explain(X)
         if predictions and predictions[0].of_labels is not None:
             chosen = [{each.label for each in prediction.of_labels or ()} for prediction in predictions]
-            sets: NDArray[Any] = np.array(
-                [[name in each for name in self._names] for each in chosen], np.int64
-            )
-            return sets
+            return np.array([[name in each for name in self._names] for each in chosen], np.int64)
         number = {name: column for column, name in enumerate(self._names)}
         labels: NDArray[Any] = self.classes_[[number[each.label or ""] for each in predictions]]
         return labels
@@ -217,15 +214,12 @@ def _labels(y: Any) -> Any:
 
 def _names_of(labels: Any, number: int, least: int = 2) -> list[str]:
     """The labels of texts as a memory keeps them, of classes [n] or of sets, a matrix [n, C] of 0 and 1."""
-    if np.ndim(labels) != 2:
-        return label_names(labels, number, least)
-    if not np.isin(labels, (0, 1)).all():
-        raise InputError(
-            "labels: a matrix of sets has 0 and 1 only, 1 where a text has the label of a column"
-        )
-    if len(labels) != number:
-        raise InputError(f"labels: {number:,} texts but {len(labels):,} rows; give one for each text")
-    return [join_labels(map(str, np.flatnonzero(row)), SEPARATOR) for row in labels]
+    sets = label_sets(labels, number)
+    return (
+        label_names(labels, number, least)
+        if sets is None
+        else [join_labels(each, SEPARATOR) for each in sets]
+    )
 
 
 def _texts(X: Iterable[str]) -> list[str]:

@@ -157,37 +157,35 @@ def _table(
     if named := [name for name in _OF_TABLES if name in data_options]:
         raise InputError(f"{named[0]}: belongs to a table; omit it, or give the name of a table as texts")
     texts = as_texts(texts, "texts: row")
-    labels = (
-        list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str | Mapping) else labels
-    )
-    columns: dict[str, object] = {
-        "train_file": folder / _TABLE,
-        "text_column": "text",
-        "label_column": "label",
-    }
-    names: Sequence[str | list[str]]
-    if isinstance(labels, list) and any(isinstance(each, list | tuple | set) for each in labels):
-        names = label_lists(labels, len(texts))
+    sets, columns = label_sets(labels, len(texts)), {"text_column": "text", "label_column": "label"}
+    if sets is not None:
         columns["label_separator"] = SEPARATOR
-    else:
-        names = label_names(labels, len(texts))
-    rows = zip(texts, names, strict=True)
-    lines = [json.dumps({"text": text, "label": name}) + "\n" for text, name in rows]
-    return {_TABLE: "".join(lines)}, columns
+    rows = zip(texts, label_names(labels, len(texts)) if sets is None else sets, strict=True)
+    lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
+    return {_TABLE: "".join(lines)}, {"train_file": folder / _TABLE, **columns}
 
 
-def label_lists(labels: Sequence[object], number: int) -> list[list[str]]:
-    """Return the sets of labels of `number` texts as lists of strings; an `InputError` names the first wrong row."""
+def label_sets(labels: Any, number: int) -> list[list[str]] | None:
+    """Return the sets of labels of `number` texts as lists of strings; None where a text has one label.
+
+    Sets are lists, or rows of a matrix of 0 and 1 whose columns are the labels; an `InputError` names a wrong row.
+    """
+    if getattr(labels, "ndim", 1) == 2:
+        if not np.isin(labels, (0, 1)).all():
+            raise InputError("labels: a matrix of sets has 0 and 1, 1 where a text has the label of a column")
+        labels = [np.flatnonzero(row).tolist() for row in np.asarray(labels)]
+    elif not isinstance(labels, list) or not any(isinstance(each, list | tuple | set) for each in labels):
+        return None
     if len(labels) != number:
-        raise InputError(f"labels: {number:,} texts but {len(labels):,} lists; give a list for each text")
+        raise InputError(f"labels: {number:,} texts but {len(labels):,} sets; give one for each text")
     for row, each in enumerate(labels):
-        if not isinstance(each, list | tuple | set):
+        if not isinstance(each, list | tuple | set) or not all(
+            isinstance(label, str | int) for label in each
+        ):
             raise InputError(
-                f"labels: row {row} is a {type(each).__name__}, others are lists; give lists only"
+                f"labels: row {row} is no list of strings or whole numbers; give one for each text"
             )
-        if any(isinstance(label, bool) or not isinstance(label, str | int) for label in each):
-            raise InputError(f"labels: row {row} has a label that is neither a string nor a whole number")
-    return [sorted(map(str, each)) for each in labels if isinstance(each, list | tuple | set)]
+    return [sorted(map(str, each)) for each in labels]
 
 
 def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[str]:

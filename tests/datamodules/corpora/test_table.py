@@ -430,7 +430,7 @@ def test_rows_without_a_label_are_named_at_once(tmp_path):
 
 def test_several_labels_in_a_row(tmp_path, caplog):
     path = write(tmp_path / "t.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n')
-    assert "line 2: 2 labels in one row; a classifier predicts one label a text" in error(path)
+    assert "line 2: 2 labels in one row; for a set of labels a text" in error(path)
     read_table(write(tmp_path / "t.csv", 'text,label\na,x\nb,y\nc,x;y\nd,"R&D, sales"\n'))
     (message,) = [record.getMessage() for record in caplog.records]
     assert "the label 'x;y' is a class of its own" in message

@@ -188,7 +188,7 @@ def test_a_model_without_held_out_rows(run: Fit, zoo_command: Zoo) -> None:
     options = ("--model=TfidfSVM", "--data=ClassificationDataModule", "--data.train_file=train.csv")
     write_table(Path("train.csv"), distinct_sentences(40, seed=1))
     done(zoo_command("fit", *options, "--trainer.accelerator=cpu", "--run_dir=svm"))
-    with pytest.raises(InputError, match="only a MemoryEnsemble keeps"):
+    with pytest.raises(InputError, match="train a MemoryEnsemble"):
         zoo.load("svm").predict("a text", max_error=0.2)
 
 

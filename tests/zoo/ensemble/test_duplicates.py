@@ -120,7 +120,7 @@ def test_duplicates_among_the_rows_are_one_observation() -> None:
     counted = np.flatnonzero(keys != 7)
     scores = AnswerScores(list(table), number_groups(keys, counted), sync_on_compute=False)
     for rows in np.array_split(random.permutation(len(keys)), 3):
-        batch = {name: values[rows] for name, values in table.items()}
+        batch = {name: values[rows].argmax(dim=1) for name, values in table.items()}
         scores.update(batch, target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
     line = scores.lines({})[0]
     right = {name: (values.argmax(dim=1) == target).numpy() for name, values in table.items()}

@@ -7,41 +7,35 @@ cross entropy with classes [B] or sets [B, C] the loss.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+#: The choice of a set: the probability from which a text has a label, and whether no set is empty.
+SetRule: TypeAlias = tuple[float, bool]
 
-class SetRule(NamedTuple):
-    """How a set is chosen by the probabilities of its labels; fitted on held-out rows."""
 
-    #: probability from which a text has a label.
-    threshold: float = 0.5
-    #: no set is empty: the most probable label is in it.
-    fills: bool = False
+def choose_labels(probabilities: Tensor, rule: SetRule) -> Tensor:
+    """The sets of texts, [B, C] of 0 and 1, by the probabilities of their labels [B, C]."""
+    threshold, fills = rule
+    chosen = probabilities >= threshold
+    if fills:  # the most probable label is in it
+        chosen |= probabilities == probabilities.amax(dim=1, keepdim=True)
+    return chosen.long()
 
-    def choose(self, probabilities: Tensor) -> Tensor:
-        """The sets of texts, [B, C] of 0 and 1, by the probabilities of their labels [B, C]."""
-        chosen = probabilities >= self.threshold
-        if self.fills:
-            chosen |= probabilities == probabilities.amax(dim=1, keepdim=True)
-        return chosen.long()
 
-    @classmethod
-    def fit(cls, probabilities: Tensor, target: Tensor) -> SetRule:
-        """The rule of the highest micro F1 on n rows, by the probabilities of their labels, and their sets [n, C].
+def fit_rule(probabilities: Tensor, target: Tensor) -> SetRule:
+    """The rule of the highest micro F1 on n held-out rows, by probabilities [n, C] of their labels; `target` [n, C].
 
-        One threshold serves all labels, since probabilities are calibrated: the best one is half of the F1 that it
-        reaches (Lipton, Elkan and Naryanaswamy, "Optimal Thresholding of Classifiers to Maximize F1 Measure", 2014).
-        """
-        values, order = probabilities.double().flatten().sort(descending=True)
-        right = target.flatten()[order].cumsum(dim=0)
-        given = torch.arange(1, len(values) + 1)
-        scores = 2 * right / (given + target.sum())
-        best = int(scores.argmax())
-        below = values[best + 1] if best + 1 < len(values) else values[best]
-        return cls(float(values[best] + below) / 2, bool(target.any(dim=1).all()))
+    One threshold serves all labels, since probabilities are calibrated: the best one is half of the F1 that it reaches
+    (Lipton, Elkan and Naryanaswamy, "Optimal Thresholding of Classifiers to Maximize F1 Measure", 2014). No set is
+    empty where none of the rows' is.
+    """
+    values, order = probabilities.double().flatten().sort(descending=True)
+    right = target.flatten()[order].cumsum(dim=0)
+    best = int((2 * right / (torch.arange(1, len(values) + 1) + target.sum())).argmax())
+    return float(values[best : best + 2].mean()), bool(target.any(dim=1).all())
 
 
 def probabilities_of(logits: Tensor) -> Tensor:

@@ -289,16 +289,11 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
     def _of_batch(
         self, texts: list[str], memories: list[list[RetrievedMemory]] | None, output: ClassificationOutput
     ) -> Sequence[Prediction]:
-        labels, predictions = self.model.labels, []
+        labels, separator = self.model.labels, self.model.spec.label_separator
         memories, values = memories or [[] for _ in texts], probabilities_of(output.logits).cpu()
-        if (separator := self.model.spec.label_separator) is not None:
-            assert output.chosen is not None
-            return _sets_of(texts, values, output.chosen.cpu(), memories, labels, separator)
-        for text, probability, retrieved in zip(texts, values.tolist(), memories, strict=True):
-            best = max(range(len(labels)), key=probability.__getitem__)
-            probabilities = dict(zip(labels, probability, strict=True))
-            predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
-        return predictions
+        if separator is None or output.chosen is None:
+            return _classes_of(texts, values, memories, labels)
+        return _sets_of(texts, values, output.chosen.cpu(), memories, labels, separator)
 
     @override
     def records(
@@ -407,24 +402,36 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         return vectors
 
 
+def _classes_of(
+    texts: list[str], values: torch.Tensor, memories: list[list[RetrievedMemory]], labels: list[str]
+) -> list[Prediction]:
+    """Predictions of the most probable labels, by the probabilities of all [n, C]."""
+    predictions = []
+    for text, probability, retrieved in zip(texts, values.tolist(), memories, strict=True):
+        best = max(range(len(labels)), key=probability.__getitem__)
+        probabilities = dict(zip(labels, probability, strict=True))
+        predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
+    return predictions
+
+
 def _sets_of(
     texts: list[str],
-    probabilities: torch.Tensor,
+    values: torch.Tensor,
     chosen: torch.Tensor,
     memories: list[list[RetrievedMemory]],
     labels: list[str],
     separator: str,
 ) -> list[Prediction]:
-    """Predictions of sets [n, C], with the probabilities of their labels [n, C]."""
-    predictions = []
-    whole = torch.where(chosen > 0, probabilities, 1 - probabilities).prod(dim=1).tolist()
-    columns = texts, probabilities.tolist(), chosen, whole, memories
-    for text, values, in_set, probability, retrieved in zip(*columns, strict=True):
-        numbers = sorted(in_set.nonzero()[:, 0].tolist(), key=values.__getitem__, reverse=True)
-        evidence = [LabelEvidence(labels[number], values[number]) for number in numbers]
-        label = join_labels((each.label for each in evidence), separator)
-        by_label = dict(zip(labels, values, strict=True))
-        predictions.append(Prediction(text, label, probability, by_label, retrieved, of_labels=evidence))
+    """Predictions of chosen sets [n, C], by the probabilities of their labels [n, C]."""
+    predictions, whole = [], torch.where(chosen > 0, values, 1 - values).prod(dim=1).tolist()
+    columns = texts, values.tolist(), chosen.tolist(), whole, memories
+    for text, of_labels, in_set, probability, retrieved in zip(*columns, strict=True):
+        probabilities = dict(zip(labels, of_labels, strict=True))
+        kept = [label for label, is_in in zip(labels, in_set, strict=True) if is_in]
+        evidence = [LabelEvidence(each, probabilities[each]) for each in kept]
+        evidence.sort(key=attrgetter("probability"), reverse=True)
+        label = join_labels(kept, separator)
+        predictions.append(Prediction(text, label, probability, probabilities, retrieved, of_labels=evidence))
     return predictions
 
 
