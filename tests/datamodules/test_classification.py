@@ -31,9 +31,6 @@ def kind(tmp_path: Path) -> Kind[ClassificationDataModule]:
     return classification(tmp_path)
 
 
-# --- batches against plain Python ---
-
-
 def check_batch(
     data: ClassificationDataModule,
     split: TextSplit,
@@ -165,9 +162,6 @@ def test_equal_texts_are_recognized_across_arrow_chunks() -> None:
     assert first_of_equal_texts(Rows(SCHEMA.empty_table(), "none")).tolist() == []
 
 
-# --- predictions ---
-
-
 def test_texts_of_a_prediction_make_the_same_batch_as_a_table(kind: Kind[ClassificationDataModule]) -> None:
     data = kind.prepared()
     assert data.memory is not None
@@ -200,9 +194,6 @@ def test_texts_to_predict_are_kept_as_long_as_the_model_reads(kind: Kind[Classif
     data = kind.prepared(max_length=600, num_memories=0)
     split = data.split_of(Rows.from_lists(["word " * 700]), None)
     assert np.diff(split.tokens.offsets).tolist() == [601]  # one more shows that it is cut
-
-
-# --- labels and splits ---
 
 
 def test_labels_that_training_lacks_are_counted(
@@ -287,9 +278,6 @@ def test_a_test_is_split_off_before_the_validation_rows(kind: Kind[Classificatio
     assert not texts[1] & texts[2]
 
 
-# --- memories of other tables ---
-
-
 def test_a_labelled_table_as_memory(kind: Kind[ClassificationDataModule]) -> None:
     # Its labels are another task's: they get a list of their own.
     texts, _ = labelled_texts(40, seed=9)
@@ -348,9 +336,6 @@ def test_more_memories_than_there_are(
     batch = next(iter(data.train_dataloader()))
     assert batch.memory.shape[1] == 70
     assert not batch.memory_mask.all()
-
-
-# --- word vectors, wrong and unusual input ---
 
 
 def test_word_vectors_are_those_of_the_file(kind: Kind[ClassificationDataModule]) -> None:

@@ -102,9 +102,6 @@ def hits_of(data: MatchingDataModule, question: str, k: int) -> set[str]:
     return {hits.memories.texts[int(row)] for row in hits.rows[0] if row >= 0}
 
 
-# --- lists ---
-
-
 def test_an_evaluation_has_all_candidates_of_a_question_in_a_list(kind: Kind[MatchingDataModule]) -> None:
     data = kind.prepared()
     for name, loader in (("validation", data.val_dataloader()), ("test", data.test_dataloader())):
@@ -235,9 +232,6 @@ def test_no_question_is_in_two_splits(kind: Kind[MatchingDataModule]) -> None:
     assert all(abs(len(part) - size) <= 1 for part, size in zip(parts, (18, 6, 6), strict=True))
     other = kind.prepared(split_seed=1)
     assert {pair[0] for pair in table_of(other.split("test"))} != parts[2]
-
-
-# --- batches ---
 
 
 def test_texts_that_are_cut_are_counted(

@@ -248,14 +248,8 @@ class Answer:
 
     def cells(self) -> list[list[str]]:
         """The table as text, a list per row, its header first."""
-        head = [
-            f"{self.split} rows",
-            f"{self.measure}, %",
-            "standard error",
-            "all is ahead by",
-            "p",
-            "weight",
-        ]
+        measured = [f"{self.split} rows", f"{self.measure}, %", "standard error"]
+        head = [*measured, "all is ahead by", "p", "weight"]
         body, names = [], titles()
         for line in self.lines:
             is_all = line.name == "all"
@@ -281,13 +275,9 @@ class Answer:
         """The answer as plain values."""
         rows = [{**asdict(line), "accuracy": line.accuracy, "p_value": line.p_value} for line in self.lines]
         weights = {line.name: line.weight for line in self.lines if line.weight is not None}
-        answer = {
-            "split": self.split,
-            "measure": self.measure,
-            "sentence": self.sentence(),
-            "notes": self.notes,
-        }
-        return {**answer, "left_out": asdict(self.left_out), "weights": weights, "rows": rows}
+        answer = {"split": self.split, "measure": self.measure, "sentence": self.sentence()}
+        measured = {"left_out": asdict(self.left_out), "weights": weights, "rows": rows}
+        return {**answer, "notes": self.notes, **measured}
 
     def write(self, folder: Path, name: str = "answer") -> None:
         """Write NAME.json, NAME.md and NAME.csv."""

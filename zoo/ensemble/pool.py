@@ -30,6 +30,8 @@ PRICE = 1.0
 _STANDARD_ERRORS = 1.96
 #: Standard deviation of a sign that says something.
 _LEAST_SCALE = 1e-6
+#: Answers to the question whether a text has a label, to which weights are fitted: more bring nothing, and take hours.
+_MOST_LABELS = 1_000_000
 #: Memories whose mean score is the nearness of a text to a memory.
 _NEAREST = 3
 #: The probability of the best class, beside the nearness to the memory in each vote.
@@ -57,6 +59,12 @@ class HeldOut(NamedTuple):
     def distinct(self) -> HeldOut:
         """The first row of each group."""
         return self.select(np.sort(np.unique(self.groups, return_index=True)[1]))
+
+    def few(self) -> HeldOut:
+        """Rows drawn at random, of sets as many as have `_MOST_LABELS` answers; of classes all."""
+        number = len(self.target) if self.target.ndim == 1 else max(1, _MOST_LABELS // self.target.shape[1])
+        drawn = np.random.default_rng(0).permutation(len(self.target))[:number]
+        return self if number >= len(self.target) else self.select(np.sort(drawn))
 
     def known(self, num_classes: int) -> HeldOut:
         """The rows whose label the model knows; of sets all, each with those that it knows."""
@@ -95,12 +103,8 @@ class Pool(NamedTuple):
     def describe(self) -> PlainDict:
         """Plain values for a checkpoint."""
         calibrations = {name: list(calibration) for name, calibration in self.calibrations.items()}
-        rules = {name: list(rule) for name, rule in self.rules.items()}
-        return self._asdict() | {
-            "calibrations": calibrations,
-            "familiar": dict(self.familiar),
-            "rules": rules,
-        }
+        plain = {"calibrations": calibrations, "familiar": dict(self.familiar), "rules": dict(self.rules)}
+        return self._asdict() | plain
 
     @classmethod
     def of(cls, described: PlainDict) -> Pool:
@@ -135,11 +139,9 @@ class Pool(NamedTuple):
 
     def answer(self, row: str, logits: Tensor) -> Tensor:
         """Classes [n] of a row of the answer's table by logits [n, C]; or sets [n, C] by logits [n, 2, C]."""
-        return (
-            logits.argmax(dim=1)
-            if logits.ndim == 2
-            else choose_labels(probabilities_of(logits), self.rules[row])
-        )
+        if logits.ndim == 2:
+            return logits.argmax(dim=1)
+        return choose_labels(probabilities_of(logits), self.rules[row])
 
     def table_rows(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Row of the answer's table -> its answers: references, each member alone, and the combinations."""
@@ -167,7 +169,7 @@ class Pool(NamedTuple):
 
 def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     """Fit calibrations and weights on held-out rows; duplicates are one row, since they are one observation."""
-    outputs, target, _ = held_out.distinct()
+    outputs, target, _ = held_out.distinct().few()
     multilabel = target.ndim == 2
     references = {name: each for name, each in outputs.items() if name in REFERENCES}
     outputs = {name: each for name, each in outputs.items() if name not in references}

@@ -158,9 +158,6 @@ def test_the_answer_reaches_wandb(run: Fit) -> None:
     assert len(written["data"]) == len(json.loads((folder / "answer.json").read_text())["rows"])
 
 
-# --- unusual data ---
-
-
 @pytest.mark.parametrize(
     "rows",
     [

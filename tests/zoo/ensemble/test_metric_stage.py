@@ -132,9 +132,6 @@ def test_random_labels_stay_random(shared_run: Fit, tiny_bert: Path) -> None:
     assert accuracies(shared_run(rows, *options))["all"] < 0.6
 
 
-# --- unusual tables and encoders ---
-
-
 @pytest.mark.parametrize(
     "counts", [(1, 1), (1, 1, 1), (300, 3), (9, 1)], ids=lambda counts: "-".join(map(str, counts))
 )

@@ -149,9 +149,6 @@ def test_held_out_rows_have_the_n_grams_that_members_know() -> None:
     assert known.toarray().tolist() == [[1, 0, 0], [0, 0, 0]]
 
 
-# --- from a table to edits of its memory ---
-
-
 def write_sets(path: Path, rows: int, seed: int) -> Path:
     """A table of texts with none, one or two of three labels; each label has words of its own."""
     random, lines = np.random.default_rng(seed), list[str]()

@@ -41,9 +41,6 @@ def make_network(
     return network.eval()
 
 
-# --- the plain version ---
-
-
 def plain_text(weights: dict[str, Vector], part: str, batch: ClassificationBatch, text: list[int]) -> Vector:
     """Equations 1 and 2, with pairs of neighboring words as further words of a text."""
     tied = f"{part}.words.table" not in weights
@@ -200,9 +197,6 @@ def test_pretrained_vectors_start_every_matrix() -> None:
     assert network.memory.words.table is not network.text.words.table
 
 
-# --- reading ---
-
-
 def test_hard_training_draws_memories_by_their_attention() -> None:
     """Each memory wins with its soft attention, whatever the temperature."""
     read = HardRead(tau=0.7, straight_through=True).train()
@@ -237,9 +231,6 @@ def test_straight_through_reads_one_memory_with_the_gradient_of_the_mixture() ->
     torch.testing.assert_close(weights[0].detach().amax(dim=1), torch.ones(9))
     assert torch.equal((weights[0].detach() > 0.5).sum(dim=1), torch.ones(9, dtype=torch.long))
     torch.testing.assert_close(gradients[0], gradients[1])
-
-
-# --- runs ---
 
 
 def make_data(folder: Path, **options: Any) -> ClassificationDataModule:

@@ -50,9 +50,6 @@ def make_model(kind: Any, data: DialogueDataModule, **options: Any) -> Any:
     return model.double().eval()
 
 
-# --- the equations ---
-
-
 class Plain:
     """The paper's network in loops over numbers, for one question."""
 
@@ -218,9 +215,6 @@ def test_the_losses_equal_the_equations_and_a_term_for_the_right_turns(tmp_path:
                     attention = output.attention[row, : len(holding)].detach().numpy()
                     term -= weight * math.log(attention[holding].sum())
                 assert terms[row] == pytest.approx(term, abs=1e-9)
-
-
-# --- unknown words ---
 
 
 def test_numbers_of_a_spelling_are_fixed_and_normal() -> None:

@@ -82,9 +82,6 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
     assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
 
 
-# --- kills and failures ---
-
-
 def test_finished_runs_are_kept_and_half_a_run_is_repeated(
     data_dir: Path, test_csv: Path, stand_in: Calls
 ) -> None:
@@ -246,9 +243,6 @@ def test_a_test_without_a_header_is_read_by_number(data_dir: Path, stand_in: Cal
     assert len(tests) == 2
 
 
-# --- bad input ---
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -321,9 +315,6 @@ def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
     line = f"Skipped: far, farther: {data_dir}/absent.csv is missing."
     assert line in result.out.splitlines()
     assert {score.row for score in read_scores(Path("out/results.csv"))} == {*ROWS}
-
-
-# --- the shipped tables ---
 
 
 def test_the_list_names_every_table_with_its_time(zoo_command: Zoo) -> None:

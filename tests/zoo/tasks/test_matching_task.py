@@ -69,9 +69,6 @@ def batch_of(lists: Lists, weight: Tensor | None = None) -> MatchingBatch:
     )
 
 
-# --- measures of rankings ---
-
-
 def ranked_naively(grades: list[float]) -> dict[str, float]:
     """Measures of one ranking without ties, by their textbook definitions."""
     relevant = [grade > 0 for grade in grades]
@@ -160,9 +157,6 @@ def test_area_under_curve_equals_scikit_learn(seed: int) -> None:
     assert area_under_curve(score, target) == pytest.approx(roc_auc_score(target, score), abs=1e-12)
 
 
-# --- scores of a table ---
-
-
 def ranking_scores(lists: Lists, batch_size: int = 7) -> dict[str, float]:
     scores = MatchingScores("ranking")
     for start in range(0, len(lists), batch_size):
@@ -226,8 +220,6 @@ def test_nothing_to_count_is_finite() -> None:
         scores.update(empty, empty, empty, empty.long(), empty)
         assert all(math.isfinite(value) for value in scores.compute().values())
 
-
-# --- losses ---
 
 #: Two grades above 0; no positive; no negative; three grades.
 MIXED: Lists = [
@@ -293,9 +285,6 @@ def test_padding_pairs_have_no_loss(loss: Any) -> None:
     terms = task.loss_terms(output, batch_of(MIXED, weight))
     rest = MatchingOutput(output.logits[4:])
     torch.testing.assert_close(terms, task.loss_terms(rest, batch_of(MIXED[1:])))
-
-
-# --- the task ---
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,6 @@ def weights(model: Task) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in model.named_parameters()}
 
 
-# --- weights taken from another model ---
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_old_classes_keep_their_rows_and_new_ones_get_their_own(
     name: str, caplog: pytest.LogCaptureFixture
@@ -166,9 +163,6 @@ def test_words_of_the_start_are_kept_although_the_new_rows_lack_them(fit: Fit, t
     for word in before:
         row, rows = after.weights[table][words.index(word)], start.weights[table]
         assert torch.equal(row, rows[before.index(word)]), word
-
-
-# --- frozen parts ---
 
 
 def test_frozen_parts_do_not_change() -> None:
@@ -277,9 +271,6 @@ def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any, monkeypatch: p
         results.append(weights(model))
     for name in results[0]:
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-4, atol=1e-5)
-
-
-# --- adapters ---
 
 
 def train_adapters(tiny_bert: Path) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import tee
@@ -289,11 +290,13 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
     def _of_batch(
         self, texts: list[str], memories: list[list[RetrievedMemory]] | None, output: ClassificationOutput
     ) -> Sequence[Prediction]:
-        labels, separator = self.model.labels, self.model.spec.label_separator
-        memories, values = memories or [[] for _ in texts], probabilities_of(output.logits).cpu()
-        if separator is None or output.chosen is None:
-            return _classes_of(texts, values, memories, labels)
-        return _sets_of(texts, values, output.chosen.cpu(), memories, labels, separator)
+        labels, predictions = self.model.labels, []
+        memories, values = memories or [[] for _ in texts], probabilities_of(output.logits).cpu().tolist()
+        for text, probability, retrieved in zip(texts, values, memories, strict=True):
+            best = max(range(len(labels)), key=probability.__getitem__)
+            probabilities = dict(zip(labels, probability, strict=True))
+            predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
+        return _with_sets(predictions, output.chosen, labels, self.model.spec.label_separator or "")
 
     @override
     def records(
@@ -402,37 +405,24 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         return vectors
 
 
-def _classes_of(
-    texts: list[str], values: torch.Tensor, memories: list[list[RetrievedMemory]], labels: list[str]
+def _with_sets(
+    predictions: list[Prediction], chosen: torch.Tensor | None, labels: list[str], separator: str
 ) -> list[Prediction]:
-    """Predictions of the most probable labels, by the probabilities of all [n, C]."""
-    predictions = []
-    for text, probability, retrieved in zip(texts, values.tolist(), memories, strict=True):
-        best = max(range(len(labels)), key=probability.__getitem__)
-        probabilities = dict(zip(labels, probability, strict=True))
-        predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
-    return predictions
-
-
-def _sets_of(
-    texts: list[str],
-    values: torch.Tensor,
-    chosen: torch.Tensor,
-    memories: list[list[RetrievedMemory]],
-    labels: list[str],
-    separator: str,
-) -> list[Prediction]:
-    """Predictions of chosen sets [n, C], by the probabilities of their labels [n, C]."""
-    predictions, whole = [], torch.where(chosen > 0, values, 1 - values).prod(dim=1).tolist()
-    columns = texts, values.tolist(), chosen.tolist(), whole, memories
-    for text, of_labels, in_set, probability, retrieved in zip(*columns, strict=True):
-        probabilities = dict(zip(labels, of_labels, strict=True))
+    """Predictions whose answers are the chosen sets, [n, C] of 0 and 1, if there are some."""
+    if chosen is None:
+        return predictions
+    answers = []
+    for prediction, in_set in zip(predictions, chosen.tolist(), strict=True):
+        values = prediction.probabilities
         kept = [label for label, is_in in zip(labels, in_set, strict=True) if is_in]
-        evidence = [LabelEvidence(each, probabilities[each]) for each in kept]
-        evidence.sort(key=attrgetter("probability"), reverse=True)
+        whole = math.prod(values[label] if label in kept else 1 - values[label] for label in labels)
+        evidence = [
+            LabelEvidence(label, values[label])
+            for label in sorted(kept, key=values.__getitem__, reverse=True)
+        ]
         label = join_labels(kept, separator)
-        predictions.append(Prediction(text, label, probability, probabilities, retrieved, of_labels=evidence))
-    return predictions
+        answers.append(prediction._replace(label=label, probability=whole, of_labels=evidence))
+    return answers
 
 
 def _record_of(prediction: Prediction, name: str | None, has_memories: bool) -> PlainDict:

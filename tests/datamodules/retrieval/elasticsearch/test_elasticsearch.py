@@ -113,9 +113,6 @@ def built(prefix: str, texts: list[str] = TEXTS, kind: Any = ElasticsearchRetrie
     return retriever
 
 
-# --- own indexes ---
-
-
 @pytest.mark.server
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
 def test_shards_do_not_change_the_ranking(index_prefix: str, similarity: Any) -> None:
@@ -242,9 +239,6 @@ def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: s
         retriever.open(Path(), FINGERPRINT)
 
 
-# --- faults ---
-
-
 def busy_items(key: str) -> Fault:
     item = {"create": BUSY} if key == "items" else BUSY
     return failing_items(key, item, slice(None, None, 3))
@@ -344,9 +338,6 @@ def test_an_error_of_ours_is_not_the_servers(
     monkeypatch.setattr(place, name, fail)
     with pytest.raises(TypeError, match="planted"):
         retriever.search(["w1"], 3)
-
-
-# --- an existing index ---
 
 
 @ON_BOTH
@@ -500,9 +491,6 @@ def test_existing_index_errors(news: str) -> None:
         ElasticsearchRetriever(index=news, text_field="content.body", label_field="key").distinct_labels()
 
 
-# --- processes and secrets ---
-
-
 def _search_in_child(retriever: ElasticsearchRetriever, results: Any) -> None:
     results.put(retriever.search(TEXTS[:10], 5).rows.tolist())
 
@@ -594,9 +582,6 @@ def test_credentials_reach_the_server_and_nothing_else(
     ):
         assert SECRET not in shown
         assert header.split()[1] not in shown
-
-
-# --- errors at first contact ---
 
 
 KINDS = [ElasticsearchRetriever, OpenSearchRetriever]
