@@ -258,11 +258,6 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
     # --- reading the vectors of memories ---
 
     @override
-    def text_encoder(self) -> nn.Module:
-        encoder: nn.Module = self.network.encoder
-        return encoder
-
-    @override
     def setup(self, stage: str) -> None:
         self._encoded_memory = None  # it belongs to the data of an earlier run
         super().setup(stage)
