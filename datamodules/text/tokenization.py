@@ -148,14 +148,9 @@ class TransformersTokenizer(Tokenizer):
     """Splits texts by a `transformers` tokenizer; the tokens are the strings of its vocabulary."""
 
     @property
-    def prefix(self) -> tuple[int, ...]:
-        """Ids of the special tokens that its model expects before a text, such as [CLS]."""
-        return _special_ids(self.name)[0]
-
-    @property
-    def suffix(self) -> tuple[int, ...]:
-        """Ids of the special tokens that its model expects after a text, such as [SEP]."""
-        return _special_ids(self.name)[1]
+    def special_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of the special tokens that its model expects before a text, such as [CLS], and after it."""
+        return _special_ids(self.name)
 
     @property
     def pad_id(self) -> int:

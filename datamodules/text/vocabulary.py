@@ -62,7 +62,7 @@ class Vocabulary:
     @classmethod
     def from_transformers(cls, tokenizer: TransformersTokenizer) -> Vocabulary:
         """Take over the vocabulary of a `transformers` tokenizer with its own ids."""
-        special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.prefix, tokenizer.suffix
+        special = tokenizer.pad_id, tokenizer.unk_id, *tokenizer.special_ids
         return cls(tokenizer.strings(), None, tokenizer.describe(), *special)
 
     def __len__(self) -> int:

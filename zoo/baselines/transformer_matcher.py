@@ -113,7 +113,7 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         spec = given.spec
         prefix = 0  # a checkpoint has the transformer's configuration, and the prefix among its weights
         if given.transformer_config is None:
-            prefix = len(TransformersTokenizer(self.transformer, lowercase=False).prefix)
+            prefix = len(TransformersTokenizer(self.transformer, lowercase=False).special_ids[0])
         options = self.transformer, given.transformer_config, self.lora_rank
         encoder = TransformerEncoder(*options, has_dense=self.mode == "bi")
         if self.mode == "bi":

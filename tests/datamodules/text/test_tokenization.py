@@ -83,7 +83,7 @@ def test_transformers_tokens_are_strings_of_the_vocabulary(
     assert tokens(name, "The cats sat \ud800") == ["the", "cat", "##s", "sat", "[UNK]"]
     tokenizer = make_tokenizer(name, False)
     assert isinstance(tokenizer, TransformersTokenizer)
-    assert (tokenizer.prefix, tokenizer.suffix) == ((2,), (3,))
+    assert tokenizer.special_ids == ((2,), (3,))
     assert (tokenizer.pad_id, tokenizer.unk_id) == (0, 1)
     assert tokenizer.strings()[4:6] == ["the", "cat"]
     assert pickle.loads(pickle.dumps(tokenizer)).describe() == tokenizer.describe()
@@ -92,7 +92,7 @@ def test_transformers_tokens_are_strings_of_the_vocabulary(
 def test_transformers_tokenizer_without_special_tokens(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
     tokenizer = make_tokenizer(save_tokenizer(tmp_path, special=False), False)
     assert isinstance(tokenizer, TransformersTokenizer)
-    assert (tokenizer.prefix, tokenizer.suffix, tokenizer.pad_id) == ((), (), 0)
+    assert (*tokenizer.special_ids, tokenizer.pad_id) == ((), (), 0)
 
 
 def test_a_changed_vocabulary_changes_the_description(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
