@@ -217,14 +217,14 @@ class ClickBatch(NamedTuple):
     document_string: list[str] | None = None
 
 
-class DocumentBatch(NamedTuple):
-    """Documents of a collection to encode: a block of B."""
+class TextBlock(NamedTuple):
+    """Documents of a collection, or queries, to encode: a block of B."""
 
     word: Tensor
     char: Tensor
     #: int64 [B, S]: positions in `word`, 0 = padding.
     text: Tensor
-    #: int64 [B]: columns of the documents in scores of the collection.
+    #: int64 [B]: columns of the documents in scores of the collection, or rows of the queries.
     row: Tensor
     string: list[str] | None = None
 

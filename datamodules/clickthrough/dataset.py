@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import Self, override
 
-from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch, as_tensors
+from datamodules.batch import ClickBatch, QueryBatch, TextBlock, as_tensors
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
@@ -224,15 +224,14 @@ class RankingDataset(BatchDataset[QueryBatch]):
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         return self.queries.tokens.sizes
 
-    def document_blocks(self, size: int) -> list[NDArray[np.int64]]:
-        """Columns of all documents in blocks of similar length."""
-        return longest_first(self.texts.tokens.sizes[self.documents], size)
+    def blocks(self, size: int, queries: bool = False) -> list[NDArray[np.int64]]:
+        """Columns of all documents, or rows of all queries, in blocks of similar length."""
+        return longest_first(self.lengths() if queries else self.texts.tokens.sizes[self.documents], size)
 
-    def document_batch(self, columns: NDArray[np.int64]) -> DocumentBatch:
-        """A block of documents."""
-        rows = self.documents[columns]
-        texts = gather_texts(self.texts.tokens, rows)
-        return DocumentBatch(*texts, torch.from_numpy(columns), self.texts.strings(rows))
+    def block(self, numbers: NDArray[np.int64], queries: bool = False) -> TextBlock:
+        """Gather the texts of a block, without their judgements."""
+        side, rows = (self.queries, numbers) if queries else (self.texts, self.documents[numbers])
+        return TextBlock(*gather_texts(side.tokens, rows), torch.from_numpy(numbers), side.strings(rows))
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> QueryBatch:

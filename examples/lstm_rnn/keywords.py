@@ -65,8 +65,7 @@ def read_texts(predictor: RetrievalPredictor, texts: list[str], queries: bool) -
         tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
         for numbers in blocks_of(range(len(texts)), 256):
             rows = np.array(numbers)
-            batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
-            batch = on_device(batch, predictor.model)
+            batch = on_device(dataset.block(rows, queries), predictor.model)
             parts = tower.trace(tower.hashing(batch.char), batch.text)
             arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
             for position, row in enumerate(numbers):

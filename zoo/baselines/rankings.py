@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch
+from datamodules.batch import ClickBatch, QueryBatch, TextBlock
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import check_installed
 from datamodules.core.types import PlainDict, Size
@@ -360,7 +360,7 @@ class RetrievalDoc2Vec(FittedRanking[Tensor]):
         return self.size
 
     @override
-    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
+    def embed(self, batch: QueryBatch | TextBlock, queries: bool) -> Tensor:
         assert batch.string is not None
         return self.read(batch.string).to(batch.row.device)
 

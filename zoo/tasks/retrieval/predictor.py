@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.batch import DocumentBatch, QueryBatch, TextBatch
+from datamodules.batch import QueryBatch, TextBatch, TextBlock
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
@@ -61,12 +61,12 @@ class RetrievalModel(Model[ClickthroughDataModule]):
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
     ) -> Any:
         """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
-        blocks = dataset.document_blocks(block)[process::processes]
+        blocks = dataset.blocks(block)[process::processes]
         # A run has the progress bar of the epoch.
         bar = progress_bar(blocks, "encoding documents", len(blocks), " batches", self._trainer is not None)
         return encode_blocks(self, dataset, bar, queries=False)
 
-    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
+    def embed(self, batch: QueryBatch | TextBlock, queries: bool) -> Tensor:
         """Embed queries, or documents: float32 [B, d]."""
         vectors: Tensor = self.network.encode(TextBatch(batch.word, batch.char, batch.text), queries)
         return vectors.float()
@@ -186,7 +186,7 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
     ) -> NDArray[np.float32]:
         with evaluating(self.model):
             dataset = self.dataset_of(texts, queries)
-            blocks = query_blocks(dataset, batch_size) if queries else dataset.document_blocks(batch_size)
+            blocks = dataset.blocks(batch_size, queries)
             vectors = encode_blocks(self.model, dataset, blocks, queries, bar)
         return np.asarray(vectors.cpu())
 
@@ -253,12 +253,6 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
             yield from map(_record, ids, texts, self.predict(texts, k, batch_size))
 
 
-def query_blocks(dataset: RankingDataset, size: int) -> list[NDArray[np.int64]]:
-    """Rows of all queries in blocks of similar length, longest first, with little padding."""
-    order = np.argsort(-dataset.lengths(), kind="stable")
-    return [order[start : start + size] for start in range(0, len(order), size)]
-
-
 def encode_blocks(
     model: RetrievalModel,
     dataset: RankingDataset,
@@ -271,8 +265,8 @@ def encode_blocks(
     number = len(dataset) if queries else len(dataset.documents)
     vectors = torch.zeros(number, model.vector_size, device=model.device)
     for rows in blocks:
-        batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
-        vectors[torch.from_numpy(rows)] = model.embed(on_device(batch, model), queries)
+        block = dataset.block(rows, queries)
+        vectors[block.row] = model.embed(on_device(block, model), queries)
         if bar is not None:
             bar.update(len(rows))
     return vectors
