@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import platform
 import time
 from abc import abstractmethod
@@ -40,14 +41,16 @@ class RunFolder(Callback):
         self.earlier = 0.0
         #: the last metrics of the epochs.
         self.metrics: dict[str, Tensor] = {}
+        #: `epoch`, from 1, and validation `metrics` of the best epoch; of the last one if no finite metric chose.
+        self.best: PlainDict = {}
 
     @override
     def state_dict(self) -> PlainDict:
-        return {"seconds": self._seconds()}
+        return {"seconds": self._seconds(), "best": self.best}
 
     @override
     def load_state_dict(self, state_dict: PlainDict) -> None:
-        self.earlier = state_dict["seconds"]
+        self.earlier, self.best = state_dict["seconds"], state_dict.get("best", {})
 
     def _seconds(self) -> float:
         return self.earlier + time.monotonic() - self.started
@@ -69,6 +72,19 @@ class RunFolder(Callback):
         if trainer.is_global_zero:
             # A resumed run is unfinished again.
             (self.folder / "summary.json").unlink(missing_ok=True)
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        metrics = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+        validation = {name: value for name, value in metrics.items() if name.startswith("val/")}
+        checkpoint = _best_checkpoint(trainer)
+        name, mode = ("", "max") if checkpoint is None else (checkpoint.monitor or "", checkpoint.mode)
+        score, before = (each.get(name, math.nan) for each in (metrics, self.best.get("metrics", {})))
+        is_better = score < before if mode == "min" else score > before
+        if is_better or not math.isfinite(before):
+            self.best = {"epoch": trainer.current_epoch + 1, "metrics": validation}
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -102,6 +118,7 @@ class RunFolder(Callback):
             "python": platform.python_version(),
             **{name: version(name) for name in ("memory-zoo", "torch", "pytorch-lightning")},
             "metrics": {name: float(value) for name, value in sorted(metrics.items())},
+            "best": self.best,
         }
         best = _best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:

@@ -199,12 +199,14 @@ def test_missing_memories_have_no_weight() -> None:
     assert charts["attention"].rows == [["t", 3.0, -1.0], ["t", 3.0, None]]
 
 
-def test_a_resumed_run_has_the_seconds_of_all_its_sessions(tmp_path: Path) -> None:
+def test_a_resumed_run_has_seconds_and_best_of_all_its_sessions(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path, {}), RunFolder(tmp_path, {})
     first.started -= 1000
+    first.best = {"epoch": 2, "metrics": {"val/loss": 0.5}}
     second.load_state_dict(first.state_dict())
     second.started -= 100
     assert 1100 <= second.state_dict()["seconds"] < 1200
+    assert second.best == first.best
 
 
 def test_a_resumed_run_is_unfinished(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datamodules.core import storage
-from datamodules.core.errors import InputError, visible
+from datamodules.core.errors import InputError, reason, visible
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory
 from datamodules.text.tokenization import OWN_TOKENIZERS
@@ -23,7 +23,6 @@ from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, STATE, Mode
 from zoo.model_folder.state import Fitted, State, read_values, whole_file
 from zoo.model_folder.writing import keep_encodings, new_model_folder, write_files
 from zoo.registry import MODELS, model_class
-from zoo.run_folder import best_figures
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -127,21 +126,20 @@ def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted, 
 def _scores(model: ModelFolder) -> list[str]:
     """Return the table of the run that the folder is in, or else the scores of its best epoch."""
     run_dir = model.path.parent
-    answer, metrics = run_dir / "answer.md", run_dir / "metrics.csv"
+    answer, summary = run_dir / "answer.md", run_dir / "summary.json"
     if answer.is_file():
         return ["## Scores", "", answer.read_text(encoding="utf-8")]
-    if not metrics.is_file():
-        return []
-    epoch, figures = best_figures(run_dir)
-    scores = {
-        name.removeprefix("val/"): value
-        for name, value in figures.items()
-        if name.startswith("val/") and name.count("/") == 1
-    }
-    if not scores:
-        return []
+    try:
+        best = storage.load_json(summary).get("best") if summary.is_file() else None
+        if not best:
+            return []
+        epoch, metrics = int(best["epoch"]), best["metrics"].items()
+        scores = {name: float(value) for name, value in metrics if value is not None and name.count("/") == 1}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{summary}: is damaged ({reason(error)}); restore or delete it") from error
     lines = [f"## Scores on the validation rows, epoch {epoch}", "", "| metric | value |", "|---|---|"]
-    return [*lines, *(f"| {visible(name)} | {value:.4g} |" for name, value in scores.items()), ""]
+    rows = (f"| {visible(name.removeprefix('val/'))} | {value:.4g} |" for name, value in scores.items())
+    return [*lines, *rows, ""]
 
 
 def check_target(name: str) -> None:

@@ -31,7 +31,6 @@ from datamodules.core.types import PlainDict
 from zoo import __version__
 from zoo.markdown import markdown_table
 from zoo.reproduce.table import SPLITS, Row, SeededRow, Table, load_table, shipped_tables
-from zoo.run_folder import best_figures
 
 #: Data options that only training needs.
 _TRAINING = ("retriever", "word_vectors", "memory")
@@ -342,10 +341,11 @@ class Reproduction:
                 raise RowFailed(f"starts from {start}, which failed")
             options["model.init_from"] = str(self._folder(start))
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
-        if not (folder / "summary.json").exists():  # written last
+        summary = folder / "summary.json"
+        if not summary.exists():  # written last
             raise RowFailed(f"the run ended before its end ({log})")
-        _, figures = best_figures(folder)
-        return {name: value for name, value in figures.items() if name.startswith("val/")}
+        figures = json.loads(summary.read_text())["best"].get("metrics", {})  # null = not finite
+        return {name: value for name, value in figures.items() if value is not None}
 
     def _test(self, run: SeededRow) -> dict[str, float]:
         folder, data = self._folder(run), self._data(run.row)

@@ -53,6 +53,11 @@ def test_the_card_has_the_scores_of_the_models_epoch(fit: Fit, tmp_path: Path) -
     assert f"## Scores on the validation rows, epoch {best['epoch']}" in card
     for metric in ("accuracy", "loss"):
         assert f"| {metric} | {float(best[f'val/{metric}']):.4g} |" in card
+    copy = shutil.copytree(run, tmp_path / "copy")
+    for damage in ("{", "[]", '{"best": {"epoch": 1, "metrics": {"val/loss": "much"}}}'):
+        (copy / "summary.json").write_text(damage)
+        with pytest.raises(InputError, match=r"summary\.json: is damaged"):
+            export(copy, tmp_path / "damaged")
     # The scores of an ensemble are its answer: weights of the other epochs' metrics are fitted on the same rows.
     (run / "answer.md").write_text("the table of the run")
     card = (export(run, tmp_path / "ensemble") / "README.md").read_text()

@@ -70,12 +70,8 @@ if command == "fit":
     if options.get("model.features") == "M4":
         raise SystemExit(0)
     (run / "checkpoints/best.ckpt").write_text("weights")
-    (run / "summary.json").write_text("{}")
-    (run / "hparams.yaml").write_text("config: {}\\nmonitor: val/accuracy\\nmode: max\\n")
-    (run / "metrics.csv").write_text(
-        "epoch,step,train/loss,val/accuracy,val/macro_f1\\n1,1,0.5,,\\n"
-        f"1,2,,0.05,0.01\\n2,3,,{seed / 10},0.02\\n3,4,,{seed / 10},0.03\\n"
-    )
+    figures = {"val/accuracy": seed / 10, "val/macro_f1": 0.02}
+    (run / "summary.json").write_text(json.dumps({"best": {"epoch": 2, "metrics": figures}}))
 elif command == "export":
     assert Path(arguments[0], "summary.json").exists()
     Path(arguments[1]).mkdir()
