@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import Self, override
 
@@ -268,11 +268,6 @@ class FrozenEncoder(ReadsTransformer):
         """Return whether the whole encoder is frozen."""
         return any(matches(self.encoder_name, pattern) for pattern in self.freeze_patterns)
 
-    def text_encoder(self) -> nn.Module | None:
-        """The encoder, called with the fields of a `TextBatch`; None for word vectors, which are looked up as fast."""
-        encoder: nn.Module = getattr(self.network, self.encoder_name)
-        return None if isinstance(encoder, WordEncoder) else encoder
-
     @override
     def setup(self, stage: str) -> None:
         self._encoded_texts = None  # it belongs to the data of an earlier run
@@ -285,10 +280,12 @@ class FrozenEncoder(ReadsTransformer):
     @override
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        encoder = self.text_encoder() if self.encoder_is_frozen else None
         data = self.data
-        if encoder is None or data is None:
+        if not self.encoder_is_frozen or data is None:
             return
+        encoder = getattr(self.network, self.encoder_name)  # called with the fields of a `TextBatch`
+        if isinstance(encoder, WordEncoder):
+            return  # vectors of words are looked up as fast as encodings
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:
