@@ -214,7 +214,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             return tables
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
-        if len(labels := self._labels_of(train.distinct_labels())) < 2:
+        if len(labels := distinct_labels(train.distinct_labels(), options.label_separator)) < 2:
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
         if len(labels) > max(MANY_LABELS, len(train) // 2):
@@ -223,10 +223,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
                 " (data.label_column)?"
             )
         return {**tables, "train": train}
-
-    def _labels_of(self, written: Sequence[str]) -> list[str]:
-        """The distinct labels of rows, sorted."""
-        return distinct_labels(written, self.options.label_separator)
 
     @override
     def memory_columns(self) -> PlainDict:
@@ -254,9 +250,10 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     @override
     def learn(self, train: TextSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:
+        separator = self.options.label_separator
         return {
-            "labels": in_natural_order(self._labels_of(train.rows.distinct_labels())),
-            "memory_labels": [] if memory is None else self._labels_of(memory.labels()),
+            "labels": in_natural_order(distinct_labels(train.rows.distinct_labels(), separator)),
+            "memory_labels": [] if memory is None else distinct_labels(memory.labels(), separator),
             "num_memories": self.options.num_memories,
         }
 

@@ -6,14 +6,23 @@ An empty string is an empty set: a text without labels is evidence, too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.records import Block
 
 #: Fields of a column that says whether a row has a label.
-_FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "False": False, "True": True, "": False}
+_FLAGS = {
+    "0": False,
+    "1": True,
+    "0.0": False,
+    "1.0": True,
+    "False": False,
+    "True": True,
+    "": False,
+    "None": False,
+}
 
 
 def split_labels(written: str, separator: str | None) -> list[str]:
@@ -52,7 +61,9 @@ def edit_labels(written: str, change: str, separator: str) -> str:
     return join_labels(split_labels(change, separator), separator)
 
 
-def join_fields(block: Block, first: int, names: Sequence[object], separator: str) -> list[str]:
+def join_fields(
+    block: Block, first: int, names: Sequence[object], separator: str, name_class: Callable[[str, str], str]
+) -> list[str]:
     """Write the set of labels of each record of a block.
 
     Args:
@@ -60,44 +71,32 @@ def join_fields(block: Block, first: int, names: Sequence[object], separator: st
         first: position of the first of the fields.
         names: columns of the fields; several are the labels themselves.
         separator: between the labels.
+        name_class: returns the name of a label in a location.
 
     Raises:
         InputError: a label contains the separator, or a field is neither 0 nor 1.
     """
-    if len(names) > 1:
-        return _join_flags(block, first, list(map(str, names)), separator)
-    written = []
-    for record, field in enumerate(block.columns[first]):
-        if isinstance(field, Mapping) or not (isinstance(field, str) or hasattr(field, "__iter__")):
-            (field,) = block.select([record]).strings(first)
-        if isinstance(field, str):
-            written.append(join_labels(split_labels(field, separator), separator))
-            continue
-        labels = [str(label) for label in field if label is not None]
-        _refuse_separator(labels, separator, block.location(record))
-        written.append(join_labels(labels, separator))
+    written, columns = [], [block.columns[first + number] for number in range(len(names))]
+    for record, fields in enumerate(zip(*columns, strict=True)):
+        location = block.location(record)
+        if len(names) > 1:
+            labels = [
+                str(name) for name, field in zip(names, fields, strict=True) if _flag(field, name, location)
+            ]
+        elif isinstance(fields[0], str) or not hasattr(fields[0], "__iter__"):
+            labels = split_labels(block.select([record]).strings(first)[0], separator)
+        else:
+            labels = [str(label) for label in fields[0] if label is not None]
+        if wrong := next((label for label in labels if separator in label), None):
+            problem = f"the label {excerpt(wrong)!r} contains the separator {separator!r}"
+            raise InputError(f"{location}: {problem}; choose another data.label_separator")
+        written.append(join_labels((name_class(label, location) for label in labels), separator))
     return written
 
 
-def _join_flags(block: Block, first: int, names: list[str], separator: str) -> list[str]:
-    _refuse_separator(names, separator, "label_column")
-    columns = [block.stripped(first + column) for column in range(len(names))]
-    written = []
-    for record, flags in enumerate(zip(*columns, strict=True)):
-        for name, flag in zip(names, flags, strict=True):
-            if flag not in _FLAGS:
-                problem = f"{excerpt(flag)!r} in the column of the label {name!r}; give 0 or 1"
-                raise InputError(f"{block.location(record)}: {problem}")
-        written.append(
-            join_labels((name for name, flag in zip(names, flags, strict=True) if _FLAGS[flag]), separator)
-        )
-    return written
-
-
-def _refuse_separator(labels: Iterable[str], separator: str, location: str) -> None:
-    for label in labels:
-        if separator in label:
-            raise InputError(
-                f"{location}: the label {excerpt(label)!r} contains the separator {separator!r}; choose another"
-                " data.label_separator"
-            )
+def _flag(field: object, name: object, location: str) -> bool:
+    flag = _FLAGS.get(str(field).strip())
+    if flag is None:
+        problem = f"{excerpt(str(field))!r} in the column of the label {name!r}"
+        raise InputError(f"{location}: {problem}; give 0 or 1")
+    return flag

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.core.errors import LONGEST, InputError, excerpt, name_some
-from datamodules.corpora.multilabel import join_fields, join_labels, split_labels
+from datamodules.corpora.multilabel import join_fields
 from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Block, Column, Columns, TextColumn
 from datamodules.corpora.rows import Repairs, Rows
@@ -135,14 +135,7 @@ def _batches(
             if separator is None:
                 labels = block.converted(len(columns.texts), name_class)
             else:
-                labels = join_fields(block, len(columns.texts), columns.labels, separator)
-                if class_names is not None:
-                    labels = [
-                        join_labels(
-                            [name_class(label, at) for label in split_labels(row, separator)], separator
-                        )
-                        for row, at in zip(labels, map(block.location, range(len(labels))), strict=True)
-                    ]
+                labels = join_fields(block, len(columns.texts), columns.labels, separator, name_class)
             distinct |= set(labels)
         if columns.id is None:
             ids = list(map(str, range(num_rows, num_rows + len(texts))))

@@ -155,7 +155,7 @@ class Classification(Adapter):
         return [
             (batch._replace(text=text, text_string=[*batch.text_string[:1], "", *batch.text_string[2:]]), rows != 1),
             (without, rows == 0),
-            (without._replace(memory_text=batch.memory_text[:0], memory_string=[]), rows == 0),
+            (without._replace(memory_text=batch.memory_text[:0], memory_string=[]), rows == 0)
         ]  # fmt: skip
 
 
@@ -188,26 +188,26 @@ class Ranking(Adapter):
             "both-paper": {**AMV, "attention": "both", "attention_scale": "paper"},
             "both-length": {**AMV, "attention": "both", "attention_scale": "length"},
             "concatenated": {**AMV, "interaction": "concatenated"},
-            "overlap": {**AMV, "overlap": True},
+            "overlap": {**AMV, "overlap": True}
         },
         "ANMM": {"": WORDS},
         "ARCI": {
             "": {**FIRM, "filters": (8, 7), "hidden_size": 16},
-            "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6},
+            "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6}
         },
         "ARCII": {
             "": {**FIRM, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6},
-            "even-window": {**FIRM, "filters": (8, 7), "window": 4, "grid": (2, 1), "hidden_size": 6},
+            "even-window": {**FIRM, "filters": (8, 7), "window": 4, "grid": (2, 1), "hidden_size": 6}
         },
         "CDSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 6)}},
         "DSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)}},
         "MatchPyramid": {
             "cosine": {**FIRM, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6},
-            "even-kernel": {**FIRM, "filters": (8, 7), "kernel": 2, "grid": (8, 11), "hidden_size": 6},
+            "even-kernel": {**FIRM, "filters": (8, 7), "kernel": 2, "grid": (8, 11), "hidden_size": 6}
         },
         "RandomOrder": {"": {}},
         "WordOverlap": {"": {}},
-        "PairBM25": {"": {}},
+        "PairBM25": {"": {}}
     }  # fmt: skip
     by_pair = ("first", "second", "query", "place", "target", "weight", "row")
     by_word = ("word", "char", "idf")
@@ -255,10 +255,7 @@ class Ranking(Adapter):
         """The batch as the data would build it, without anything of other pairs."""
         zero, pair = torch.zeros(1, dtype=torch.long), take_rows(batch, self.by_pair, slice(row, row + 1))
         return with_words_of(pair, self.by_word, first=batch.first[row], second=batch.second[row])._replace(
-            first=zero,
-            second=zero,
-            query=zero,
-            place=zero,
+            first=zero, second=zero, query=zero, place=zero
         )
 
     def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:

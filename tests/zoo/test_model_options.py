@@ -151,10 +151,7 @@ CASES: dict[str, dict[str, Case | None]] = {
         "characters": Case(False, {"characters": True}),
         "char_hidden_size": Case(5, {"characters": True}),
     },
-    "ReadsTransformer": {
-        "transformer": Case(BERT, data=TOKENS),
-        "lora_rank": Case(2, TRANSFORMER, TOKENS),
-    },
+    "ReadsTransformer": {"transformer": Case(BERT, data=TOKENS), "lora_rank": Case(2, TRANSFORMER, TOKENS)},
     "FrozenEncoder": {"freeze_encoder": Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
         "members": Case(["lexical"]),
@@ -164,9 +161,7 @@ CASES: dict[str, dict[str, Case | None]] = {
         "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
         "lora_rank": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
     },
-    "KNNBiLSTM": {
-        "attention": Case("softmax", {"features": "M5"}),
-    },
+    "KNNBiLSTM": {"attention": Case("softmax", {"features": "M5"})},
     "ExpaNet": {
         "tau": Case(1.0, {"read": "hard"}),
         "final_tau": Case(0.5, {"read": "hard"}),

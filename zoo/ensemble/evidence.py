@@ -49,15 +49,11 @@ class EnsemblePredictor(ClassificationPredictor):
                 if name != IN_MEMORY or scores[row].any()
             }
             if prediction.of_labels is not None:
+                odds = {name: (scores[1] - scores[0]).tolist() for name, scores in of_row.items()}
+                numbers = [columns[each.label] for each in prediction.of_labels]
                 of_labels = [
-                    each._replace(
-                        contributions={
-                            name: float(scores[1, column] - scores[0, column])
-                            for name, scores in of_row.items()
-                        }
-                    )
-                    for each in prediction.of_labels
-                    for column in [columns[each.label]]
+                    each._replace(contributions={name: values[number] for name, values in odds.items()})
+                    for each, number in zip(prediction.of_labels, numbers, strict=True)
                 ]
                 explained.append(prediction._replace(of_labels=of_labels))
                 continue

@@ -57,7 +57,7 @@ class KnownTexts:
         Of sets, both are [n, 2, C]. p(class) becomes r s + (1 - r) p, with the share s of the rows that have the class,
         and their reliability r. The change has the mean 0 over the possible classes.
         """
-        opened, of_sets = self.memory.opened, logits.ndim == 3
+        opened, of_sets, size = self.memory.opened, logits.ndim == 3, logits.shape[1]
         found = opened.lookup.all_rows(fold_hashes(texts))
         shares, trust = torch.zeros(logits.shape), torch.zeros(len(texts), *[1] * (logits.ndim - 1))
         for text in np.flatnonzero([len(rows) > 0 for rows in found]).tolist():
@@ -65,13 +65,10 @@ class KnownTexts:
             is_taught = bool(written.max() > 1)
             newest = found[text][written == written.max()] if is_taught else found[text]
             target = self._targets(self.memory.rows.select(newest))
-            if of_sets:
-                share = target.mean(axis=0)
-                counts = np.stack([1 - share, share])
-            else:
-                counts = np.bincount(target[target >= 0], minlength=logits.shape[1])
-            if counts.sum():
-                shares[text] = torch.from_numpy(counts / (1 if of_sets else counts.sum()))
+            share = target.mean(axis=0) if of_sets else np.bincount(target[target >= 0], minlength=size)
+            share = np.stack([1 - share, share]) if of_sets else share / max(share.sum(), 1)
+            if share.any():
+                shares[text] = torch.from_numpy(share)
                 trust[text] = _TAUGHT if is_taught else self.reliability
         if not trust.any():
             return None

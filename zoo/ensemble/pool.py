@@ -61,8 +61,8 @@ class HeldOut(NamedTuple):
         return self.select(np.sort(np.unique(self.groups, return_index=True)[1]))
 
     def few(self) -> HeldOut:
-        """Rows drawn at random, of sets as many as have `_MOST_LABELS` answers; of classes all."""
-        number = len(self.target) if self.target.ndim == 1 else max(1, _MOST_LABELS // self.target.shape[1])
+        """Rows drawn at random, as many as have `_MOST_LABELS` answers; all if these are fewer."""
+        number = _MOST_LABELS // max(1, self.target[:1].numel())
         drawn = np.random.default_rng(0).permutation(len(self.target))[:number]
         return self if number >= len(self.target) else self.select(np.sort(drawn))
 

@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 import pyarrow.compute as pc
 
-from datamodules.core.errors import InputError, excerpt, visible
+from datamodules.core.errors import InputError, excerpt, name_some, visible
 from datamodules.core.storage import delete_leftovers, set_key
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, IndexMemory, UnknownLabels
+from datamodules.retrieval import FolderMemory, IndexMemory
 from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.memory import Addition, Change
 from datamodules.retrieval.memories.versions import Version
@@ -35,7 +35,6 @@ def add(
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
     id_column: Column | None = None,
-    unknown_labels: UnknownLabels = "refuse",
     new_labels: bool = False,
     relabel: bool = False,
     tune: bool = False,
@@ -54,8 +53,7 @@ def add(
         text_column: name or number of the text, or several; null: as for the first rows of the memory.
         label_column: name or number of the label; null: as for the first rows.
         id_column: name or number of an id; null names the rows VERSION:POSITION.
-        unknown_labels: refuse a table with labels that the model does not know, or skip and count these rows.
-        new_labels: add such rows: the model predicts their labels from then on by its memory alone.
+        new_labels: add rows with labels that the model does not know, and predicts by its memory alone from then on.
         relabel: correct the memory: rows with the text of a new one get its label.
         tune: fit the weights to the grown memory, on the held-out rows that stayed with the model and on the added
             rows, each classified without it.
@@ -67,7 +65,7 @@ def add(
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
 
     def edit(each: OpenedMemory) -> Addition:
-        return each.add(rows, new_labels, unknown_labels, id_column is not None, relabel, note)
+        return each.add(rows, new_labels, id_column is not None, relabel, note)
 
     if preview is not None:
         preview_edit(opened, preview, edit, partial(fit_again, rows=None, refit=False) if tune else None)
@@ -336,8 +334,11 @@ def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, p
     if preview is not None:
         preview_edit(opened, preview, edit, partial(fit_again, rows=None, refit=True) if refit else None)
         return
-    done, model = edit(opened), opened.model
+    labels, model = opened.labels(), opened.model
+    done = edit(opened)
     print(f"{opened.memory.location()}: {done.describe(what)}")
+    if lost := set(labels).difference(opened.labels()):
+        print(f"no row is left with the label {name_some(sorted(lost))}")
     if model is None or not (done.changed or refit):
         return
     if what != "removed":

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.multilabel import distinct_labels, edit_labels, join_labels, split_labels
+from datamodules.corpora.multilabel import distinct_labels, edit_labels, split_labels
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory, Memory, UnknownLabels, open_memory
+from datamodules.retrieval import FolderMemory, Memory, open_memory
 from datamodules.retrieval.memories.changes import corrections
 from datamodules.retrieval.memories.memory import Addition, Change
 from zoo.model_folder.folder import ModelFolder, is_model
@@ -82,7 +82,6 @@ class OpenedMemory(NamedTuple):
         self,
         rows: Rows,
         new_labels: bool = False,
-        unknown_labels: UnknownLabels = "refuse",
         keep_ids: bool = False,
         relabel: bool = False,
         note: str | None = None,
@@ -90,14 +89,12 @@ class OpenedMemory(NamedTuple):
         """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
         if self.separator is not None:  # of a request, whose labels have any order
             written = rows.table.column("label").to_pylist()
-            labels = [
-                join_labels(split_labels(each or "", self.separator), self.separator) for each in written
-            ]
+            labels = [edit_labels("", label or "", self.separator) for label in written]
             rows = Rows.from_lists(rows.texts, labels, rows.ids, rows.source)
         memory, allowed, relabelled = self.folder, self.addable_labels(rows.labels or (), new_labels), 0
         if relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
             relabelled = memory.replace(changes, allowed, note=note).changed
-        return memory.add(rows, allowed, unknown_labels, keep_ids, note)._replace(relabelled=relabelled)
+        return memory.add(rows, allowed, keep_ids, note)._replace(relabelled=relabelled)
 
     def relabel(
         self, changes: Mapping[str, str], new_labels: bool = False, note: str | None = None

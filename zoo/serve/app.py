@@ -218,6 +218,6 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     elif isinstance(error.__cause__, OSError):
         status = 507
     # The same messages are those of commands, which have options.
-    detail = detail.replace("--unknown_labels skip", "skip_unknown_labels").replace("report:", "drift:")
     detail = re.sub(r"--(\w+)( true)?", r"\1", detail).replace("name no id column", "give no ids")
+    detail = detail.replace("report:", "drift:")
     return JSONResponse({"detail": detail}, status)

@@ -10,7 +10,6 @@ from typing_extensions import Self
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import UnknownLabels
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.memories.memory import Addition, Change
 from zoo.memory.opened import OpenedMemory
@@ -84,7 +83,6 @@ class Added(_Edit):
 
     rows: list[Row] = Field(min_length=1)
     new_labels: bool = Field(False, description="add rows with labels that the model does not know yet")
-    skip_unknown_labels: bool = Field(False, description="skip and count rows with unknown labels")
     relabel: bool = Field(False, description="rows of the memory with the text of a new one get its label")
 
     def ids(self) -> list[str] | None:
@@ -102,8 +100,7 @@ class Added(_Edit):
         """Make the edit."""
         ids = self.ids()
         rows = Rows.from_lists(self.values(), [row.label for row in self.rows], ids, source="rows to add")
-        unknown: UnknownLabels = "skip" if self.skip_unknown_labels else "refuse"
-        return opened.add(rows, self.new_labels, unknown, ids is not None, self.relabel, self.note)
+        return opened.add(rows, self.new_labels, ids is not None, self.relabel, self.note)
 
 
 class Removed(_Edit):

@@ -14,25 +14,23 @@ from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.memory import UnknownLabels
 
 log = logging.getLogger(__name__)
 
 
-def select_new(
-    memory: Rows, lookup: RowLookup, rows: Rows, hashes: NDArray[np.uint64], may_be_added: NDArray[np.bool_]
-) -> tuple[list[int], int, int]:
+def select_new(memory: Rows, lookup: RowLookup, rows: Rows) -> tuple[list[int], int, int]:
     """Return the positions of the rows to add, and the numbers of duplicates and of rows with conflicting labels.
 
-    `hashes` [n] are those of their texts, `lookup` has those of the memory's. See `Addition`.
+    `lookup` has the hashes of the memory's texts. See `Addition`.
     """
+    hashes = fold_hashes(rows.texts)
     labels = rows.table.column("label").to_pylist()
     labels_of: dict[int, set[str | None]] = {}
     positions: list[int] = []
     duplicates = conflicting = 0
     matches = lookup.all_rows(hashes)
-    for position in np.flatnonzero(may_be_added).tolist():
-        text_hash, label = int(hashes[position]), labels[position]
+    for position, text_hash in enumerate(hashes.tolist()):
+        label = labels[position]
         if text_hash not in labels_of:
             labels_of[text_hash] = {memory.label(int(row)) for row in matches[position]}
         if label in labels_of[text_hash]:
@@ -71,13 +69,8 @@ def conflicting_rows(memory: Rows, lookup: RowLookup) -> list[list[int]]:
     return [lookup.rows[starts[group] : starts[group + 1]].tolist() for group in groups.tolist()]
 
 
-def check_labels(
-    rows: Rows,
-    memory_has_labels: bool,
-    allowed: Sequence[str] | None,
-    unknown_labels: UnknownLabels = "refuse",
-) -> NDArray[np.bool_]:
-    """Return which rows have a label that may be added, bool [n]; refuse rows that don't fit."""
+def check_labels(rows: Rows, memory_has_labels: bool, allowed: Sequence[str] | None) -> None:
+    """Refuse rows that don't fit: without a label where the memory has labels, or with one that is not allowed."""
     labels = rows.table.column("label")
     unfit = np.flatnonzero(labels.is_null().to_numpy() == memory_has_labels)
     if len(unfit):
@@ -86,29 +79,14 @@ def check_labels(
             problem = "has no label; give it one"
         raise InputError(f"{_name_row(rows, int(unfit[0]))} {problem}")
     if allowed is None or not memory_has_labels:
-        return np.ones(len(rows), bool)
+        return
     known: NDArray[np.bool_] = pc.is_in(labels, pa.array(allowed, pa.string())).to_numpy()
-    if unknown_labels == "refuse" and not known.all():
+    if not known.all():
         position = int(np.argmin(known))
         raise InputError(
             f"{_name_row(rows, position)} has the label {labels[position].as_py()!r}, which the model cannot"
-            " predict; correct it, skip all such rows with --unknown_labels skip, or have a MemoryEnsemble predict"
-            " it by its memory with --new_labels true"
+            " predict; correct it, or have a MemoryEnsemble predict it by its memory with --new_labels true"
         )
-    return known
-
-
-def warn_of_empty_classes(memory: Rows, removed: NDArray[np.int64], new: pa.Table) -> None:
-    """Name the classes of which no row is left."""
-
-    def count(labels: pa.ChunkedArray) -> dict[str, int]:
-        counts = pc.value_counts(labels.drop_null()).to_pylist()
-        return {each["values"]: each["counts"] for each in counts}
-
-    labels = memory.table.column("label")
-    before, less, more = count(labels), count(labels.take(pa.array(removed))), count(new.column("label"))
-    if empty := [label for label in less if before[label] == less[label] and label not in more]:
-        log.warning("no row is left with the label %s", name_some(empty))
 
 
 def check_ids(rows: Rows, memory: Rows | None = None) -> None:

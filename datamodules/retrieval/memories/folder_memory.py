@@ -20,8 +20,8 @@ from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories import versions
-from datamodules.retrieval.memories.changes import check_ids, check_labels, select_new, warn_of_empty_classes
-from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
+from datamodules.retrieval.memories.changes import check_ids, check_labels, select_new
+from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors
 from datamodules.retrieval.memories.versions import PointerChange, Version
 
 log = logging.getLogger(__name__)
@@ -121,30 +121,21 @@ class FolderMemory(Memory):
     # --- changes ---
 
     def add(
-        self,
-        rows: Rows,
-        labels: Sequence[str] | None = None,
-        unknown_labels: UnknownLabels = "refuse",
-        keep_ids: bool = False,
-        note: str | None = None,
+        self, rows: Rows, labels: Sequence[str] | None = None, keep_ids: bool = False, note: str | None = None
     ) -> Addition:
         """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
         A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
-        those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
-        rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0. `note` is kept with the version.
+        those that may be added, None = any. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0. `note`
+        is kept with the version.
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
         with self._changing():
-            hashes = fold_hashes(rows.texts)
-            may_be_added = check_labels(rows, bool(self.labels()), labels, unknown_labels)
-            chosen, duplicates, conflicting = select_new(
-                self.rows, self.opened.lookup, rows, hashes, may_be_added
-            )
+            check_labels(rows, bool(self.labels()), labels)
+            chosen, duplicates, conflicting = select_new(self.rows, self.opened.lookup, rows)
             added, version = len(chosen), self.version + bool(chosen)
-            skipped = int((~may_be_added).sum())
-            addition = Addition(version, len(self) + added, added, duplicates, conflicting, skipped)
+            addition = Addition(version, len(self) + added, added, duplicates, conflicting)
             if added == 0:
                 return addition
             new = rows.select(chosen)
@@ -167,15 +158,11 @@ class FolderMemory(Memory):
                 return Change(self.version, len(self), 0)
             if len(kept) == 0:
                 raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
-            warn_of_empty_classes(self.rows, removed, SCHEMA.empty_table())
             self._write_version(Rows(SCHEMA.empty_table(), ""), kept, f"-{len(removed)}", note)
         return Change(self.version, len(self), len(removed))
 
     def replace(
-        self,
-        rows: Rows | Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        note: str | None = None,
+        self, rows: Rows | Mapping[str, str], labels: Sequence[str] | None = None, note: str | None = None
     ) -> Change:
         """Put rows, or labels by ids, in the place of those with the same ids; see `add` for `labels`, and `remove`."""
         with self._changing():
@@ -189,7 +176,6 @@ class FolderMemory(Memory):
             if len(changed) == 0:
                 return Change(self.version, len(self), 0)
             new = rows.select(changed)
-            warn_of_empty_classes(self.rows, places[changed], new.table)
             order = np.arange(len(self))
             order[places[changed]] = len(self) + np.arange(len(changed))
             done = "replaced" if text.any() else "relabelled"

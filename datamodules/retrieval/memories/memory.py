@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,6 @@ from datamodules.retrieval.folding import FOLDING, fold_hashes
 
 #: Texts whose neighbors are searched and written together.
 BLOCK = 8192
-
-UnknownLabels: TypeAlias = Literal["refuse", "skip"]
 
 
 class Neighbors(NamedTuple):
@@ -46,8 +44,6 @@ class Addition(NamedTuple):
     duplicates: int
     #: new rows whose text the memory has with another label.
     conflicting: int
-    #: skipped rows: their label is not among the labels that may be added.
-    unknown: int
     #: rows of the memory that got the label of an added row with their text before; see `OpenedMemory.add`.
     relabelled: int = 0
 
@@ -56,7 +52,6 @@ class Addition(NamedTuple):
         facts = [
             (self.conflicting, "with the text of a memory with another label"),
             (self.duplicates, "duplicates skipped"),
-            (self.unknown, "rows with unknown labels skipped"),
             (self.relabelled, "old ones relabelled"),
         ]
         listed = ", ".join(f"{number} {fact}" for number, fact in facts if number)

@@ -142,23 +142,14 @@ def test_an_ensemble_reads_names_and_texts_without_labels(
 @pytest.mark.parametrize(
     ("option", "rows", "message"),
     [
-        (
-            "label_texts",
-            [("fish", "unheard")],
-            "row 0: 'unheard' is no label of the training table",
-        ),
+        ("label_texts", [("fish", "unheard")], "row 0: 'unheard' is no label of the training table"),
         ("label_texts", [(" ", "{0}")], "row 0 has no text"),
         ("label_texts", [("same", "{0}"), ("Same", "{1}")], "'same' is a text of the labels"),
         ("unlabelled_file", [("{text}", "x")], "no text that is new"),
     ],
 )
 def test_bad_files_are_named(
-    zoo_command: Zoo,
-    tiny_bert: Path,
-    tmp_path: Path,
-    option: str,
-    rows: list[tuple[str, str]],
-    message: str,
+    zoo_command: Zoo, tiny_bert: Path, tmp_path: Path, option: str, rows: list[tuple[str, str]], message: str
 ) -> None:
     training = distinct_sentences(20, seed=0)
     labels = sorted({label for _, label in training})

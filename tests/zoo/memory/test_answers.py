@@ -57,7 +57,7 @@ def a_random_edit(random: np.random.Generator, folder: Path) -> list[object]:
         new = (["--relabel=true"], ["--new_labels=true"], ["--tune=true"], [])[random.integers(4)]
         names[0] = "music" if new == ["--new_labels=true"] else names[0]
         pairs = dict(zip(texts, names, strict=True))  # --relabel refuses a text with two labels
-        return ["add", folder, write_table(Path("edit.csv"), [*pairs.items()]), "--unknown_labels=skip", *new]
+        return ["add", folder, write_table(Path("edit.csv"), [*pairs.items()]), *new]
     columns = ["id", "text", "label"]
     table = write_table(Path("edit.csv"), [*zip(ids, texts, names, strict=False)], columns)
     named = {"remove": [f"--ids=[{','.join(ids)}]"], "relabel": ["--file", table], "replace": [table]}[kind]

@@ -67,7 +67,7 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
     folder = shared_run(sentences(90, seed=1))
     texts = [text for text, _ in sentences(60, seed=9)]
     before = zoo.load(folder).predict(texts)
-    refusal(zoo_command("memory", "add", folder, music_csv), "--unknown_labels skip")
+    refusal(zoo_command("memory", "add", folder, music_csv), "--new_labels true")
     result = done(zoo_command("memory", "add", folder, music_csv, "--new_labels=true"))
     assert "labels that only the memory has: music" in result.out
     predictor = zoo.load(folder)

@@ -178,11 +178,7 @@ def test_nothing_is_imported_by_a_name_in_a_folder(
         (("spec",), [], "'spec' is a list"),
         (("data", "facts"), None, "'facts' is a NoneType"),
         (("more",), 1, "unknown value 'more'"),
-        (
-            ("options", "optimizer"),
-            {"class_path": "os.system"},
-            "this version lacks the options opt",
-        ),
+        (("options", "optimizer"), {"class_path": "os.system"}, "this version lacks the options opt"),
         (("options", "hidden_size"), 7, "weights do not fit the model, which was trained with other"),
     ],
 )

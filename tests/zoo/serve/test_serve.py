@@ -271,7 +271,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         ("/search", {"text": "a", "k": 0}, 422, "k: Input should be greater"),
         ("/search", {"text": ""}, 422, "text: is empty"),
         ("/memory/add", {"rows": []}, 422, "at least 1"),
-        ("/memory/add", {"rows": [{"text": "x", "label": "unheard"}]}, 400, "rows with skip_unknown_labels"),
+        ("/memory/add", {"rows": [{"text": "x", "label": "unheard"}]}, 400, "by its memory with new_labels"),
         ("/memory/add", {"rows": [{"text": "x", "label": name}]}, 422, "rows.0.label: String should have at"),
         ("/memory/add", {"rows": [{"text": "", "id": " "}]}, 422, "or omit it; rows.0.id: is empty"),
         ("/memory/relabel", {"labels": {"0": ""}}, 422, "labels.0: is empty"),

@@ -123,9 +123,11 @@ class MultilabelScores(ClassificationScores):
 
     def __init__(self, labels: Sequence[str]) -> None:
         super().__init__(labels, ("accuracy", "samples_f1", "empty_answers", "right_empty_answers"), PARTS)
-        # Of all counted rows: probabilities of labels [rows, C], and their sets.
+        # Of all counted rows: probabilities of labels [rows, C], and their sets; those of given labels are calibrated.
+        self.add_state("scored", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
 
+    scored: list[Tensor]
     target: list[Tensor]
 
     @override
@@ -150,15 +152,17 @@ class MultilabelScores(ClassificationScores):
         is_empty = ~chosen.any(dim=1)
         values = is_right, row_scores(chosen, target, missing), is_empty, is_empty & is_right
         self.add_rows(torch.stack([value.double() for value in values], dim=1), counted, is_duplicate)
-        self.probability.append(probabilities[counted])
-        self.is_right.append(chosen[counted])
+        given = (chosen > 0) & counted[:, None]
+        self.probability.append(probabilities[given])
+        self.is_right.append(target[given].float())
+        self.scored.append(probabilities[counted])
         self.target.append(target[counted])
         if row is not None:
             self.wrong.append(row[counted & ~is_right])
-        true, predicted = target[counted], chosen[counted]
+        true = target[counted]
         self.true += torch.cat([true.sum(dim=0), missing[counted].sum()[None]])
-        self.predicted += predicted.sum(dim=0)
-        self.correct += (true * predicted).sum(dim=0)
+        self.predicted += chosen[counted].sum(dim=0)
+        self.correct += (true * chosen[counted]).sum(dim=0)
         self.add_loss(functional.cross_entropy(logits[counted].float(), true, reduction="none").flatten())
 
     @override
@@ -167,13 +171,10 @@ class MultilabelScores(ClassificationScores):
         from torchmetrics.functional import classification  # imports transformers, too
 
         scores, n = super().compute(), len(self.labels)
-        probability, target = (
-            _joined(self.probability).reshape(-1, n),
-            _joined(self.target).reshape(-1, n).long(),
-        )
+        probability, target = (_joined(each).reshape(-1, n) for each in (self.scored, self.target))
         precision = ranking = torch.tensor(torch.nan, dtype=torch.double)
         if len(target):
-            has_rows = target.any(dim=0)
+            has_rows, target = target.any(dim=0), target.long()
             of_labels = classification.multilabel_average_precision(probability, target, n, average=None)
             precision = of_labels[has_rows].double().mean()
             ranking = classification.multilabel_ranking_average_precision(probability, target, n).double()
@@ -183,14 +184,6 @@ class MultilabelScores(ClassificationScores):
             "mean_average_precision": precision,
             "label_ranking_average_precision": ranking,
         }
-
-    @override
-    def _calibration(self) -> Calibration | None:
-        if len(self.probability) == 0:
-            return None
-        given = _joined(self.is_right) > 0
-        probability, is_right = _joined(self.probability)[given].double(), _joined(self.target)[given] > 0
-        return Calibration.of(probability.numpy(), is_right.numpy()) if probability.isfinite().all() else None
 
 
 class AttentionScores(ClassificationScores):

@@ -47,10 +47,8 @@ def probabilities_of(logits: Tensor) -> Tensor:
 def row_scores(answer: Tensor, target: Tensor, unknown: Tensor | None = None) -> Tensor:
     """Score of each row, float64 [B]: of a class 1 where it is right; of sets F1, which is 1 where both are empty.
 
-    Args:
-        answer: int64 [B], classes; or [B, D], sets of the first D of C labels.
-        target: int64 [B]; or [B, C].
-        unknown: int64 [B], number of further labels of the texts; None = 0.
+    Answers and targets are classes [B], or sets of the first D of C labels [B, D] and [B, C]; `unknown` [B] has the
+    numbers of further labels of the texts, None = 0.
     """
     if target.ndim == 1:
         return (answer == target).double()

@@ -62,9 +62,8 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
         if getattr(data.options, "label_separator", None) is not None and not self.takes_sets:
-            raise InputError(
-                f"data.label_separator: a {type(self).__name__} predicts one label a text; use a MemoryEnsemble"
-            )
+            kind, advice = type(self).__name__, "use a MemoryEnsemble"
+            raise InputError(f"data.label_separator: a {kind} predicts one label a text; {advice}")
         if self.uses_memory and self.without_memory != "" and not data.has_memory:
             instead = "" if self.without_memory is None else f", or {self.without_memory}"
             raise InputError(
