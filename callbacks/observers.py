@@ -41,7 +41,7 @@ class RunFolder(Callback):
         self.earlier = 0.0
         #: the last metrics of the epochs.
         self.metrics: dict[str, Tensor] = {}
-        #: `epoch`, from 1, and validation `metrics` of the best epoch; of the last one if no finite metric chose.
+        #: `epoch`, from 1, `score` and validation `metrics` of the best epoch; the last one if no finite metric chose.
         self.best: PlainDict = {}
 
     @override
@@ -81,10 +81,10 @@ class RunFolder(Callback):
         validation = {name: value for name, value in metrics.items() if name.startswith("val/")}
         checkpoint = _best_checkpoint(trainer)
         name, mode = ("", "max") if checkpoint is None else (checkpoint.monitor or "", checkpoint.mode)
-        score, before = (each.get(name, math.nan) for each in (metrics, self.best.get("metrics", {})))
+        score, before = metrics.get(name, math.nan), self.best.get("score", math.nan)
         is_better = score < before if mode == "min" else score > before
         if is_better or not math.isfinite(before):
-            self.best = {"epoch": trainer.current_epoch + 1, "metrics": validation}
+            self.best = {"epoch": trainer.current_epoch + 1, "score": score, "metrics": validation}
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

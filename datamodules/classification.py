@@ -73,6 +73,8 @@ class ClassificationOptions(TextOptions):
             raise InputError(
                 "data.label_separator: is empty; name the characters between two labels, such as ';'"
             )
+        if self.label_columns is not None and len(self.label_columns) < 2:
+            raise InputError("data.label_columns: name two columns or more, each a label")
         if self.label_separator is not None and self.rows_per_class is not None:
             raise InputError("data.rows_per_class: a row of several labels is of no one class; omit it")
 

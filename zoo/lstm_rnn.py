@@ -131,11 +131,7 @@ class LSTMRNN(TrigramRetrieval):
     """
 
     def __init__(
-        self,
-        cell: Cell = "lstm",
-        hidden_size: Size = 96,
-        bidirectional: bool = False,
-        **shared: Any,
+        self, cell: Cell = "lstm", hidden_size: Size = 96, bidirectional: bool = False, **shared: Any
     ) -> None:
         super().__init__(**shared)
         self.cell, self.hidden_size, self.bidirectional = cell, hidden_size, bidirectional

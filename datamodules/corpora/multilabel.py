@@ -1,7 +1,4 @@
-"""Sets of labels in one string, as tables and memories keep them: the labels sorted, with a separator between them.
-
-An empty string is an empty set: a text without labels is evidence, too.
-"""
+"""Sets of labels in one string, as tables and memories keep them: sorted, with a separator; an empty one is empty."""
 
 from __future__ import annotations
 
@@ -51,13 +48,13 @@ def rarest_labels(rows: Sequence[str], separator: str) -> list[str]:
 
 def edit_labels(written: str, change: str, separator: str) -> str:
     """Return a row's labels after a change: `+label` adds one, `-label` takes one away, all else replaces them."""
-    labels, name = set(split_labels(written, separator)), change[1:].strip()
+    labels, names = set(split_labels(written, separator)), set(split_labels(change[1:], separator))
     if change.startswith("+"):
-        return join_labels(labels | {name}, separator)
+        return join_labels(labels | names, separator)
     if change.startswith("-"):
-        if name not in labels:
+        if not names <= labels:
             raise InputError(f"--label {excerpt(change)}: a row with {excerpt(written)!r} does not have it")
-        return join_labels(labels - {name}, separator)
+        return join_labels(labels - names, separator)
     return join_labels(split_labels(change, separator), separator)
 
 
@@ -87,10 +84,11 @@ def join_fields(
             labels = split_labels(block.select([record]).strings(first)[0], separator)
         else:
             labels = [str(label) for label in fields[0] if label is not None]
+        labels = [name_class(label, location) for label in labels]
         if wrong := next((label for label in labels if separator in label), None):
             problem = f"the label {excerpt(wrong)!r} contains the separator {separator!r}"
             raise InputError(f"{location}: {problem}; choose another data.label_separator")
-        written.append(join_labels((name_class(label, location) for label in labels), separator))
+        written.append(join_labels(labels, separator))
     return written
 
 

@@ -28,6 +28,7 @@ from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import FileOptions
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
 from datamodules.retrieval.base import Collection, TermRetriever
+from datamodules.retrieval.memories.versions import index_fingerprint
 from datamodules.text.tokenization import WordTokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -251,7 +252,8 @@ def turns_to_read(table: Dialogues, k: int, retriever: Retriever | None) -> Ragg
         # Both back ends rank alike, and a server need not keep an index that is searched once.
         retriever = EmbeddedRetriever(**asdict(retriever.ranking))
     with TemporaryDirectory() as folder:
-        retriever.index(Collection(table.turns.texts, table.fingerprint), Path(folder) / "index")
+        fingerprint = index_fingerprint(table.fingerprint, retriever)
+        retriever.index(Collection(table.turns.texts, fingerprint), Path(folder) / "index")
         results = search_within(retriever, table.questions.texts.take(long), k, starts[long], ends[long])
         retriever.close()
     turns = np.split(latest.values, latest.offsets[1:-1])

@@ -90,11 +90,7 @@ class WordAverages(Fitted[ClassificationDataModule], ClassificationTask):
     default_epochs: ClassVar[int] = 20
 
     def __init__(
-        self,
-        word_size: Size = 100,
-        epochs: Size | None = None,
-        expand: Expand = "none",
-        **shared: Any,
+        self, word_size: Size = 100, epochs: Size | None = None, expand: Expand = "none", **shared: Any
     ) -> None:
         super().__init__(**shared)
         self.word_size, self.epochs, self.expand = word_size, epochs or self.default_epochs, expand

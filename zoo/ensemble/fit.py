@@ -192,7 +192,8 @@ class EnsembleFit:
         folds, read_without = folds_of(self.target, FOLDS, self.groups), None
         if self.metric is not None:
             folds, read_without = self.metric.fold_of_row, self.metric.read_without
-        names = network.names if len(self.validation.rows) else network.used
+        needs_all = network.sizes.multilabel or not len(self.validation.rows)
+        names = network.used if needs_all else network.names
         return cross_fit(readings, names, network.sizes, self.target, self.groups, folds, read_without)
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:

@@ -76,10 +76,7 @@ class Readings(NamedTuple):
         )
 
     def known_to(self, learned: Readings) -> Readings:
-        """The same inputs as members read them that were fitted to others: without the n-grams that these lack.
-
-        A vector of a further text has the length 1 without such n-grams, and so has that of a held-out row.
-        """
+        """The same inputs as of further texts: without the n-grams that the learned ones lack, of length 1."""
         if self.ngrams is None or learned.ngrams is None or not self.texts:
             return self
         from sklearn.preprocessing import normalize

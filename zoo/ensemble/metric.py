@@ -193,7 +193,9 @@ class EncoderMetric:
         self._tune_on(plan._replace(steps=_TIMED_STEPS), np.arange(len(self.target)))
         seconds = (time.monotonic() - begun) * plan.steps / _TIMED_STEPS
         seconds += seconds_to_encode(self.texts, len(self.texts), self._encode)
-        return self._model.has_time(f"the encoder's metric by {plan}", FOLDS * seconds)
+        return self._model.has_time(
+            f"the encoder's metric by {plan}", (FOLDS + self.sizes.multilabel) * seconds
+        )
 
     def read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
         """The inputs for the n rows by the encoder that has not seen a fold; see `cross_fit`."""

@@ -66,7 +66,9 @@ def refit(
             " the memory from which nothing was learned; to fit them, zoo memory tune with other labelled rows"
         )
     after = fit_pool(HeldOut.join([*known, *added]), before.class_weights)
-    network.pool = after
+    # The references were not fitted again.
+    calibrations, rules = before.calibrations | after.calibrations, {**before.rules, **after.rules}
+    network.pool = after = after._replace(calibrations=calibrations, rules=rules)
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     counts = [f"{len(part.target)}" for part in (*known, *added)]
     if labelled is None or held_out is None:

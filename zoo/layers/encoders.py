@@ -153,11 +153,7 @@ class TransformerEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        name: str,
-        config: PlainDict | None = None,
-        lora_rank: int | None = None,
-        has_dense: bool = True,
+        self, name: str, config: PlainDict | None = None, lora_rank: int | None = None, has_dense: bool = True
     ) -> None:
         super().__init__()
         from datamodules.text.token_models import load_model, make_dense, make_model

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.multilabel import distinct_labels, edit_labels, split_labels
+from datamodules.corpora.multilabel import distinct_labels, edit_labels, join_labels, split_labels
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
@@ -74,7 +74,7 @@ class OpenedMemory(NamedTuple):
         columns.pop("class_names", None)
         columns["label_separator"] = self.separator
         rows = read_table(file, **columns)
-        unknown = set(rows.labels or ()) - set(self.memory.labels())
+        unknown = set(distinct_labels(rows.labels or (), self.separator)) - set(self.labels())
         names = None if self.model is None else self.model.meta.data.memory_columns.get("class_names")
         return rows if names is None or not unknown else read_table(file, **columns, class_names=names)
 
@@ -87,9 +87,11 @@ class OpenedMemory(NamedTuple):
         note: str | None = None,
     ) -> Addition:
         """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
-        if self.separator is not None:  # of a request, whose labels have any order
+        if self.separator is not None and self.memory.labels():  # of a request, whose labels have any order
             written = rows.table.column("label").to_pylist()
-            labels = [edit_labels("", label or "", self.separator) for label in written]
+            labels = [
+                join_labels(split_labels(label or "", self.separator), self.separator) for label in written
+            ]
             rows = Rows.from_lists(rows.texts, labels, rows.ids, rows.source)
         memory, allowed, relabelled = self.folder, self.addable_labels(rows.labels or (), new_labels), 0
         if relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):

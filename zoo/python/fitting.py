@@ -170,11 +170,14 @@ def label_sets(labels: Any, number: int) -> list[list[str]] | None:
 
     Sets are lists, or rows of a matrix of 0 and 1 whose columns are the labels; an `InputError` names a wrong row.
     """
-    if getattr(labels, "ndim", 1) == 2:
+    if getattr(labels, "ndim", 0) == 2:
         if not np.isin(labels, (0, 1)).all():
             raise InputError("labels: a matrix of sets has 0 and 1, 1 where a text has the label of a column")
-        labels = [np.flatnonzero(row).tolist() for row in np.asarray(labels)]
-    elif not isinstance(labels, list) or not any(isinstance(each, list | tuple | set) for each in labels):
+        names = list(getattr(labels, "columns", range(labels.shape[1])))
+        labels = [[names[column] for column in np.flatnonzero(row)] for row in np.asarray(labels)]
+    elif getattr(labels, "ndim", 0) == 1:  # an array, or a column of a data frame
+        labels = labels.tolist()
+    if not isinstance(labels, list) or not any(isinstance(each, list | tuple | set) for each in labels):
         return None
     if len(labels) != number:
         raise InputError(f"labels: {number:,} texts but {len(labels):,} sets; give one for each text")

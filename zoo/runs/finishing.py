@@ -87,14 +87,18 @@ class _Finishing(Callback):
 
 
 def _restore_epochs(trainer: pl.Trainer, model: Task) -> None:
-    """Give a model the weights of its best epoch; and a trainer whose epochs ran in forks, their number."""
+    """Give a model the weights of its best epoch; and a trainer whose epochs ran in forks, their number and figures."""
     files = _files(trainer, trainer.datamodule)  # type: ignore[attr-defined]
     if not files:
         return  # without checkpoints, the last epoch counts
     restore(model, files[0])
     if trainer.current_epoch == 0:
         last = max(files, key=lambda file: file.stat().st_mtime)
-        trainer.fit_loop.load_state_dict(read_contents(last)["loops"]["fit_loop"])
+        contents = read_contents(last)
+        trainer.fit_loop.load_state_dict(contents["loops"]["fit_loop"])
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RunFolder):
+                callback.best = contents["callbacks"][callback.state_key]["best"]
 
 
 def _checkpoints(trainer: pl.Trainer, data: DataModule) -> list[ModelCheckpoint]:

@@ -16,7 +16,7 @@ class Parser(ArgumentParser):
     """A parser that raises an `InputError` for wrong options, and errors of the classes that it makes as they are."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"exit_on_error": False, **options})
+        super().__init__(*args, **{"exit_on_error": False, "allow_abbrev": False, **options})
 
     @override
     def parse_args(self, *args: Any, **options: Any) -> Any:

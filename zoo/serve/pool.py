@@ -91,6 +91,8 @@ def _opened(served: Served) -> tuple[ClassificationPredictor, FolderMemory]:
     """Return the classifier and its memory; an `InputError` if labelled texts cannot be added to it."""
     if not isinstance(served.predictor, ClassificationPredictor):
         raise InputError("--pool: the model gives no labels; serve a classifier")
+    if served.predictor.model.spec.label_separator is not None:
+        raise InputError("--pool: a key gives one label; label sets in a table of `zoo suggest`, and add it")
     served.folder.check_changeable()
     memory = served.opened.folder
     if not memory.labels():

@@ -69,7 +69,8 @@ class VectorStore:
 
     def use(self, folder: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Look up texts first in the vectors [n, d] of these, which another folder has."""
-        self._parts = {folder: EncodedTexts(RowLookup.of(text_hashes(texts)), vectors), **self._parts}
+        others = {path: part for path, part in self._parts.items() if path != folder}
+        self._parts = {folder: EncodedTexts(RowLookup.of(text_hashes(texts)), vectors), **others}
 
     def refresh(self) -> None:
         """Look up texts in the parts that were added since, too.
@@ -77,7 +78,7 @@ class VectorStore:
         Within one table, no block looks up in those of earlier blocks: a look-up takes time for each part, and the
         vectors would depend on which blocks one process encodes.
         """
-        self._parts |= self._added
+        self._parts = {**self._parts, **self._added}  # others may iterate over it
         self._added = {}
 
     def missing(self, texts: Sequence[str]) -> int:

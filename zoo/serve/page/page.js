@@ -213,7 +213,7 @@ function classified(record) {
   const verdict = make("section", { class: "verdict", "aria-labelledby": "verdict" });
   const title = make("h2", { id: "verdict", tabindex: "-1" });
   if (record.label === null) title.append("No label: the model abstains");
-  else title.append(inert(label), `, ${percent(record.probability)}`);
+  else title.append(label ? inert(label) : "No label", `, ${percent(record.probability)}`);
   verdict.append(title);
   if (record.reason) verdict.append(whyAbstained(record, label));
   if (record.familiarity <= 0.05) {
@@ -278,6 +278,8 @@ function probabilities(record) {
 }
 
 function labelSelect(id, without) {
+  // A set of labels is written as its table writes it.
+  if (page.record.of_labels) return make("input", { id, value: without, dir: "auto" });
   const labels = Object.keys(page.record.probabilities).filter((label) => label !== without).sort();
   return make("select", { id }, ...labels.map((label) => make("option", { value: label, dir: "auto" }, label)));
 }
@@ -286,11 +288,11 @@ function correction(record, label) {
   const choice = labelSelect("other-label", label);
   choice.addEventListener("change", () => find("effects").replaceChildren());
   const note = make("input", { id: "note", maxlength: "500", autocomplete: "off", dir: "auto" });
-  const row = (chosen) => ({ rows: [{ text: record.text, label: chosen }], relabel: true, note: note.value || null });
+  const row = (chosen) => ({ rows: [{ text: record.text, label: chosen || null }], relabel: true, note: note.value || null });
   const teach = (chosen) => () => edit("memory/add", row(chosen()));
   return make("div", { class: "correction" },
     make("div", { class: "row" },
-      make("button", { type: "button", id: "right", onclick: () => run(teach(() => label)) }, "Right: it is ", inert(label)),
+      make("button", { type: "button", id: "right", onclick: () => run(teach(() => label)) }, "Right: it is ", label ? inert(label) : "no label"),
       choice.length ? make("span", { class: "actions" },
         make("label", { for: "other-label" }, "Wrong: it is"), choice,
         button("Save", teach(() => choice.value), { id: "wrong" }),
@@ -334,7 +336,7 @@ function memoryRow(memory, words) {
   relabel.addEventListener("click", () => {
     const choice = labelSelect(`label-of-${memory.id}`, memory.label);
     choice.setAttribute("aria-label", `New label of row ${memory.id}`);
-    const save = () => edit("memory/relabel", { labels: { [memory.id]: choice.value }, note: note() });
+    const save = () => edit("memory/relabel", { labels: { [memory.id]: choice.value || ";" }, note: note() });
     relabel.replaceWith(choice, button("Save", save));
     choice.focus();
   });

@@ -116,14 +116,13 @@ def _joined(batches: list[Tensor]) -> Tensor:
 class MultilabelScores(ClassificationScores):
     """Scores of sets of labels: of the labels, of the sets, and of the order of all labels of a text.
 
-    `accuracy` is the share of sets that are right as a whole, `samples_f1` the mean F1 of a text, which is 1 where the
-    text has no label and gets none, and `f1` that of a label. A label that the model does not know is missing in every
-    answer. Calibration is that of the labels that are given.
+    `accuracy` is the share of sets that are right as a whole, `samples_f1` the mean of `row_scores`. A label that the
+    model does not know is missing in every answer. Labels that are given are calibrated.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
         super().__init__(labels, ("accuracy", "samples_f1", "empty_answers", "right_empty_answers"), PARTS)
-        # Of all counted rows: probabilities of labels [rows, C], and their sets; those of given labels are calibrated.
+        # Of all counted rows: probabilities of labels [rows, C], and their sets.
         self.add_state("scored", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
 
@@ -141,10 +140,7 @@ class MultilabelScores(ClassificationScores):
         unknown: Tensor | None = None,
         chosen: Tensor | None = None,
     ) -> None:
-        """Count a batch of logits [B, 2, C], with sets and `chosen` sets [B, C].
-
-        `unknown` [B] has the numbers of labels that the model does not know.
-        """
+        """Count a batch of logits [B, 2, C], sets and answers [B, C], and numbers of unknown labels [B]."""
         counted, missing = weight > 0, torch.zeros_like(weight).long() if unknown is None else unknown
         probabilities = probabilities_of(logits.float())
         assert chosen is not None

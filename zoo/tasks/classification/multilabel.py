@@ -1,8 +1,7 @@
 """Sets of labels: logits of two answers to one question a label, the choice of a set, and its scores.
 
-A network that predicts one label has logits [B, C]; one that predicts sets has [B, 2, C]: whether a text has a label is
-a question with two answers, no and yes. A softmax over the second dimension gives probabilities of both kinds, and a
-cross entropy with classes [B] or sets [B, C] the loss.
+Logits of one label are [B, C], those of sets [B, 2, C]: whether a text has a label is a question with two answers, no
+and yes. A softmax over the second dimension gives both their probabilities, and a cross entropy their losses.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ def choose_labels(probabilities: Tensor, rule: SetRule) -> Tensor:
 def fit_rule(probabilities: Tensor, target: Tensor) -> SetRule:
     """The rule of the highest micro F1 on n held-out rows, by probabilities [n, C] of their labels; `target` [n, C].
 
-    One threshold serves all labels, since probabilities are calibrated: the best one is half of the F1 that it reaches
-    (Lipton, Elkan and Naryanaswamy, "Optimal Thresholding of Classifiers to Maximize F1 Measure", 2014). No set is
-    empty where none of the rows' is.
+    One threshold serves all labels, as probabilities are calibrated: half of the best F1 (Lipton, Elkan, Naryanaswamy,
+    "Optimal Thresholding of Classifiers to Maximize F1 Measure", 2014). No set is empty where none of the rows' is.
     """
     values, order = probabilities.double().flatten().sort(descending=True)
     right = target.flatten()[order].cumsum(dim=0)

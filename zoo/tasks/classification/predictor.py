@@ -371,8 +371,8 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
             row.pop(name, None)
         if "labels" in record:
             row["labels"] = json.dumps(record["labels"], ensure_ascii=False)
-        others = list(record["probabilities"].items())[1:]
-        for rank, (label, probability) in enumerate(others, 2):
+        others = list(enumerate(record["probabilities"].items(), 1))
+        for rank, (label, probability) in others["of_labels" not in record :]:  # a set is none of them
             row |= {f"label_{rank}": label, f"probability_{rank}": probability}
         if "memories" in record:
             row["memories"] = lines_of([RetrievedMemory(**memory) for memory in record["memories"]])
