@@ -70,6 +70,7 @@ def test_changes_of_a_set() -> None:
     assert edit_labels("art;sport", "+film", ";") == "art;film;sport"
     assert edit_labels("art;sport", "-art", ";") == "sport"
     assert edit_labels("art;sport", "film; art", ";") == "art;film"
+    assert edit_labels("art", "+sport;film", ";") == "art;film;sport"
     with pytest.raises(InputError, match="-film: a row with 'art;sport' does not have it"):
         edit_labels("art;sport", "-film", ";")
 
