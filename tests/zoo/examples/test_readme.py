@@ -75,7 +75,7 @@ def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
     (tmp_path / "sentence-transformers").mkdir()
     tiny_bert.rename(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5)):
+    for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5), ("tagged.csv", 6)):
         with (tmp_path / name).open("w", newline="") as file:
             rows = [(text, label, "news", 1 + LABELS.index(label)) for text, label in sentences(60, seed)]
             columns = 4 if page.parent.name == "knn_bilstm" else 2

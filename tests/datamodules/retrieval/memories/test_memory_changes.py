@@ -161,7 +161,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     assert any(SECRET.encode() in content for content in contents(tmp_path / "m").values())
     assert memory.compact(keep) == 4 - keep
     assert not any(
-        b"xylophone" in content or b"4711" in content for content in contents(tmp_path / "m").values()
+        b"xylophone" in content or b"quartz" in content for content in contents(tmp_path / "m").values()
     )
     assert sizes(memory) == [(3, 40), (4, 40)][-keep:]
     for version in range(5 - keep, 5):
