@@ -61,17 +61,10 @@ def edit_labels(written: str, change: str, separator: str) -> str:
 def join_fields(
     block: Block, first: int, names: Sequence[object], separator: str, name_class: Callable[[str, str], str]
 ) -> list[str]:
-    """Write the set of labels of each record of a block.
+    """Write the set of labels of each record of a block, by `name_class` of a label and its location.
 
-    Args:
-        block: records; one field has labels with separators or a list of them, or several are 0 or 1.
-        first: position of the first of the fields.
-        names: columns of the fields; several are the labels themselves.
-        separator: between the labels.
-        name_class: returns the name of a label in a location.
-
-    Raises:
-        InputError: a label contains the separator, or a field is neither 0 nor 1.
+    The field at `first` has labels with separators between them, or a list of them; or several fields from there on, of
+    columns with these `names`, are 0 or 1. Raises an `InputError` for other values, and for a label with the separator.
     """
     written, columns = [], [block.columns[first + number] for number in range(len(names))]
     for record, fields in enumerate(zip(*columns, strict=True)):

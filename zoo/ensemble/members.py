@@ -177,7 +177,7 @@ class DenseVote(Member):
 
 
 class Majority(Member):
-    """A reference: the most frequent class."""
+    """A reference: the most frequent class; of sets, a member: how frequent each label is, which needs no text."""
 
     name = "majority"
     title = "majority class"
@@ -191,11 +191,15 @@ class Majority(Member):
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        self.counts.copy_(torch.from_numpy(np.bincount(target, minlength=len(self.counts))))
+        if self.sizes.multilabel:  # the odds of each label, as if one of two further texts had it
+            target = target.sum(axis=0)
+            self.counts.copy_(torch.from_numpy(np.log((target + 0.5) / (len(readings.texts) - target + 0.5))))
+        else:
+            self.counts.copy_(torch.from_numpy(np.bincount(target, minlength=len(self.counts))))
 
     @override
     def forward(self, readings: Readings) -> Scores:
-        return Scores(self.counts.expand(len(readings.texts), -1))
+        return Scores(self.counts.expand(len(readings.texts), -1), self.sizes.multilabel)
 
 
 class BestOfSix(Lexical):
@@ -338,6 +342,11 @@ MEMBERS: dict[str, type[Member]] = {
 }
 
 REFERENCES: dict[str, type[Member]] = {member.name: member for member in (Majority, BestOfSix, Regression)}
+
+
+def is_reference(name: str, multilabel: bool) -> bool:
+    """Return whether a member is one that the table compares with."""
+    return name in REFERENCES and not (multilabel and name == "majority")
 
 
 class Members(nn.ModuleDict):

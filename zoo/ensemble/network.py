@@ -14,7 +14,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.ensemble.known_texts import IN_MEMORY, KnownTexts
 from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
-from zoo.ensemble.members import REFERENCES, Members
+from zoo.ensemble.members import REFERENCES, Members, is_reference
 from zoo.ensemble.new_labels import combine, votes_of
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
@@ -51,8 +51,6 @@ class EnsembleNetwork(nn.Module):
         self.bag = None if words is None else VectorBag(len(words.table))
         self.ngrams = NGrams()
         references = [name for name in REFERENCES if name != "regression" or "encoder" in members]
-        if sizes.multilabel:
-            references.remove("majority")
         self.members = Members([*members, *references], sizes)
         self.requires_grad_(False)
         #: members and references for which the fit had no time.
@@ -88,7 +86,7 @@ class EnsembleNetwork(nn.Module):
     @property
     def names(self) -> list[str]:
         """Names of the members among them, without the references that the table compares them with."""
-        return [name for name in self.used if name not in REFERENCES]
+        return [name for name in self.used if not is_reference(name, self.sizes.multilabel)]
 
     @property
     def reads(self) -> set[Input]:

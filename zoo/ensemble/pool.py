@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from datamodules.core.types import PlainDict
-from zoo.ensemble.members import REFERENCES
+from zoo.ensemble.members import REFERENCES, is_reference
 from zoo.ensemble.outputs import Calibration, Outputs, Scores, Votes
 from zoo.tasks.classification.multilabel import SetRule, choose_labels, fit_rule, probabilities_of
 
@@ -153,7 +153,7 @@ class Pool(NamedTuple):
         references = {
             name: log_probabilities.pop(name, each.scores)
             for name, each in outputs.items()
-            if name in REFERENCES and isinstance(each, Scores)
+            if name in REFERENCES and name not in self.weights["all"] and isinstance(each, Scores)
         }
         combined = {
             title: self.combine(log_probabilities, name)
@@ -171,7 +171,7 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     """Fit calibrations and weights on held-out rows; duplicates are one row, since they are one observation."""
     outputs, target, _ = held_out.distinct().few()
     multilabel = target.ndim == 2
-    references = {name: each for name, each in outputs.items() if name in REFERENCES}
+    references = {name: each for name, each in outputs.items() if is_reference(name, multilabel)}
     outputs = {name: each for name, each in outputs.items() if name not in references}
     calibrations = {name: each.best_calibration(target) for name, each in outputs.items()}
     logs = {name: outputs[name].log_probabilities(calibration) for name, calibration in calibrations.items()}

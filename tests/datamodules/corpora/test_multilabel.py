@@ -31,9 +31,6 @@ def test_one_set_in_every_form(tmp_path: Path) -> None:
     pd.DataFrame({"text": texts, **flags}).to_csv(tmp_path / "flags.csv", index=False)
     rows = read_table(tmp_path / "flags.csv", label_column=["art", "sport"], label_separator=";")
     assert rows.labels == WRITTEN
-
-
-def test_class_names_of_sets(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("text,label\none,1|0\n")
     rows = read_table(tmp_path / "table.csv", class_names={"0": "sport", "1": "art"}, label_separator="|")
     assert rows.labels == ["art|sport"]

@@ -41,11 +41,7 @@ def test_rule_has_highest_micro_f1() -> None:
     others = [metrics.f1_score(target, probabilities >= cut, average="micro") for cut in cuts]
     assert reached == pytest.approx(max(others))
     assert not rule[1]
-
-
-def test_rule_fills_sets_where_training_has_no_empty_one() -> None:
-    probabilities, target = draw_sets(60)
-    target[:, 0] = 1
+    target[:, 0] = 1  # no set is empty
     assert fit_rule(probabilities, target)[1]
     assert choose_labels(probabilities, (2.0, True)).sum(dim=1).tolist() == [1] * 60
 
@@ -220,6 +216,12 @@ def test_what_sets_lack_is_refused(run: Path, zoo_command: Zoo) -> None:
     refusal(zoo_command("predict", "--ckpt_path", run, "--text", "x", "--max_error", "0.1"), "sets of labels")
     with pytest.raises(InputError, match="a KNNBiLSTM predicts one label a text; use a MemoryEnsemble"):
         zoo.fit(["a", "b"], [["x"], []], model="KNNBiLSTM")
+
+
+def test_memory_does_not_help_with_random_sets() -> None:
+    random, pairs = np.random.default_rng(0), distinct_sentences(80, 7)
+    sets = [[label for label in LABELS if random.random() < 0.3] for _ in pairs]
+    assert "helps" not in zoo.fit([text for text, _ in pairs], sets).answer.sentence()
 
 
 def test_matrix_of_scikit_learn() -> None:
