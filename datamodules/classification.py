@@ -123,14 +123,12 @@ class ClassificationDataset(TextDataset[ClassificationBatch]):
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClassificationBatch:
         row, _ = rows_and_weights(indices)
-        fields, memories = self.read(indices)
+        (fields, memories), unknown = self.read(indices), self.unknown_of_row
         return ClassificationBatch(
             **fields,  # type: ignore[arg-type]
             memory_target=torch.from_numpy(self.memory_targets[memories]),
             target=torch.from_numpy(self.targets[row]),
-            unknown_labels=None
-            if self.unknown_of_row is None
-            else torch.from_numpy(self.unknown_of_row[row]),
+            unknown_labels=None if unknown is None else torch.from_numpy(unknown[row]),
         )
 
 

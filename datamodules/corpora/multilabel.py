@@ -74,7 +74,8 @@ def join_fields(
                 str(name) for name, field in zip(names, fields, strict=True) if _flag(field, name, location)
             ]
         elif isinstance(fields[0], str) or not hasattr(fields[0], "__iter__"):
-            labels = split_labels(block.select([record]).strings(first)[0], separator)
+            field = fields[0] if isinstance(fields[0], str) else block.select([record]).strings(first)[0]
+            labels = split_labels(field, separator)
         else:
             labels = [str(label) for label in fields[0] if label is not None]
         labels = [name_class(label, location) for label in labels]

@@ -209,11 +209,11 @@ class EnsembleFit:
             if without is None:
                 condition = _NO_CONDITION
             outputs, fitted = held_out.select(rows).outputs, without or pool
-            table = fitted.table_rows(outputs)
+            logits = fitted.table_logits(outputs)
+            table = fitted.answers(logits)
             if not network.sizes.multilabel:
-                logits = fitted.combine(fitted.calibrate(outputs))
-                probabilities[rows] = logits.softmax(dim=1)
-                familiarity[rows] = fitted.familiarity(outputs, logits)
+                probabilities[rows] = logits["all"].softmax(dim=1)
+                familiarity[rows] = fitted.familiarity(outputs, logits["all"])
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
             scores.update(table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)))

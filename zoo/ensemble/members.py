@@ -170,7 +170,7 @@ class DenseVote(Member):
         scores, rows = torch.from_numpy(hits.scores), torch.from_numpy(hits.rows.astype(np.int64))
         # Row -1 (no memory) reads the appended -1.
         target = readings.memory.target
-        classes = torch.cat([target, torch.full_like(target[:1], -1)])[rows]
+        classes = torch.cat([target, target.new_full((1, *target.shape[1:]), -1)])[rows]
         mean, deviation = readings.memory.encoded.spread
         standard = (scores - mean) / deviation
         return Votes(scores, rows >= 0, classes, sizes.num_classes, rows, standard).to(vectors.device)

@@ -122,7 +122,7 @@ class EnsembleNetwork(nn.Module):
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            table = self.pool.table_rows(outputs) | {"all": self.pool.answer("all", logits)}
+            table = self.pool.answers(self.pool.table_logits(outputs) | {"all": logits})
         output = ClassificationOutput(
             logits, memory_weight, None, readings.vectors, contributions, retrieved, table, familiarity
         )

@@ -143,12 +143,12 @@ class Pool(NamedTuple):
             return logits.argmax(dim=1)
         return choose_labels(probabilities_of(logits), self.rules[row])
 
-    def table_rows(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
-        """Row of the answer's table -> its answers: references, each member alone, and the combinations."""
-        return {name: self.answer(name, logits) for name, logits in self.table_logits(outputs).items()}
+    def answers(self, logits: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Row of the answer's table -> its answers, by the logits of the rows; see `answer` and `table_logits`."""
+        return {name: self.answer(name, of_row) for name, of_row in logits.items()}
 
     def table_logits(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
-        """Row of the answer's table -> [n, C] or [n, 2, C]; see `table_rows`."""
+        """Row of the answer's table -> [n, C], or of sets [n, 2, C]: references, members alone, and combinations."""
         log_probabilities = self.calibrate(outputs)
         references = {
             name: log_probabilities.pop(name, each.scores)
