@@ -52,14 +52,12 @@ class Matches(NamedTuple):
     ) -> NDArray[np.int64]:
         """Draw rows of texts [n, count] that do not match the question of a list [n], no two of them duplicates."""
         own = self.own
-        drawn: NDArray[np.int64] = _foreign(key, lists, question, self.codes, own.values, own.offsets, count)
-        return drawn
+        return _foreign(key, lists, question, self.codes, own.values, own.offsets, count)
 
 
 def key_of(seed: int, *purpose: int) -> np.uint64:
     """The common key of all draws of an epoch, or of an epoch and a purpose."""
-    key: np.uint64 = np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0]
-    return key
+    return np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0]
 
 
 @njit()

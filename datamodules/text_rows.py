@@ -291,8 +291,7 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     """For each row the first row with the same text [n]."""
     chunks = rows.table.column("text").dictionary_encode().chunks
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in chunks] or [np.empty(0, np.int64)])
-    same: NDArray[np.int64] = np.unique(codes, return_index=True)[1][codes]
-    return same
+    return np.unique(codes, return_index=True)[1][codes]
 
 
 def _resolved(table: object) -> object:

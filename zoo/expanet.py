@@ -215,8 +215,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         if name == "network.label":
-            labels: list[str] = data.facts.get("memory_labels", [])
-            return labels
+            return data.facts.get("memory_labels", [])
         return super().row_names(name, weight, data)
 
     @override

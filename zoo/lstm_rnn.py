@@ -65,8 +65,7 @@ class RecurrentTower(Tower):
         """
         lengths = (text != 0).sum(dim=1)
         if self.cell == "lstm":
-            last_state: Tensor = last_states(self._products(words), self.recurrent, text, lengths)
-            return last_state
+            return last_states(self._products(words), self.recurrent, text, lengths)
         states = self.trace(words, text)["state"]
         last = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         # The backward network's last state is at the first word.

@@ -110,8 +110,7 @@ def model_class(name: str) -> type[Task]:
     """The model with this name, of the zoo or of an imported module; raises an `InputError` if there is none."""
     short = name.rpartition(".")[2]
     if short in MODELS:
-        kind: type[Task] = getattr(import_module(MODELS[short].module), short)
-        return kind
+        return getattr(import_module(MODELS[short].module), short)
     own: type[Task] | None = imported_subclass(import_module("zoo.tasks.base").Task, name)
     if own is None:
         raise InputError(f"no model {name!r} in this version (see `zoo list`); import your own before")

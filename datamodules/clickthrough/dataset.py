@@ -60,8 +60,7 @@ class ClickSplit(PreparedSplit):
     @property
     def empty_queries(self) -> NDArray[np.bool_]:
         """bool [Q]: queries without a word: all documents are equally good for them."""
-        empty: NDArray[np.bool_] = np.diff(self.query_tokens.offsets) == 0
-        return empty
+        return np.diff(self.query_tokens.offsets) == 0
 
 
 def relevant_documents(judgements: Judgements) -> Matches:

@@ -51,15 +51,12 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            texts: list[str] = self._column[index].to_pylist()
-            return texts
-        text: str = self._column[int(index)].as_py()
-        return text
+            return self._column[index].to_pylist()
+        return self._column[int(index)].as_py()
 
     def take(self, rows: ArrayLike) -> list[str]:
         """Return the texts of some rows, much faster than one by one."""
-        texts: list[str] = self._column.take(pa.array(np.asarray(rows, np.int64))).to_pylist()
-        return texts
+        return self._column.take(pa.array(np.asarray(rows, np.int64))).to_pylist()
 
     def __iter__(self) -> Iterator[str]:
         # Arrow makes the strings of a block much faster than those of single rows.
@@ -105,8 +102,7 @@ class Rows:
     @property
     def ids(self) -> list[str]:
         """The ids, in row order."""
-        ids: list[str] = self.table.column("id").to_pylist()
-        return ids
+        return self.table.column("id").to_pylist()
 
     def row_of_id(self) -> dict[str, int]:
         """Return the row of each id; the last one of an id that occurs twice."""
@@ -115,8 +111,7 @@ class Rows:
     def repeated_ids(self) -> list[str]:
         """Return the ids that stand for several rows."""
         ids, counts = self.table.column("id").value_counts().flatten()
-        repeated: list[str] = ids.take(np.flatnonzero(counts.to_numpy() > 1)).to_pylist()
-        return repeated
+        return ids.take(np.flatnonzero(counts.to_numpy() > 1)).to_pylist()
 
     @property
     def labels(self) -> list[str] | None:
@@ -126,8 +121,7 @@ class Rows:
 
     def label(self, row: int) -> str | None:
         """Return the label of one row; None where it has none."""
-        label: str | None = self.table.column("label")[row].as_py()
-        return label
+        return self.table.column("label")[row].as_py()
 
     def distinct_labels(self) -> list[str]:
         """Return the labels that occur, sorted; empty where the table has none."""

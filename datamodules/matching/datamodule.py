@@ -90,13 +90,11 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         # Of each question to rank, or of each pair to classify, independent of the order of its texts.
         first = fold_hashes(table.first.texts)
         if self._ranks:
-            by_question: NDArray[np.uint64] = first[table.question_row]
-            return by_question
+            return first[table.question_row]
         firsts, seconds = first[table.first_row], fold_hashes(table.second.texts)[table.second_row]
         # The factor distinguishes a pair from another pair of the same sum.
         lower = np.minimum(firsts, seconds) * np.uint64(0x9E3779B97F4A7C15)
-        by_pair: NDArray[np.uint64] = lower + np.maximum(firsts, seconds)
-        return by_pair
+        return lower + np.maximum(firsts, seconds)
 
     @property
     @override
@@ -285,5 +283,4 @@ def question_groups(table: Pairs, keys: NDArray[np.uint64] | None) -> NDArray[np
         question, code = np.append(question, table.question), np.append(code, of_pairs)
     size = table.num_questions + int(code.max(initial=-1)) + 1
     links = coo_matrix((np.ones(len(code), bool), (question, code + table.num_questions)), shape=(size, size))
-    groups: NDArray[np.int64] = connected_components(links, directed=False)[1][: table.num_questions]
-    return groups
+    return connected_components(links, directed=False)[1][: table.num_questions]

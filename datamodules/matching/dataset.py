@@ -192,8 +192,7 @@ def _draw_from_ranges(
     lists: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Draw from the pool's range of each list, see `Draw`."""
-    drawn: NDArray[np.int64] = choose(key_of(seed, epoch), lists, pool, start[lists], size[lists], count)
-    return drawn
+    return choose(key_of(seed, epoch), lists, pool, start[lists], size[lists], count)
 
 
 def _draw_foreign(

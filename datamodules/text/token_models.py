@@ -75,8 +75,7 @@ def _read_weights(name: str, folder: str, revision: str | None) -> dict[str, Ten
     if file.suffix == ".safetensors":
         return load_tensors(file, "download the model again")
     try:
-        weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
-        return weights
+        return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling and files raise different exceptions
         raise InputError(f"{file}: damaged ({reason(error)}); download the model again") from error
 

@@ -94,8 +94,7 @@ class TokenStore:
 
     def counts(self) -> NDArray[np.int64]:
         """Return the number of occurrences of each token, int64 [len(lexicon)]."""
-        occurrences: NDArray[np.int64] = count_tokens(self.tokens, self.offsets, len(self.lexicon))[1]
-        return occurrences
+        return count_tokens(self.tokens, self.offsets, len(self.lexicon))[1]
 
     def __reduce__(self) -> tuple[object, ...]:
         # A process that is spawned (not forked) receives a pickled data set; it maps the same files.

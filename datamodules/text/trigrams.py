@@ -31,4 +31,4 @@ def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tupl
 
 def distinct_trigrams(char: Tensor, mark: int) -> list[int]:
     """Number the distinct trigrams of words, in ascending order; arguments as for `letter_trigrams`."""
-    return torch.unique(letter_trigrams(char, mark)[0]).tolist()  # type: ignore[no-any-return]
+    return torch.unique(letter_trigrams(char, mark)[0]).tolist()

@@ -163,8 +163,7 @@ class CharCRNNNetwork(TextNetwork):
             states, lengths = pool_neighbors(convolve(convolution, states), lengths)  # zero beyond the text
         table = self.dropout(states).flatten(0, 1)
         rows = torch.arange(len(table), device=table.device).view(states.shape[:2])
-        last: Tensor = self.lstm.last_states(table, rows, lengths)
-        return last
+        return self.lstm.last_states(table, rows, lengths)
 
 
 class CharCRNN(CharactersOnly):

@@ -153,8 +153,7 @@ class FastTextNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        vectors: Tensor = self.bag(batch.word, batch.text)
-        return vectors
+        return self.bag(batch.word, batch.text)
 
 
 class FastText(ReadsWordVectors, TextOnly):

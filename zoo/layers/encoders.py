@@ -77,8 +77,7 @@ class BiLSTMEncoder(nn.Module):
         """Encode texts [N, T], positions among words [U] with characters [U, L]: [N, size], zero without words."""
         # All occurrences of a word in a batch share a mask.
         vectors = self.dropout(self.words(word, char))  # [U, D]
-        last: Tensor = self.lstm.last_states(vectors, text, (text != 0).sum(dim=1))
-        return last
+        return self.lstm.last_states(vectors, text, (text != 0).sum(dim=1))
 
 
 def positions_of(name: str) -> int | None:
@@ -218,8 +217,7 @@ class TransformerEncoder(nn.Module):
         attended[:, 0] = True  # attention needs a token, also in a text without tokens
         segments = {} if types is None else {"token_type_ids": types}
         output = self.transformer(input_ids=word[text], attention_mask=attended.long(), **segments)
-        states: Tensor = output.last_hidden_state
-        return states
+        return output.last_hidden_state
 
 
 class TransformerTokens(TransformerEncoder):

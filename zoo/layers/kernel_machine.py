@@ -79,8 +79,7 @@ class KernelMachine(nn.Module):
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
             kernel = _kernel(_directions(vectors, self.mean), self.landmarks)
-            scores: Tensor = (kernel @ self.weight) * vectors.any(dim=1, keepdim=True)
-            return scores
+            return (kernel @ self.weight) * vectors.any(dim=1, keepdim=True)
 
     def get_extra_state(self) -> PlainDict:
         """The fitted values, for the state dict: their sizes are unknown before the fit, so they are no buffers."""

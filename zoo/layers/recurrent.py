@@ -80,8 +80,7 @@ def last_states(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tens
         last, _ = _Packing(ids, lengths, len(projected) == 2).run(projected, recurrent, ids)
     else:
         last = _last_states_on_gpu(projected, recurrent, ids, lengths)
-    joined: Tensor = last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
-    return joined
+    return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
 
 
 #: PyTorch's kernel always has a forget gate: this bias holds it open, since its sigmoid is 1 and its slope 0.
@@ -104,8 +103,7 @@ def _last_states_on_gpu(projected: Tensor, recurrent: Tensor, ids: Tensor, lengt
         inputs, packed.batch_sizes, (zeros, zeros), weights, False, 1, 0.0, True, directions == 2
     )
     assert packed.unsorted_indices is not None
-    in_order: Tensor = last[:, packed.unsorted_indices]
-    return in_order
+    return last[:, packed.unsorted_indices]
 
 
 def _pytorch_gates(weight: Tensor, hidden: int, missing: float) -> Tensor:

@@ -47,8 +47,7 @@ class OpenedMemory(NamedTuple):
     @property
     def separator(self) -> str | None:
         """The string between the labels of a row, which are a set; None: a row has one label."""
-        separator: str | None = None if self.model is None else self.model.meta.spec.get("label_separator")
-        return separator
+        return None if self.model is None else self.model.meta.spec.get("label_separator")
 
     def labels(self) -> list[str]:
         """The distinct labels of the rows, sorted."""

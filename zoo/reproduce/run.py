@@ -319,8 +319,7 @@ class Reproduction:
             "files": [(name, contents_of(file)) for name, file in self._data(row).paths()],
             "start": None if start is None else self._identity(start),
         }
-        plain: PlainDict = json.loads(json.dumps(identity))
-        return plain
+        return json.loads(json.dumps(identity))
 
     def _test_identity(self, row: Row) -> object:
         """Return what a test is kept for; None without a test."""

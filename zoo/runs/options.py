@@ -72,8 +72,7 @@ class RunOptions:
 
     def describe(self) -> PlainDict:
         """Return the options as plain values, which `zoo fit --config` reads."""
-        described: PlainDict = yaml.safe_load(self.parser.dump(self.values, skip_unset=False))
-        return described
+        return yaml.safe_load(self.parser.dump(self.values, skip_unset=False))
 
     def make(self) -> tuple[Task, DataModule, TrainerOptions]:
         """Make the model, the data and the objects of the trainer."""

@@ -203,8 +203,7 @@ class EncodesMemory(Task):
 
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         """The texts' vectors [B, vector_size]."""
-        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
-        return vectors
+        return self.network.encoder(batch.word, batch.char, batch.text)
 
     def is_evaluated(self, split: str) -> bool:
         """Return whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
@@ -289,8 +288,7 @@ class FrozenEncoder(ReadsTransformer):
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:
-            vectors: Tensor = encoder(*(field.to(self.device) for field in batch))
-            return vectors
+            return encoder(*(field.to(self.device) for field in batch))
 
         settings = {
             "encoder": type(encoder).__name__,

@@ -49,8 +49,7 @@ class Fitted(Task[DataT]):
     @property
     def fitted(self) -> PlainDict:
         """The fitted values by name; raises an `InputError` before there are any."""
-        values: PlainDict = self.built_network.values
-        return values
+        return self.built_network.values
 
     @fitted.setter
     def fitted(self, values: PlainDict) -> None:

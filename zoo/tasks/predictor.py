@@ -203,5 +203,4 @@ def on_device(batch: BatchT, model: Model) -> BatchT:
         return batch
     from lightning_fabric.utilities.apply_func import move_data_to_device
 
-    moved: BatchT = move_data_to_device(batch, model.device)
-    return moved
+    return move_data_to_device(batch, model.device)

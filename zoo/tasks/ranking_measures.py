@@ -78,8 +78,7 @@ class _TiedRankings:
 
     def _sums(self, value: Tensor) -> Tensor:
         """Sums of values [groups] by query [B]."""
-        sums: Tensor = value.new_zeros(self.queries).index_add(0, self.query, value)
-        return sums
+        return value.new_zeros(self.queries).index_add(0, self.query, value)
 
     def _precision(self) -> Tensor:
         """The sum of the precisions at the group's relevant documents."""
@@ -89,8 +88,7 @@ class _TiedRankings:
         harmonic = torch.cat([ranks.new_zeros(1), (1 / ranks).cumsum(0)])
         s = harmonic[self.end] - harmonic[self.a]
         rest = (self.r - 1) / (self.n - 1).clamp(min=1) * (self.n - (self.a + 1) * s)
-        precision: Tensor = self.r / self.n * ((before + 1) * s + rest)
-        return precision
+        return self.r / self.n * ((before + 1) * s + rest)
 
     def _reciprocal_rank(self) -> Tensor:
         """One over the rank of the group's first relevant document."""

@@ -134,16 +134,14 @@ def _product(vector: Floats, query: Floats) -> np.float64:
     total = np.float64(0)
     for i in range(len(vector)):
         total += np.float64(vector[i]) * np.float64(query[i])
-    product: np.float64 = min(total, np.float64(1))
-    return product
+    return min(total, np.float64(1))
 
 
 @njit()
 def _key(product: np.float64, row: int) -> np.int64:
     """Return the key of a hit, see `Hits.of_keys`."""
     score = np.float32(max((1 + product) / 2, LEAST_SCORE))
-    key: np.int64 = np.int64(score.view(np.int32)) << 32 | (LAST_ROW - row)
-    return key
+    return np.int64(score.view(np.int32)) << 32 | (LAST_ROW - row)
 
 
 @njit()
@@ -151,5 +149,4 @@ def _bound(least: np.int64, margin: float) -> np.float32:
     """Return a bound, less a margin, that the products of larger keys exceed; 0 is no key."""
     score = np.int32(least >> 32).view(np.float32)
     product = 2 * np.float64(score) - 1 - margin - _ROUNDING if least > 0 else -np.inf
-    bound: np.float32 = np.float32(product)
-    return bound
+    return np.float32(product)

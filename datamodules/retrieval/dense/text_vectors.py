@@ -81,8 +81,7 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
         makers = [*entry_points(group=MODEL_ENCODERS)]
         if not makers:
             raise InputError(f"encoder {ranking.encoder!r}: a trained model, which needs the package zoo")
-        encoder: TextEncoder = makers[0].load()(str(model), chosen)
-        return encoder
+        return makers[0].load()(str(model), chosen)
 
 
 def look_up_vectors(

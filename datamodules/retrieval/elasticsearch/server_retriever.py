@@ -63,8 +63,7 @@ class _Notes:
     @property
     def numbers(self) -> NDArray[np.int64]:
         """The number of each row's document [n]; rows that were removed leave gaps."""
-        numbers: NDArray[np.int64] = np.delete(np.arange(self.count + len(self.gone)), self.gone)
-        return numbers
+        return np.delete(np.arange(self.count + len(self.gone)), self.gone)
 
 
 class ServerRetriever(Retriever):

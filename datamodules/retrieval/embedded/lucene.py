@@ -46,8 +46,7 @@ def term_weights(
     """Return BM25's idf times (k1 + 1), or LMDirichlet's mu times the probability of the term, [terms]."""
     if ranking.similarity == "BM25":
         idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
-        weights: NDArray[np.float64] = (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
-        return weights
+        return (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
     probability = (occurrences + 1.0) / (statistics.tokens + 1.0)
     return np.asarray(np.float64(np.float32(ranking.mu)) * probability)
 
@@ -70,12 +69,10 @@ def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32
     """Return the contribution of a term to BM25; weights of `term_weights` and `length_weights`."""
     weight = np.float32(term_weight)
     saturation = np.float32(1) + np.float32(frequency) * np.float32(length_weight)
-    share: np.float32 = np.float32(weight - weight / saturation)
-    return share
+    return np.float32(weight - weight / saturation)
 
 
 @njit()
 def lm_dirichlet(term_weight: float, length_weight: float, frequency: int) -> np.float32:
     """Return the contribution of a term to LMDirichlet; never negative."""
-    share: np.float32 = np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))
-    return share
+    return np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))

@@ -153,8 +153,7 @@ def _search(
 def _threshold(heap: Longs, size: int) -> np.float32:
     """Return the score that a hit must reach: the k-th best one less the margin, 0 while there are fewer hits."""
     worst = np.int32(heap[0] >> 32).view(np.float32)
-    least: np.float32 = worst * _MARGIN if size == len(heap) else np.float32(0)
-    return least
+    return worst * _MARGIN if size == len(heap) else np.float32(0)
 
 
 @njit()
@@ -286,8 +285,7 @@ def _ones(word: np.uint64) -> np.int64:
     pairs = np.uint64(0x3333333333333333)
     word = (word & pairs) + ((word >> np.uint64(2)) & pairs)
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    ones: np.int64 = np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
-    return ones
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @njit()

@@ -103,8 +103,7 @@ class Memory(ABC):
         # Row -1 (no memory) reads the appended hash.
         hashes = np.append(fold_hashes(neighbors.memories.texts), np.uint64(0))
         is_duplicate = hashes[neighbors.rows] == fold_hashes(texts.texts)[:, None]
-        contained: NDArray[np.bool_] = (is_duplicate & (neighbors.rows >= 0)).any(axis=1)
-        return contained
+        return (is_duplicate & (neighbors.rows >= 0)).any(axis=1)
 
     def is_only_read(self) -> InputError:
         """The error for a change of an index of the user's."""

@@ -30,13 +30,12 @@ def signatures(texts: Iterable[str]) -> NDArray[np.uint32]:
     """Return the signature of each folded text: [n, hashes]. A text without characters has zeros."""
     folded = [fold(text).encode("utf-8", "surrogatepass") for text in texts]
     ends = np.cumsum([0, *map(len, folded)])
-    return _least_hashes(np.frombuffer(b"".join(folded), np.uint8), ends, _FACTORS)  # type: ignore[no-any-return]
+    return _least_hashes(np.frombuffer(b"".join(folded), np.uint8), ends, _FACTORS)
 
 
 def are_near(first: NDArray[np.uint32], second: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Return whether texts with these signatures [..., hashes] are near-duplicates: bool [...]."""
-    near: NDArray[np.bool_] = ((first == second).mean(axis=-1) >= _NEAR) & first.any(axis=-1)
-    return near
+    return ((first == second).mean(axis=-1) >= _NEAR) & first.any(axis=-1)
 
 
 def are_near_neighbors(texts: Iterable[str], neighbors: Neighbors) -> NDArray[np.bool_]:

@@ -127,8 +127,7 @@ class Version:
         # The memory may have a million ids, of which few are wanted: only those are numbered.
         rows = np.flatnonzero(pc.is_in(own, value_set=wanted).to_numpy()).astype(np.int32)
         matches = pc.index_in(wanted, value_set=own.take(pa.array(rows)).combine_chunks())
-        numbered: NDArray[np.int32] = np.append(rows, np.int32(-1))[pc.fill_null(matches, -1).to_numpy()]
-        return numbered
+        return np.append(rows, np.int32(-1))[pc.fill_null(matches, -1).to_numpy()]
 
     def rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row with each id, int64 [n]; raise an `InputError` for unknown ids, and for an id given twice."""

@@ -248,8 +248,7 @@ class TrigramRetrieval(RetrievalTask):
     @property
     @override
     def vector_size(self) -> int:
-        size: int = self.network.query.size
-        return size
+        return self.network.query.size
 
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
