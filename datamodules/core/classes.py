@@ -43,14 +43,18 @@ def folder_of(kind: type[object]) -> str:
     return str(file.absolute().parents[depth])
 
 
-def option_names(kind: type[object]) -> list[str]:
-    """Return the names of all options of a class whose constructors pass on those of their bases."""
+def option_defaults(kind: type[object]) -> dict[str, object]:
+    """Return the options of a class whose constructors pass on those of their bases, with their defaults."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = [
-        name
-        for base in inspect.getmro(kind)
-        if "__init__" in vars(base)
-        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
-        if parameter.kind in named and name != "self"
-    ]
-    return list(dict.fromkeys(names))
+    defaults: dict[str, object] = {}
+    for base in inspect.getmro(kind):
+        if "__init__" in vars(base):
+            for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
+                if parameter.kind in named and name != "self":
+                    defaults.setdefault(name, parameter.default)
+    return defaults
+
+
+def option_names(kind: type[object]) -> list[str]:
+    """Return the names of the options of a class; see `option_defaults`."""
+    return list(option_defaults(kind))

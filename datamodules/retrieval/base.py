@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self, override
 
 from datamodules.core import storage
+from datamodules.core.classes import option_defaults
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
 from datamodules.core.types import NotNegative, PlainDict, Positive, Share, check_fields
@@ -114,11 +115,20 @@ class Retriever(ABC):
     local_options: frozenset[str] = frozenset()
     #: True if a search needs a server.
     is_on_server: bool = False
+    #: the constructor's arguments by name, defaults included.
+    options: PlainDict
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Keep the options, for `describe`."""
+        retriever, defaults = super().__new__(cls), option_defaults(cls)
+        retriever.options = defaults | dict(zip(defaults, arguments, strict=False)) | options
+        return retriever
 
     def describe(self) -> PlainDict:
         """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`."""
         class_path = f"{type(self).__module__}.{type(self).__name__}"
-        return {"class_path": class_path, "init_args": self._init_args()}
+        described = {name: value for name, value in self.options.items() if name not in self.local_options}
+        return {"class_path": class_path, "init_args": described}
 
     def idle_options(self) -> Iterator[tuple[str, str]]:
         """Options that are set and change nothing, each with the reason."""
@@ -128,10 +138,6 @@ class Retriever(ABC):
     @abstractmethod
     def describe_ranking(self) -> PlainDict:
         """Return plain values that change whenever the order or the scores of hits could."""
-
-    @abstractmethod
-    def _init_args(self) -> PlainDict:
-        """Return the constructor's arguments, JSON values, without `local_options`; `retrievers` as descriptions."""
 
     @abstractmethod
     def index(self, collection: Collection, folder: Path) -> None:

@@ -82,8 +82,10 @@ class FusedRetriever(Retriever):
     def _options(self) -> PlainDict:
         return {"method": self.method, "weights": self.weights, "depth": self.depth}
 
-    def _init_args(self) -> PlainDict:
-        return {"retrievers": [member.describe() for member in self.retrievers], **self._options()}
+    @override
+    def describe(self) -> PlainDict:
+        members = {"retrievers": [member.describe() for member in self.retrievers]}
+        return {**super().describe(), "init_args": {**members, **self._options()}}
 
     def index(self, collection: Collection, folder: Path) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
@@ -124,7 +126,7 @@ class FusedRetriever(Retriever):
     def without_index(self) -> Self:
         """See `Retriever.without_index`."""
         members = [member.without_index() for member in self.retrievers]
-        return type(self)(**{**self._init_args(), "retrievers": members})
+        return type(self)(members, **self._options())
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows of the fused lists; see `Retriever.search`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -249,8 +250,6 @@ class EncodingRetriever(Retriever):
     """
 
     ranking: DenseRanking
-    #: further fields of the ranking, which a back end sets before its options are read.
-    approximation: PlainDict | None = None
 
     def __init__(
         self,
@@ -263,23 +262,12 @@ class EncodingRetriever(Retriever):
         document_prompt: str | None = None,
         **back_end: Any,
     ) -> None:
-        self.ranking = DenseRanking(
-            encoder,
-            pooling,
-            max_length,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            **(self.approximation or {}),
-        )
+        # A back end may have further options of the ranking.
+        names = (each.name for each in fields(DenseRanking) if each.name in self.options)
+        self.ranking = DenseRanking(**{name: self.options[name] for name in names})
         self.vectors = TextVectors(self.ranking, batch_size, device)
         super().__init__(**back_end)
 
     @override
     def describe_ranking(self) -> PlainDict:
         return self.ranking.describe()
-
-    @override
-    def _init_args(self) -> PlainDict:
-        names = ("encoder", "pooling", "max_length", "query_prompt", "document_prompt")
-        ranking = {name: getattr(self.ranking, name) for name in names}
-        return {**ranking, "batch_size": self.vectors.batch_size, "device": self.vectors.device}

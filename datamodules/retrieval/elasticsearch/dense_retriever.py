@@ -62,12 +62,7 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
     ) -> None:
         if num_candidates is not None and not 1 <= num_candidates <= MOST_HITS:
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_HITS}, or null")
-        self.approximation = {"num_candidates": num_candidates, "quantization": quantization}
         super().__init__(encoder, **others)
-
-    @override
-    def _init_args(self) -> PlainDict:
-        return {**ServerRetriever._init_args(self), **super()._init_args(), **(self.approximation or {})}
 
     @override
     def _open_index(self, name: str) -> None:

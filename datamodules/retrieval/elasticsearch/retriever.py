@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,15 +85,6 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         self._warned = False
         # The fields of the existing index, and whether their values can be listed.
         self._fields: dict[str, bool] = {}
-
-    def _init_args(self) -> PlainDict:
-        return {
-            **super()._init_args(),
-            **asdict(self.ranking),
-            "index": self.existing_index,
-            **self._field_options,
-            "query": self.query,
-        }
 
     @override
     def open(self, folder: Path, fingerprint: str) -> None:

@@ -110,14 +110,6 @@ class ServerRetriever(Retriever):
         self._window = _DEFAULT_WINDOW
         self._global_statistics = False
 
-    def _init_args(self) -> PlainDict:
-        return {
-            "index_prefix": self.index_prefix,
-            "shards": self.shards,
-            "timeout": self.server.timeout,
-            "threads": self.server.threads,
-        }
-
     @override
     def close(self) -> None:
         self.server.close()

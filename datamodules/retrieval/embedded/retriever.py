@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.sharing import SharedLock
-from datamodules.core.types import PlainDict
 from datamodules.retrieval import base
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
@@ -47,9 +45,6 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
         self._terms: _KnownTerms | None = None
         # Of the terms.
         self._in_use = SharedLock()
-
-    def _init_args(self) -> PlainDict:
-        return asdict(self.ranking)
 
     def _build(
         self, texts: Sequence[str], folder: Path, old: tuple[InvertedIndex, NDArray[np.int64]] | None

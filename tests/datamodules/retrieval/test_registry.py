@@ -31,9 +31,6 @@ class OverlapRetriever(Retriever):
         self.texts: list[str] = []
         self.server = "no connection"
 
-    def _init_args(self) -> dict[str, Any]:
-        return {"letters": self.letters}
-
     def describe_ranking(self) -> dict[str, Any]:
         return {"similarity": "overlap", "letters": self.letters}
 
