@@ -205,16 +205,9 @@ class RealBatchNorm(nn.BatchNorm1d):
         """Normalize states [B, F, T] at real positions, bool [B, T]; zero elsewhere."""
         by_position = states.transpose(1, 2)
         real = by_position[is_real]  # [P, F]
-        normalized = functional.batch_norm(
-            real,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            training=self.training and len(real) > 1,  # one position has no variance
-            momentum=self.momentum or 0.0,
-            eps=self.eps,
-        )
+        estimates = self.running_mean, self.running_var, self.weight, self.bias
+        is_training = self.training and len(real) > 1  # one position has no variance
+        normalized = functional.batch_norm(real, *estimates, is_training, self.momentum or 0.0, self.eps)
         zeros = torch.zeros_like(by_position)
         return zeros.masked_scatter(is_real.unsqueeze(2), normalized).transpose(1, 2)
 

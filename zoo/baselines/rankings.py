@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from zlib import crc32
 
@@ -21,6 +22,7 @@ from datamodules.base import DataModule
 from datamodules.batch import ClickBatch, QueryBatch, TextBlock
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import check_installed
+from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict, Size
 from datamodules.corpora.judgements import Judgements
 from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
@@ -134,11 +136,13 @@ def count_terms(texts: Sequence[Sequence[str]], terms: Sequence[str]) -> csr_mat
     """The number of occurrences in each text of each of the terms, [texts, terms]; others are skipped."""
     from scipy.sparse import csr_matrix
 
-    number = {term: i for i, term in enumerate(terms)}
-    counts = [sorted(Counter(number[term] for term in text if term in number).items()) for text in texts]
-    pairs: NDArray[np.int64] = np.array([pair for row in counts for pair in row], np.int64).reshape(-1, 2)
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in counts])])
-    return csr_matrix((pairs[:, 1], pairs[:, 0], offsets), shape=(len(texts), len(number)))
+    number = {term: column for column, term in enumerate(terms)}
+    known = [[number[term] for term in text if term in number] for text in texts]
+    offsets = offsets_of(list(map(len, known)))
+    columns = np.fromiter(chain.from_iterable(known), np.int64, int(offsets[-1]))
+    counts = csr_matrix((np.ones_like(columns), columns, offsets), shape=(len(texts), len(terms)))
+    counts.sum_duplicates()
+    return counts
 
 
 class TermRanking(FittedRanking["csr_matrix"]):

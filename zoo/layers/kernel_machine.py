@@ -50,7 +50,7 @@ class KernelMachine(nn.Module):
 
         A missing class never wins.
         """
-        device, num_classes = self.weight.device, self.weight.shape[1]
+        num_classes = self.weight.shape[1]
         known = np.flatnonzero(vectors.any(axis=1))
         blocks = [known[start : start + _ROWS] for start in range(0, len(known), _ROWS)]
         mean = torch.zeros(vectors.shape[1], dtype=torch.float64)
@@ -70,9 +70,8 @@ class KernelMachine(nn.Module):
         if len(landmarks):
             system.diagonal().add_(_JITTER * system.diagonal().mean())
             weight = torch.linalg.solve(system, weight)
-        self.mean, self.landmarks, self.weight = (
-            part.float().to(device) for part in (mean, landmarks, weight)
-        )
+        fitted = {"mean": mean, "landmarks": landmarks, "weight": weight}
+        self.set_extra_state({name: part.float() for name, part in fitted.items()})
 
     def forward(self, vectors: Tensor) -> Tensor:
         """float32 [B, C] from vectors [B, d] of any length; 0 for a zero vector."""

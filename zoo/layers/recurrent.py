@@ -112,9 +112,9 @@ def _pytorch_gates(weight: Tensor, hidden: int, missing: float) -> Tensor:
     return torch.cat([i, f[0] if f else torch.full_like(i, missing), g, o])
 
 
-def _pack(table: Tensor, lengths: Tensor) -> PackedSequence:
+def _pack(sequences: Tensor, lengths: Tensor) -> PackedSequence:
     # PyTorch packs no empty sequences. An empty one reads a token, and its state is zeroed afterwards.
-    return pack_padded_sequence(table, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+    return pack_padded_sequence(sequences, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
 
 
 class _Packing:
@@ -271,11 +271,7 @@ class AllStatesGRU(nn.GRU):
 
         The sequences, int64 [N, T] with lengths [N], are rows of the table [V, input_size].
         """
-        packed = pack_padded_sequence(
-            table[ids], lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
-        )
-        states, _ = pad_packed_sequence(
-            super().forward(packed)[0], batch_first=True, total_length=ids.shape[1]
-        )
+        packed, _ = super().forward(_pack(table[ids], lengths))
+        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=ids.shape[1])
         inside = torch.arange(ids.shape[1], device=ids.device) < lengths.unsqueeze(1)
         return (states * inside.unsqueeze(2)).view(*ids.shape, -1, self.hidden_size)

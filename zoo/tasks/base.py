@@ -7,7 +7,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +26,7 @@ from zoo.layers.lora import is_adapter
 from zoo.tasks.model import DataT, Given, Model
 from zoo.tasks.predictor import Predictor
 from zoo.training.checkpoints import Start, meta_of
-from zoo.training.trained_parts import count_parameters, freeze_parts, make_schedule, parameter_groups
+from zoo.training.trained_parts import freeze_parts, make_schedule, parameter_groups
 from zoo.training.warm_start import check_frozen, numbered, take_weights
 
 log = logging.getLogger("zoo")
@@ -211,8 +210,10 @@ class Task(Model[DataT]):
             raise InputError(
                 f"model.lora_rank trains parts that model.freeze={self.freeze_patterns} excludes; omit one of the two"
             )
-        trained, total = count_parameters(self.network)
         if self.freeze_patterns or adapters:
+            weights = list(self.network.parameters())
+            trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+            total = sum(weight.numel() for weight in weights)
             log.info("trained: %s of %s parameters", f"{trained:,}", f"{total:,}")
 
     @override
@@ -331,7 +332,7 @@ class Task(Model[DataT]):
             for name, value in values.items()
             if value.ndim
             for label, number in zip(getattr(self.metrics, "labels", ()), value.tolist(), strict=True)
-            if not isnan(number)
+            if not math.isnan(number)
         }
         self.evaluation.parts = classes
         # Each logged metric costs about 1 ms; the support is the same in each epoch.

@@ -86,9 +86,3 @@ def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer) -> LRSchedule
             " model.learning_rates has several; omit one of the two"
         )
     return scheduler
-
-
-def count_parameters(network: nn.Module) -> tuple[int, int]:
-    """Return the number of trained weights, and of all weights."""
-    sizes = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
-    return sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
