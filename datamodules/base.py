@@ -52,7 +52,6 @@ log = logging.getLogger(__name__)
 OptionsT = TypeVar("OptionsT", bound=DataOptions, default=Any)
 TableT = TypeVar("TableT", bound=Table, default=Any)
 SplitT = TypeVar("SplitT", bound=PreparedSplit, default=Any)
-BatchT = TypeVar("BatchT")
 
 
 class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
@@ -217,8 +216,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
         if self.memory is not None and plan.memory is not None:
             self.memory.location = plan.memory
-        if plan.seen is not None:
-            self.seen = decode_keys(plan.seen)
+        self.seen = self.seen if plan.seen is None else decode_keys(plan.seen)
         for name, parts in plan.splits.items():
             self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
         if self._spec is None and plan.vocabulary is not None:
@@ -228,8 +226,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     def file_contents(self) -> PlainDict:
         """Contents of the files that the options name, by option; the Hub is queried once per preparation."""
         if self._file_contents is None:
-            options = self.options
-            self._file_contents = {name: _contents_of(getattr(options, name)) for name in options.files}
+            named = {name: getattr(self.options, name) for name in self.options.files}
+            self._file_contents = {name: _contents_of(files) for name, files in named.items()}
         return self._file_contents
 
     def open_memory(self) -> Memory | None:
@@ -296,7 +294,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     def portable_state(self) -> DataState:
         """The state without names of files, for a model folder."""
         state = self.state()
-        dropped = (*self.options.files, "cache_dir")
+        dropped = {*self.options.files, "cache_dir"}
         return replace(state, options={n: value for n, value in state.options.items() if n not in dropped})
 
     def remember(self, seen: str | None) -> None:
@@ -370,8 +368,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         encoded: dict[tuple[str, int], Encodings] = {}
         for split in self._splits.values():
             # A store of memories comes second.
-            texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
-            for tokens, length in texts:
+            for tokens, length in self.texts_of(split)[: None if contents.encoded_memory is None else 1]:
                 if len(tokens) and (key := (tokens.part[1], length)) not in encoded:
                     encoded[key] = self.words.encode(tokens, length, encode, encoder)
         return encoded
@@ -451,11 +448,9 @@ def _make_plan(data: DataModule) -> Plan:
 
 def _is_valid(data: DataModule, plan: Plan) -> bool:
     """Return True if a plan still describes the data, and its folders are all there."""
-    if data.retrieves and data.memory is not None:
-        if data.memory.is_index:
-            return False  # the index is the user's, and may have changed
-        if not is_memory(plan.memory):
-            return False
+    # An index of the user's may have changed.
+    if data.retrieves and data.memory is not None and (data.memory.is_index or not is_memory(plan.memory)):
+        return False
     splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
     parts = [part for part in (*splits, plan.vocabulary) if part is not None]
     return all(storage.is_whole(data.cache / name, fingerprint) for name, fingerprint in parts)
@@ -464,12 +459,10 @@ def _is_valid(data: DataModule, plan: Plan) -> bool:
 def _plan_file(data: DataModule) -> Path:
     """The file of a plan, named by the options and the contents of the files."""
     splits, _ = _splits_to_read(data)
-    options = {
-        name: value for name, value in data.options.to_dict().items() if name not in data.options.unprepared
-    }
+    options = data.options.to_dict().items()
     description = {
         "class": type(data).__name__,
-        "options": options,
+        "options": {name: value for name, value in options if name not in data.options.unprepared},
         "files": data.file_contents,
         "splits": splits,
         "tokenizer": data.words.tokenizer.describe(),
@@ -505,6 +498,6 @@ def _log_cut_texts(data: DataModule, name: str) -> None:
             log.info("%s: %d of %d texts are cut to data.%s=%d words", name, cut, len(tokens), option, length)
 
 
-def _unchanged(batch: BatchT) -> BatchT:
+def _unchanged(batch: object) -> object:
     # A dataset returns whole batches.
     return batch

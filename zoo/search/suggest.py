@@ -126,11 +126,11 @@ def choose(vectors: NDArray[np.float32], n: int, weight: NDArray[np.float64]) ->
 
 def _doubt(prediction: Prediction | None) -> float:
     """1 - the lead of the most probable label over the next; 1 without a model; of a set, that it is wrong."""
-    if prediction is not None and prediction.of_labels is not None:
+    if prediction is None:
+        return 1.0
+    if prediction.of_labels is not None:
         return max(1.0 - prediction.probability, 1e-6)
-    second, first = (
-        (0.0, 0.0) if prediction is None else sorted([0.0, *prediction.probabilities.values()])[-2:]
-    )
+    second, first = sorted([0.0, *prediction.probabilities.values()])[-2:]
     return max(1.0 - first + second, 1e-6)
 
 

@@ -83,9 +83,7 @@ class LiveModel:
             version, served = _version_of(self._served.folder), self._served
             try:
                 if version != served.version:
-                    state = served.folder.state
-                    is_same = state.fitted_to(state.version) == served.fitted
-                    self._served = self._with_current_memory(served, version) if is_same else self._open()
+                    self._served = self._next(served, version)
                 return self._served
             except InputError:
                 if version == _version_of(self._served.folder):
@@ -156,12 +154,13 @@ class LiveModel:
             predictor = predictor.with_memory(predictor.data.memory.open())
         return Served(version, state.fitted_to(state.version), folder, predictor)
 
-    @staticmethod
-    def _with_current_memory(served: Served, version: Version) -> Served:
-        memory = served.predictor.memory
-        if not isinstance(memory, FolderMemory):
-            return served._replace(version=version)
-        return served._replace(version=version, predictor=served.predictor.with_memory(_reopened(memory)))
+    def _next(self, served: Served, version: Version) -> Served:
+        state, predictor = served.folder.state, served.predictor
+        if state.fitted_to(state.version) != served.fitted:
+            return self._open()
+        if isinstance(predictor.memory, FolderMemory):
+            predictor = predictor.with_memory(_reopened(predictor.memory))
+        return served._replace(version=version, predictor=predictor)
 
 
 def row_of(memory: Memory, row_id: str) -> PlainDict | None:
