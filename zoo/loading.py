@@ -99,10 +99,10 @@ def from_pretrained(source: str | Path | ModelFolder) -> Task:
     return model.eval()
 
 
-def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataModule[Any, Any, Any]:
+def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataModule:
     """Make the data module of a model with its memory, ready for new rows, with its retriever or another one."""
     kind, options = options_of_data(folder)
-    data: DataModule[Any, Any, Any] = kind(retriever=retriever or folder.retriever(), **options)
+    data = kind(retriever=retriever or folder.retriever(), **options)
     data.use_state(folder.data_state)
     # The network was made for these sizes: other words would be read outside of its tables.
     if json.loads(json.dumps(data.spec._asdict())) != folder.meta.spec:
@@ -111,7 +111,7 @@ def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataMo
     return data
 
 
-def options_of_data(folder: ModelFolder) -> tuple[type[DataModule[Any, Any, Any]], PlainDict]:
+def options_of_data(folder: ModelFolder) -> tuple[type[DataModule], PlainDict]:
     """Return the class of a model's data, and its options, which name no file outside of the folder."""
     options = dict(folder.meta.data.options)
     kind = datamodules.find(folder.meta.data.kind)
@@ -126,7 +126,7 @@ def options_of_data(folder: ModelFolder) -> tuple[type[DataModule[Any, Any, Any]
     return kind, options
 
 
-def use_memory(folder: ModelFolder, data: DataModule[Any, Any, Any]) -> None:
+def use_memory(folder: ModelFolder, data: DataModule) -> None:
     """Give a data module the memory of a model, if there is one in its folder."""
     if data.memory is not None and folder.has_memory:
         data.memory.use(folder.path / MEMORY, folder.state_file)

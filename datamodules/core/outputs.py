@@ -14,25 +14,25 @@ from datamodules.core.storage import named_disk_errors
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def check_output(output: str, inputs: Iterable[str], option: str = "--output") -> Path:
+def check_output(output: str, inputs: Iterable[str]) -> Path:
     """Make the folder of an output file; raises an `InputError` for a path that is no file's, or an input's."""
     path = Path(output)
     if not path.name or "\0" in output:
-        raise InputError(f"{option} {output!r}: names no file; name one")
-    with named_disk_errors(path, option):
+        raise InputError(f"--output {output!r}: names no file; name one")
+    with named_disk_errors(path, "--output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             return path
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe, which would be replaced"
-        raise InputError(f"{option} {output}: is {kind}; name a file")
+        raise InputError(f"--output {output}: is {kind}; name a file")
     if (path.parent / "model.json").is_file():
         raise InputError(
-            f"{option} {output}: is a file of the model {path.parent}, which this command reads; name another file"
+            f"--output {output}: is a file of the model {path.parent}, which this command reads; name another file"
         )
     for file in inputs:
         if Path(file).exists() and path.samefile(file):
-            raise InputError(f"{option} {output}: is {file}, which this command reads; name another file")
+            raise InputError(f"--output {output}: is {file}, which this command reads; name another file")
     return path
 
 

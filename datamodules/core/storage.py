@@ -134,10 +134,9 @@ def finish_folder(
 
 def delete(folder: Path) -> None:
     """Delete a folder, hidden first: one that is deleted in part is not taken for a whole one."""
-    hidden = folder if folder.name.startswith(".") else folder.with_name(f".{folder.name}.deleted")
-    if hidden != folder:
-        shutil.rmtree(hidden, ignore_errors=True)
-        folder.rename(hidden)
+    hidden = folder.with_name(f".{folder.name}.deleted")
+    shutil.rmtree(hidden, ignore_errors=True)
+    folder.rename(hidden)
     shutil.rmtree(hidden)
 
 

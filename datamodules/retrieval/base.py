@@ -118,7 +118,7 @@ class Retriever(ABC):
     #: the constructor's arguments by name, defaults included.
     options: PlainDict
 
-    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+    def __new__(cls, *arguments: object, **options: object) -> Self:
         """Keep the options, for `describe`."""
         retriever, defaults = super().__new__(cls), option_defaults(cls)
         retriever.options = defaults | dict(zip(defaults, arguments, strict=False)) | options

@@ -13,6 +13,7 @@ from datamodules.core.files import load_tensors
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
+from datamodules.retrieval.dense.ranking import trained_model
 from datamodules.state import DataState
 from zoo.model_folder import artifacts
 from zoo.model_folder.meta import Meta
@@ -155,9 +156,8 @@ def _object(folder: Path, name: str, *others: str) -> PlainDict:
 def local_path(source: str | Path) -> Path:
     """Return the model folder that a path or a name stands for; a run folder has it as `model`."""
     path = Path(source)
-    for folder in (path, path / IN_RUN):
-        if (folder / MODEL).is_file():
-            return folder
+    if (folder := trained_model(str(source))) is not None:
+        return folder
     if path.is_dir():
         unfinished = path / "checkpoints" / "last.ckpt"
         hint = (
@@ -182,5 +182,4 @@ def local_path(source: str | Path) -> Path:
 
 def is_model(path: str | Path) -> bool:
     """Return True unless a path is a folder without a model, such as a memory folder."""
-    path = Path(path)
-    return not path.is_dir() or any((folder / MODEL).is_file() for folder in (path, path / IN_RUN))
+    return not Path(path).is_dir() or trained_model(str(path)) is not None

@@ -49,7 +49,7 @@ def write(
     folder: Path,
     meta: Meta,
     weights: Mapping[str, Any],
-    data: DataModule[Any, Any, Any],
+    data: DataModule,
     held_out: PlainDict | None = None,
     encoder: str | None = None,
 ) -> None:
@@ -93,7 +93,7 @@ def new_model_folder(folder: Path, option: str) -> Iterator[Path]:
             lock_file.unlink()
 
 
-def _portable(meta: Meta, data: DataModule[Any, Any, Any], folder: Path) -> Meta:
+def _portable(meta: Meta, data: DataModule, folder: Path) -> Meta:
     """Return the description of a model without names of places, whose tokenizer and encoders are copied."""
     state = data.portable_state()
     retriever = copy_encoders(state.retriever, folder)

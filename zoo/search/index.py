@@ -127,9 +127,8 @@ def encode(
         encoder, of_encoder = str(ModelFolder.open(ckpt_path).path), {}
     assert encoder is not None
     encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
-    retriever = DenseRetriever(encoder, batch_size=batch_size, device=device, **of_encoder)
-    made_by = MadeBy(encoder, retriever.ranking.vectors_fingerprint, side, of_encoder)
-    vectors = TextVectors(retriever.ranking, batch_size, device)
+    vectors = DenseRetriever(encoder, batch_size=batch_size, device=device, **of_encoder).vectors
+    made_by = MadeBy(encoder, vectors.ranking.vectors_fingerprint, side, of_encoder)
     queries = side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; omit the option")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,18 +94,11 @@ class InvertedIndex(NamedTuple):
             raise damaged(folder / "posting_rows.npy", "the rows of a term are not ascending")
 
 
-#: Types of the arrays in files of their own.
-_TYPES: dict[str, type[np.generic]] = {
-    "text_terms": np.int32,
-    "text_starts": np.int64,
-    "terms": np.uint8,
-    "posting_starts": np.int64,
-    "posting_rows": np.int32,
-    "posting_scores": np.float32,
-    "term_best": np.float32,
-    "term_bitmap": np.int32,
-    "bitmap_words": np.uint64,
-    "bitmap_ranks": np.int32,
+#: Types of the arrays in files of their own, from their annotations `NDArray[type]`.
+_TYPES = {
+    name: get_args(get_args(kind)[1])[0]
+    for name, kind in get_type_hints(InvertedIndex).items()
+    if kind is not RowLookup
 }
 
 
