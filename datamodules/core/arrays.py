@@ -51,10 +51,11 @@ class ArrayWriter:
                 self._write_header()
 
 
-def map_array(path: Path, dtype: DTypeLike, dimensions: int = 1) -> NDArray[Any]:
+def map_array(path: Path, dtype: DTypeLike, dimensions: int = 1, length: int | None = None) -> NDArray[Any]:
     """Map an .npy file as a plain array, whose slices and calls are faster than those of `numpy.memmap`.
 
-    Raises a `DamagedError` if it has another type or number of dimensions, or less data than its header announces.
+    Raises a `DamagedError` if it has another type, number of dimensions or length, or less data than its header
+    announces.
     """
     try:
         array = np.asarray(np.lib.format.open_memmap(path, mode="r"))
@@ -62,6 +63,8 @@ def map_array(path: Path, dtype: DTypeLike, dimensions: int = 1) -> NDArray[Any]
         raise damaged(path, reason(error)) from error
     if array.dtype != dtype or array.ndim != dimensions or not array.flags.c_contiguous:
         raise damaged(path, f"an array {array.dtype} of {array.ndim} dimensions")
+    if length not in (None, len(array)):
+        raise damaged(path, f"has {len(array)} rows instead of {length}")
     return array
 
 
@@ -115,15 +118,12 @@ class RowLookup(NamedTuple):
         np.save(folder / "hash_rows.npy", self.rows)
 
     @classmethod
-    def open(cls, folder: Path) -> RowLookup:
-        """Map the files that `save` wrote."""
-        lookup = cls(
-            map_array(folder / "hashes.npy", np.uint64), map_array(folder / "hash_rows.npy", np.int32)
-        )
-        if len(lookup.keys) != len(lookup.rows):
-            raise damaged(folder / "hash_rows.npy", f"{len(lookup.rows)} rows of {len(lookup.keys)} keys")
-        check_numbers(folder / "hash_rows.npy", lookup.rows, len(lookup.keys))
-        return lookup
+    def open(cls, folder: Path, length: int | None = None) -> RowLookup:
+        """Map the files that `save` wrote, for this number of rows if one is given."""
+        keys = map_array(folder / "hashes.npy", np.uint64, length=length)
+        rows = map_array(folder / "hash_rows.npy", np.int32, length=len(keys))
+        check_numbers(folder / "hash_rows.npy", rows, len(keys))
+        return cls(keys, rows)
 
     def first_rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the first row with each key, int32 [m], -1 where there is none."""

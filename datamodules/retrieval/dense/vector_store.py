@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core import storage
-from datamodules.core.arrays import ArrayWriter, RowLookup, damaged, map_array
+from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
 from datamodules.retrieval.folding import text_hashes
 
@@ -35,10 +35,8 @@ class EncodedTexts(NamedTuple):
     @classmethod
     def open(cls, folder: Path) -> EncodedTexts:
         """Map the vectors and the lookup; raise a `DamagedError` if they do not fit together."""
-        lookup, vectors = RowLookup.open(folder), map_array(folder / "vectors.npy", np.float32, dimensions=2)
-        if len(lookup.rows) != len(vectors):
-            raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
-        return cls(lookup, vectors)
+        lookup = RowLookup.open(folder)
+        return cls(lookup, map_array(folder / "vectors.npy", np.float32, 2, length=len(lookup.rows)))
 
 
 class VectorStore:

@@ -61,7 +61,7 @@ class InvertedIndex(NamedTuple):
     def map(cls, folder: Path) -> InvertedIndex:
         """Map an index; raise a `DamagedError` if a search would read outside of its arrays."""
         arrays = {name: map_array(folder / f"{name}.npy", dtype) for name, dtype in _TYPES.items()}
-        index = cls(lookup=RowLookup.open(folder), **arrays)
+        index = cls(lookup=RowLookup.open(folder, len(arrays["posting_starts"]) - 1), **arrays)
         index._check(folder)
         return index
 
@@ -71,17 +71,11 @@ class InvertedIndex(NamedTuple):
         check_starts(folder / "posting_starts.npy", self.posting_starts, len(self.posting_rows))
         texts, terms = len(self.text_starts) - 1, len(self.posting_starts) - 1
         frequent, words = int(self.term_bitmap.max(initial=-1)) + 1, -(-texts // 64)
-        lengths: dict[str, tuple[NDArray[np.generic], int]] = {
-            "hashes": (self.lookup.keys, terms),
-            "posting_scores": (self.posting_scores, len(self.posting_rows)),
-            "term_best": (self.term_best, terms),
-            "term_bitmap": (self.term_bitmap, terms),
-            "bitmap_words": (self.bitmap_words, frequent * words),
-            "bitmap_ranks": (self.bitmap_ranks, frequent * words),
-        }
-        for name, (array, length) in lengths.items():
-            if len(array) != length:
-                raise damaged(folder / f"{name}.npy", f"has {len(array)} numbers instead of {length}")
+        lengths = {"posting_scores": len(self.posting_rows), "term_best": terms, "term_bitmap": terms}
+        lengths |= {"bitmap_words": frequent * words, "bitmap_ranks": frequent * words}
+        for name, length in lengths.items():
+            if (own := len(getattr(self, name))) != length:
+                raise damaged(folder / f"{name}.npy", f"has {own} rows instead of {length}")
         check_numbers(folder / "term_bitmap.npy", self.term_bitmap, frequent, least=-1)
         # The rows of a term ascend if they fall only where the next term begins; then the ends bound the others.
         has_postings = self.posting_starts[1:] > self.posting_starts[:-1]

@@ -104,12 +104,8 @@ class Version:
             if [len(part) for part in parts] != list(files.values()):
                 raise damaged(folder, "has another number of rows")
             rows = Rows(Rows.concat(parts).table, str(memory))
-            lookup = RowLookup.open(folder)
-            if len(lookup.rows) != len(rows):
-                raise damaged(folder / "hashes.npy", f"has {len(lookup.rows)} hashes of {len(rows)} rows")
-            written_in = map_array(folder / "written_in.npy", np.int32)
-            if len(written_in) != len(rows):
-                raise damaged(folder / "written_in.npy", f"has {len(written_in)} numbers of {len(rows)} rows")
+            lookup = RowLookup.open(folder, len(rows))
+            written_in = map_array(folder / "written_in.npy", np.int32, length=len(rows))
         return cls(folder, number, rows, str(manifest["fingerprint"]), lookup, files, written_in)
 
     def collection(self, retriever: Retriever) -> Collection:
