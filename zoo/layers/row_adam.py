@@ -38,7 +38,12 @@ class RowTable(nn.Module):
         #: makes an optimizer's delayed updates of some rows, or of all (None).
         self.settle: Callable[[Tensor | None], None] | None = None
         # A state dict has the weights after all updates.
-        self.register_state_dict_pre_hook(_settle_all)  # type: ignore[no-untyped-call]
+        self.register_state_dict_pre_hook(RowTable.settle_all)  # type: ignore[no-untyped-call]
+
+    def settle_all(self, *_: object) -> None:
+        """Make all delayed updates."""
+        if self.settle is not None:
+            self.settle(None)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Read rows: [..., size] of int64 [...]."""
@@ -55,11 +60,6 @@ def distinct_rows(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     position = torch.empty(num_rows, dtype=torch.int64, device=ids.device)
     position[rows] = torch.arange(len(rows), device=ids.device)
     return rows, position[ids]
-
-
-def _settle_all(table: RowTable, prefix: str, keep_vars: bool) -> None:
-    if table.settle is not None:
-        table.settle(None)
 
 
 class RowAdam(Adam):
@@ -265,5 +265,5 @@ def update_by_rows(optimizer: Optimizer, tables: Iterable[RowTable]) -> RowAdam:
 def update_densely(tables: Iterable[RowTable]) -> None:
     """Make the delayed updates; the next optimizer updates all rows."""
     for table in tables:
-        _settle_all(table, "", False)
+        table.settle_all()
         table.is_sparse, table.settle = False, None

@@ -99,8 +99,7 @@ class ReadsWordVectors(Task):
     def _settle(self) -> None:
         """Apply postponed updates, at the same points of every run, whatever callbacks read the weights."""
         for table in self._row_tables():
-            if table.settle is not None:
-                table.settle(None)
+            table.settle_all()
 
     @override
     def on_validation_start(self) -> None:

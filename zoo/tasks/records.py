@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import override
 
@@ -106,21 +107,17 @@ def texts_and_ids_in(
         return Counted(zip(rows.texts, ids, strict=True), len(rows), len(table))
     if has_ids:
         raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
+    lines = ((line, None) for line in _lines(source))
     if source == "-":
-        return ((line, None) for line in _lines(sys.stdin, "standard input"))
+        return lines
     with existing_file(source).open(encoding="utf-8", errors="replace") as file:
-        number = sum(1 for _ in file)  # lines as `_lines_of` reads them: a carriage return ends one as well
-    lines = shard.of(((line, None) for line in _lines_of(source)), number, BLOCK)
-    return Counted(lines, len(shard.rows(number, BLOCK)), number)
+        number = sum(1 for _ in file)  # lines as `_lines` reads them: a carriage return ends one as well
+    return Counted(shard.of(lines, number, BLOCK), len(shard.rows(number, BLOCK)), number)
 
 
-def _lines_of(source: str) -> Iterator[str]:
-    with Path(source).open(encoding="utf-8") as file:
-        yield from _lines(file, source)
-
-
-def _lines(file: TextIO, source: str) -> Iterator[str]:
+def _lines(source: str) -> Iterator[str]:
     try:
-        yield from (line.rstrip("\r\n") for line in file)
+        with nullcontext(sys.stdin) if source == "-" else Path(source).open(encoding="utf-8") as file:
+            yield from (line.rstrip("\r\n") for line in file)
     except UnicodeDecodeError as error:
-        raise InputError(f"{source}: not UTF-8; convert it") from error
+        raise InputError(f"{'standard input' if source == '-' else source}: not UTF-8; convert it") from error
