@@ -129,7 +129,6 @@ class RunFolder(Callback):
 
 
 def _best_checkpoint(trainer: pl.Trainer) -> ModelCheckpoint | None:
-    """Return the callback that keeps the best epoch's checkpoint."""
     checkpoints = (each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint))
     return next((checkpoint for checkpoint in checkpoints if checkpoint.monitor), None)
 

@@ -169,7 +169,6 @@ class _NamedRows:
         self._numbers: list[int] = []
 
     def add(self, block: Block, chosen: Sequence[bool]) -> None:
-        """Add the records of a block for which `chosen` is True."""
         numbers = [number for number, is_chosen in zip(block.numbers, chosen, strict=True) if is_chosen]
         self._source = block.source
         self._numbers += numbers[: _MAX_NAMED - len(self._numbers)]

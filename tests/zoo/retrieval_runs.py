@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.clicks import write_collection
-from tests.zoo.conftest import Zoo, done, read_jsonl
+from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl
 
 #: A model and data so small that an epoch takes a tenth of a second.
 SMALL = [
@@ -14,10 +14,7 @@ SMALL = [
     "--data.document_column=title",
     "--data.validation_split=0.25",
     "--data.batch_size=16",
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--trainer.log_every_n_steps=1",
+    *QUIET_TRAINER,
 ]
 #: Of a model that learns by gradient steps.
 LEARNING = ["--model.num_trigrams=200", "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02"]

@@ -45,7 +45,6 @@ class _OneOrMore(_Body):
         return self
 
     def all_texts(self) -> list[str]:
-        """The texts, in both cases."""
         return list(self.texts or ()) if self.text is None else [self.text]
 
 

@@ -25,11 +25,9 @@ class _FittedValues(nn.Module):
         self.values: PlainDict = {}
 
     def get_extra_state(self) -> PlainDict:
-        """The fitted values, for the state dict."""
         return self.values
 
     def set_extra_state(self, state: PlainDict) -> None:
-        """Take the fitted values of a state dict."""
         self.values = state
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
@@ -52,11 +51,6 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[EncodedTexts]):
 
     def _map(self, folder: Path) -> EncodedTexts:
         return EncodedTexts.open(folder)
-
-    @override
-    def close(self) -> None:
-        super().close()
-        self.vectors.close()
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; a text without tokens has no hits."""

@@ -271,3 +271,8 @@ class EncodingRetriever(Retriever):
     @override
     def describe_ranking(self) -> PlainDict:
         return self.ranking.describe()
+
+    @override
+    def close(self) -> None:
+        super().close()  # type: ignore[safe-super]  # the back end's
+        self.vectors.close()

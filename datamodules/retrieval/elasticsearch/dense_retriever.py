@@ -73,11 +73,6 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         )
 
     @override
-    def close(self) -> None:
-        super().close()
-        self.vectors.close()
-
-    @override
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; a text without tokens has no hits."""
         most = self.ranking.num_candidates or MOST_HITS

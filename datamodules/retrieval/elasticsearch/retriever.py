@@ -88,7 +88,6 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
 
     @override
     def open(self, folder: Path, fingerprint: str) -> None:
-        """See `Retriever.open`."""
         if self.existing_index is None:
             super().open(folder, fingerprint)
         else:

@@ -179,7 +179,6 @@ class ServerRetriever(Retriever):
         return f"{self.index_prefix}-{fingerprint[:16]}"
 
     def _mapping_of(self, name: str, part: Callable[[PlainDict], ResultT]) -> ResultT:
-        """Return a part of the mapping of an index."""
         return self.server.read(
             lambda client: client.indices.get_mapping(index=name),
             lambda answer: part(*(each["mappings"] for each in answer.values())),

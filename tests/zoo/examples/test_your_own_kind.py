@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.conftest import COMMON_WORDS, Zoo, done, python, read_csv, read_jsonl
+from tests.zoo.conftest import COMMON_WORDS, QUIET_TRAINER, Zoo, done, python, read_csv, read_jsonl
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.processes import DDP
 
@@ -20,8 +20,7 @@ WORTH = {"awful": -4.0, "poor": -2.0, "fair": 0.0, "good": 2.0, "superb": 4.0}
 FIT = [
     "--model=MeanOfWords", "--model.word_size=8", "--model.optimizer=torch.optim.Adam",
     "--model.optimizer.lr=0.05", "--data=RatingDataModule", "--data.num_memories=3", "--data.batch_size=16",
-    "--data.validation_split=0.25", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1",
+    "--data.validation_split=0.25", *QUIET_TRAINER,
 ]  # fmt: skip
 
 
