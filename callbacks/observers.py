@@ -143,15 +143,13 @@ class CSVMetrics(CSVLogger):
     @rank_zero_experiment
     def experiment(self) -> Any:
         """The writer, which continues the columns of an existing file."""
-        if self._experiment is None:
-            file = Path(self.log_dir) / "metrics.csv"
-            before = file.read_bytes() if file.exists() else None
-            writer: Any = super().experiment
-            if before:
-                file.write_bytes(before)
-                writer.metrics_keys = next(csv.reader(before.decode().splitlines()))
-            return writer
-        return self._experiment
+        file = Path(self.log_dir) / "metrics.csv"
+        before = file.read_bytes() if self._experiment is None and file.exists() else None
+        writer: Any = super().experiment
+        if before:
+            file.write_bytes(before)
+            writer.metrics_keys = next(csv.reader(before.decode().splitlines()))
+        return writer
 
     @override
     @rank_zero_only

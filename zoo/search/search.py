@@ -17,15 +17,16 @@ from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_identified, read_table
-from datamodules.corpora.trec_runs import is_run, run_lines
+from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.memories.memory import Neighbors
+from zoo.tasks.records import BLOCK, blocks_of, records_or_lines
 
 log = logging.getLogger("zoo")
 
-#: Queries that are searched together, and characters of a memory on a terminal.
-BLOCK, EXCERPT = 1024, 100
+#: Characters of a memory on a terminal.
+EXCERPT = 100
 
 
 def search(
@@ -63,13 +64,14 @@ def search(
         _print_best(_open(memory, retriever), str(query), k)
         return
     rows = _read_queries(queries, text_column, id_column, needs_ids=run_name is not None)
-    lines = _lines(_open(memory, retriever), rows, k, run_name)
+    records = progress_bar(_records(_open(memory, retriever), rows, k), "searching", len(rows), " queries")
     with ExitStack() as stack:
         file = sys.stdout
         if path is not None:
             partial = stack.enter_context(new_file(path, "--output"))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
-        for line in lines:
+        for each in records_or_lines(records, "memories", run_name):
+            line = each if isinstance(each, str) else visible(json.dumps(each, ensure_ascii=False))
             file.write(line + "\n")
     log.info("%s queries%s", f"{len(rows):,}", "" if path is None else f": {path}")
 
@@ -113,17 +115,9 @@ def _read_queries(
     return read_table(source, text_column or "text", label_column=None, id_column=id_column)
 
 
-def _lines(memory: Memory, queries: Rows, k: int, run_name: str | None) -> Iterator[str]:
-    """Yield the lines of a run with this name, or a JSON object for each query."""
-    ids, texts = queries.ids, queries.texts
-    with progress_bar(total=len(ids), desc="searching", unit=" queries") as bar:
-        for start in range(0, len(ids), BLOCK):
-            block = texts[start : start + BLOCK]
-            for number, hits in enumerate(hits_of(memory.search(block, k)), start):
-                if run_name is not None:
-                    scored = ((hit["id"], hit["score"]) for hit in hits)
-                    yield from run_lines(ids[number], scored, run_name)
-                else:
-                    record = {"id": ids[number], "query": texts[number], "memories": hits}
-                    yield visible(json.dumps(record, ensure_ascii=False))
-            bar.update(len(block))
+def _records(memory: Memory, queries: Rows, k: int) -> Iterator[PlainDict]:
+    """Yield each query with its best memories."""
+    for block in blocks_of(zip(queries.ids, queries.texts, strict=True), BLOCK):
+        ids, texts = zip(*block, strict=True)
+        for id_, text, hits in zip(ids, texts, hits_of(memory.search(texts, k)), strict=True):
+            yield {"id": id_, "query": text, "memories": hits}

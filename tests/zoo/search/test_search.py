@@ -55,7 +55,7 @@ def test_many_queries_have_the_hits_of_each(
     batch = ["search", "--queries=queries.csv", "--memory=memory", "--k=3"]
     done(zoo_command(*batch, "--output=out.run"))
     progressed, written = caplog.messages[-2:]
-    assert progressed.startswith("searching: 4 of 5 queries in ")
+    assert progressed.startswith("searching: 5 of 5 queries in ")
     assert written == "5 queries: out.run"
     assert read_run("out.run") == expected(None, 3)
     assert Path("out.run").read_text().splitlines()[0].split()[:4] == ["q1", "Q0", "d4", "1"]
