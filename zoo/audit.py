@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datamodules.classification import label_numbers
+from datamodules.classification import as_indicators, label_numbers
 from datamodules.core.errors import InputError, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
+from datamodules.corpora.multilabel import distinct_labels, join_labels
 from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory, Memory, open_memory
 from datamodules.retrieval.memories.changes import conflicting_rows
@@ -114,76 +115,80 @@ def audit(source: Predictor[Any, Any] | Memory) -> Audit:
         memory = predictor.data.memory.open(None)
     if not isinstance(memory, FolderMemory):
         raise InputError(f"{memory.location()}: an index of your own can only be searched; {_ADVICE}")
-    if predictor is not None and predictor.data.options.to_dict().get("label_separator") is not None:
-        raise InputError(
-            f"{memory.location()}: rows with sets of labels have no audit; audit one label at a time"
-        )
-    labels = memory.labels()
+    separator = None if predictor is None else predictor.data.options.to_dict().get("label_separator")
+    labels = distinct_labels(memory.labels(), separator)
     if len(labels) < 2:
         named = f"has only the label {labels[0]!r}" if labels else "has no labels"
         raise InputError(f"{memory.location()}: {named}; an audit needs rows with two labels or more")
     if len(np.unique(duplicate_codes(memory.rows.texts[:]))) < 2:
         raise InputError(f"{memory.location()}: a single text, so that no other can judge it; add rows")
-    return _ranked(memory, labels, judge(memory, labels, predictor))
+    judgement = judge(memory, labels, predictor, separator)
+    return _ranked(memory, labels, judgement, separator)
 
 
-def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement) -> Audit:
-    """Rank the rows of a memory by the probability of their labels."""
-    target, logs = label_numbers(memory.rows, labels), judgement.logs
-    # From logarithms, so that rows differ whose label is nearly certain, or nearly impossible.
-    own = logs[np.arange(len(logs)), target]
+def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement, separator: str | None) -> Audit:
+    """Rank the rows of a memory by the probability of their labels; of a set, by its least probable part."""
+    target, logs = judgement.target, judgement.logs
     suggested = logs.argmax(axis=1)
+    if separator is None:  # a class is a set of one label
+        own = logs[np.arange(len(logs)), target]
+        target, suggested = (np.eye(len(labels), dtype=bool)[each] for each in (target, suggested))
+    else:
+        own = np.take_along_axis(logs, target[:, None], axis=1).min(axis=(1, 2))
+    sets, suggested = target > 0, suggested > 0
+    rows = memory.rows
+    ids, texts, written = rows.ids, rows.texts[:], rows.labels or []
     conflicts = {
-        row: [each for each in group if target[each] != target[row]]
-        for group in conflicting_rows(memory.rows, memory.opened.lookup)
+        row: [each for each in group if (sets[each] != sets[row]).any()]
+        for group in conflicting_rows(rows, memory.opened.lookup)
         for row in group
     }
-    rows = memory.rows
-    ids, texts = rows.ids, rows.texts[:]
 
     def contradictions(row: int) -> list[Contradiction]:
-        chosen = conflicts.get(row, [])
-        if suggested[row] != target[row]:
-            chosen = [*chosen, *_neighbors_of_class(judgement, row, suggested[row])]
-        return [
-            Contradiction(ids[each], texts[each], labels[target[each]]) for each in chosen[:_CONTRADICTIONS]
-        ]
+        # Where a label is missing, neighbors that have it; where only one is too many, neighbors without it.
+        missing, excess = suggested[row] & ~sets[row], sets[row] & ~suggested[row]
+        agrees = np.any(sets[:, missing] if missing.any() else ~sets[:, excess], axis=1)
+        chosen = [*conflicts.get(row, []), *_neighbors_among(judgement, row, agrees)]
+        return [Contradiction(ids[each], texts[each], written[each]) for each in chosen[:_CONTRADICTIONS]]
 
+    def write(chosen: NDArray[np.int64]) -> str:
+        return join_labels([labels[number] for number in np.flatnonzero(chosen)], separator or "")
+
+    # From logarithms, so that rows differ whose label is nearly certain, or nearly impossible.
     audited = [
         AuditedRow(
             ids[row],
             texts[row],
-            labels[target[row]],
-            labels[suggested[row]],
+            written[row],
+            write(suggested[row]),
             float(-np.expm1(own[row])),
             contradictions(row),
         )
         for row in np.argsort(own, kind="stable").tolist()
     ]
-    wrong = share_of_errors(np.exp(logs), target)
-    standard_error = math.sqrt(wrong * (1 - wrong) / surest_rows(len(target)))
+    wrong = share_of_errors(logs, judgement.target)
+    standard_error = math.sqrt(wrong * (1 - wrong) / surest_rows(len(sets)))
     return Audit(audited, wrong, standard_error, len(conflicts))
 
 
-def _neighbors_of_class(judgement: Judgement, row: int, wanted: int) -> list[int]:
-    """The neighbors of a row with a class, the nearest of each search first."""
-    by_search = [
-        vote.rows[row].masked_fill(vote.target[row] != wanted, -1)
-        for vote in judgement.votes.values()
-        if vote.rows is not None
-    ]
-    nearest = torch.stack(by_search, dim=1).flatten()
-    return list(dict.fromkeys(nearest[nearest >= 0].tolist()))
+def _neighbors_among(judgement: Judgement, row: int, wanted: NDArray[np.bool_]) -> list[int]:
+    """The neighbors of a row among some rows [n], the nearest of each search first."""
+    found = [vote.rows[row] for vote in judgement.votes.values() if vote.rows is not None]
+    nearest = torch.stack(found, dim=1).flatten().tolist()
+    return [each for each in dict.fromkeys(nearest) if each >= 0 and wanted[each]]
 
 
-def share_of_errors(probabilities: NDArray[np.float64], target: NDArray[np.int64]) -> float:
-    """Estimate the share of wrong labels [n] by probabilities [n, C]: how often the surest fifth of them disagrees.
+def share_of_errors(logs: NDArray[np.float64], target: NDArray[np.int64]) -> float:
+    """Estimate the share of rows with wrong labels: how often the surest fifth of the judgements disagrees.
 
-    A row's own label has no part in its probabilities, so that the fifth has as many wrong labels as the others, and
-    its texts are clear enough for the members to be right.
+    A row's own label has no part in its judgement, so that the fifth has as many wrong labels as the others, and its
+    texts are clear enough for the members to be right. `logs` and `target` are those of a `Judgement`.
     """
-    surest = np.argsort(-probabilities.max(axis=1), kind="stable")[: surest_rows(len(target))]
-    return float((probabilities[surest].argmax(axis=1) != target[surest]).mean())
+    sureness, disagrees = logs.max(axis=1), logs.argmax(axis=1) != target
+    if target.ndim == 2:
+        sureness, disagrees = sureness.sum(axis=1), disagrees.any(axis=1)
+    surest = np.argsort(-sureness, kind="stable")[: surest_rows(len(target))]
+    return float(disagrees[surest].mean())
 
 
 def surest_rows(count: int) -> int:
@@ -233,16 +238,21 @@ def describe(result: Audit) -> str:
 class _Rows(NamedTuple):
     """The rows of a memory as members read them."""
 
-    #: int64 [n], classes.
-    target: NDArray[np.int64]
+    #: int64 [n], classes; or the numbers of each row's labels [n, L].
+    numbers: NDArray[np.int64]
     #: int64 [n], equal for duplicates.
     groups: NDArray[np.int64]
     readings: Readings
     sizes: Sizes
 
+    @property
+    def target(self) -> NDArray[np.int64]:
+        """Classes, int64 [n], or sets of labels [n, C] of 0 and 1."""
+        return as_indicators(self.numbers, self.sizes.num_classes) if self.sizes.multilabel else self.numbers
+
     def with_vectors(self, memory: EncodedMemory) -> _Rows:
         """Add the vectors of the memory's rows, which also vote by their similarity."""
-        searched = SearchedMemory(memory, torch.from_numpy(self.target))
+        searched = SearchedMemory(memory, torch.from_numpy(self.numbers))
         vectors = torch.from_numpy(memory.vectors.copy())
         readings = self.readings._replace(vectors=vectors, memory=searched).without_duplicates()
         return self._replace(readings=readings, sizes=self.sizes._replace(vector_size=vectors.shape[1]))
@@ -251,19 +261,26 @@ class _Rows(NamedTuple):
 class Judgement(NamedTuple):
     """The labels of n rows by members that were fitted without them."""
 
-    #: float64 [n, C], log probabilities.
+    #: int64 [n], classes, or sets of labels [n, C] of 0 and 1.
+    target: NDArray[np.int64]
+    #: float64 [n, C], log probabilities; of sets [n, 2, C], that a label is missing and present.
     logs: NDArray[np.float64]
     #: the neighbors of each row, by member.
     votes: dict[str, Votes]
 
 
-def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any] | None) -> Judgement:
+def judge(
+    memory: FolderMemory,
+    labels: list[str],
+    predictor: Predictor[Any, Any] | None,
+    separator: str | None = None,
+) -> Judgement:
     """Judge the rows of a memory with these labels; the vectors are those of the predictor's model, if it has some.
 
     An encoder whose metric was learned is tuned again for each fold, on the rows of the others, from the weights that
     it had before.
     """
-    rows = read_texts(memory, labels)
+    rows = read_texts(memory, labels, separator)
     model = None if predictor is None else predictor.model
     if predictor is None or not isinstance(model, MemoryEnsemble):
         return cross_judge(rows)
@@ -291,17 +308,17 @@ def judge(memory: FolderMemory, labels: list[str], predictor: Predictor[Any, Any
         return cross_judge(rows, metric.fold_of_row, metric.read_without)
 
 
-def read_texts(memory: FolderMemory, labels: list[str]) -> _Rows:
+def read_texts(memory: FolderMemory, labels: list[str], separator: str | None = None) -> _Rows:
     """Read the texts of a memory whose rows have these labels, and search each text among the others."""
-    texts, target = memory.rows.texts[:], label_numbers(memory.rows, labels)
+    texts, of_rows = memory.rows.texts[:], label_numbers(memory.rows, labels, separator)
     neighbors = memory.search(texts, NEIGHBORS, exclude_duplicates=True)
     row_of = np.append(memory.opened.rows_with_ids(neighbors.memories.ids), -1)
     numbers = torch.from_numpy(row_of[neighbors.rows].astype(np.int64))
-    classes = torch.from_numpy(target)[numbers]
+    classes = torch.from_numpy(of_rows)[numbers]
     votes = Votes(torch.from_numpy(neighbors.scores), numbers >= 0, classes, len(labels), numbers)
-    sizes = Sizes(len(labels), NEIGHBORS, 0, 0, c=_COST, ridge=_RIDGE)
+    sizes = Sizes(len(labels), NEIGHBORS, 0, 0, separator is not None, c=_COST, ridge=_RIDGE)
     ngrams = NGrams().fit(texts)
-    return _Rows(target, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
+    return _Rows(of_rows, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
 
 
 def cross_judge(
@@ -318,4 +335,4 @@ def cross_judge(
     held_out = cross_fit(readings, names, rows.sizes, target, groups, folds, read_without)
     pool = fit_pool(held_out)
     logs = pool.combine(pool.calibrate(held_out.outputs)).log_softmax(dim=1)
-    return Judgement(logs.double().numpy(), votes_of(held_out.outputs))
+    return Judgement(target, logs.double().numpy(), votes_of(held_out.outputs))

@@ -227,7 +227,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
         output = self(batch)
-        scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
+        scores.update(output, batch)
         if isinstance(scores, AttentionScores):
             scores.update_attention(output.hop_weight, batch.memory_mask, batch.weight)
 

@@ -29,6 +29,7 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
+from zoo.tasks.classification.multilabel import choose_labels
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
@@ -124,6 +125,9 @@ class KNNNetwork(nn.Module):
         #: feature -> its width.
         self.sizes = {name: sizes[name] for name in self.features}
         self.classifier = nn.Linear(sum(self.sizes.values()), len(spec.labels))
+        #: of sets of labels: a `SetRule`, fitted to the validation rows after each epoch.
+        self.rule: Tensor | None
+        self.register_buffer("rule", None if spec.label_separator is None else torch.tensor([0.5, 0.0]))
         #: whether the label feature is a vote for the memories' classes before training.
         self.votes_at_first = is_sharp and "label" in self.features and spec.memory_labels == spec.labels
         if self.votes_at_first:
@@ -136,9 +140,7 @@ class KNNNetwork(nn.Module):
         """Classify the texts of a batch; a memory's weight is the mean over its perspectives."""
         if self.features == ("text",):
             text = self.encode_texts(batch)
-            return ClassificationOutput(
-                self._classify([text]), torch.zeros_like(batch.memory_score), text_vector=text
-            )
+            return self._classify([text], torch.zeros_like(batch.memory_score), text)
         text, memories = self.encode(batch)  # [B, l], [M, l]
         similarity = self.similarity(text, memories, batch.memory)  # [B, K, I]
         if self.attention is None:
@@ -152,10 +154,13 @@ class KNNNetwork(nn.Module):
             elif name == "label":  # Equation 4
                 known = batch.memory_target >= 0
                 one_hot = functional.one_hot(batch.memory_target.clamp(min=0), self.num_memory_classes)
-                features.append(weighted_sums(weights, one_hot * known.unsqueeze(2)))  # [B, I*C]
+                labels = one_hot * known.unsqueeze(-1)  # [B, K, C], or of sets [B, K, L, C]
+                features.append(
+                    weighted_sums(weights, labels if known.ndim == 2 else labels.sum(dim=2))
+                )  # [B, I*C]
             else:  # Equation 5
                 features.append(weighted_sums(weights, memories[batch.memory]))  # [B, I*l]
-        return ClassificationOutput(self._classify(features), weights.mean(dim=2), text_vector=text)
+        return self._classify(features, weights.mean(dim=2), text)
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l] alone."""
@@ -178,11 +183,16 @@ class KNNNetwork(nn.Module):
         encoded = self.encoder(batch.word, batch.char, texts)
         return encoded[:n], encoded[n:]
 
-    def _classify(self, features: list[Tensor]) -> Tensor:
+    def _classify(self, features: list[Tensor], memory_weight: Tensor, text: Tensor) -> ClassificationOutput:
         # Scores are float32 whatever the precision.
         with torch.autocast(features[0].device.type, enabled=False):
             logits: Tensor = self.classifier(torch.cat([feature.float() for feature in features], dim=1))
-            return logits
+        output = ClassificationOutput(logits, memory_weight, text_vector=text)
+        if self.rule is None:
+            return output
+        threshold, fills = self.rule.tolist()
+        both = torch.stack([torch.zeros_like(logits), logits], dim=1)  # that a label is missing, and present
+        return output._replace(logits=both, chosen=choose_labels(logits.sigmoid(), (threshold, fills > 0)))
 
 
 def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
@@ -211,6 +221,7 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
     """
 
     head = "network.classifier."
+    takes_sets = True
     without_memory = "--model.features M1"
     _encoded_memory: EncodedMemory | None = None
 
@@ -297,6 +308,12 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
     @override
     def batch_contents(self, split: str) -> BatchContents:
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        super().on_validation_epoch_end()
+        if self.network.rule is not None and self.metrics.rule is not None:
+            self.network.rule.copy_(torch.tensor(self.metrics.rule))
 
     # --- starting from another model ---
 

@@ -51,7 +51,6 @@ _REASONS: dict[Input, str] = {
     "bags": "bags need word vectors (data.word_vectors), without model.transformer",
     "neighbors": _NO_VOTE,
     "memory": _NO_VOTE,
-    "guides": "names of classes, and guesses for texts without labels, are of one label a text",
 }
 
 
@@ -142,8 +141,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             missing |= {"bags"}
         if spec.num_memories == 0 or spec.memory_labels != spec.labels:
             missing |= {"neighbors", "memory"}
-        if multilabel:
-            missing |= {"guides"}
         self._missing = missing
         inputs = {name: MEMBERS[name].reads | MEMBERS[name].learns_from for name in self.member_names}
         members = [name for name in self.member_names if not inputs[name] & missing]
@@ -249,7 +246,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         if guides is not None:
             texts = [*split.rows.texts.take(rows), *guides.texts]
             split = data.split_of(Rows.from_lists(texts, source="texts to tune the encoder"), None)
-            rows, target = np.arange(len(texts)), np.append(target[rows], guides.target)
+            rows, target = np.arange(len(texts)), np.concatenate([target[rows], guides.target])
         dataset = data.dataset(split, BatchContents(memory_texts=False))
 
         def read(positions: NDArray[np.int64]) -> ClassificationBatch:

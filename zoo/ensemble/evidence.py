@@ -43,6 +43,7 @@ class EnsemblePredictor(ClassificationPredictor):
             shares = familiarity_of(self.held_out.scores, values).tolist()
         explained = []
         for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
+            prediction = prediction._replace(familiarity=None if shares is None else shares[row])
             of_row = {
                 name: scores[row]
                 for name, scores in output.contributions.items()
@@ -58,12 +59,9 @@ class EnsemblePredictor(ClassificationPredictor):
                 explained.append(prediction._replace(of_labels=of_labels))
                 continue
             column = columns[str(prediction.label)]
-            prediction = prediction._replace(
-                contributions={name: float(scores[column]) for name, scores in of_row.items()},
-                known_by_memory_alone=prediction.label in model.new_labels,
-                familiarity=None if shares is None else shares[row],
-            )
-            explained.append(prediction)
+            contributions = {name: float(scores[column]) for name, scores in of_row.items()}
+            known = prediction.label in model.new_labels
+            explained.append(prediction._replace(contributions=contributions, known_by_memory_alone=known))
         searched: SearchedMemory | None = model.network.memory
         if searched is not None and memories is not None:
             for retrieved in output.retrieved:

@@ -38,6 +38,7 @@ from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
 from zoo.tasks.classification.guides import MOST_TEXTS, Guides, read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
+from zoo.tasks.classification.multilabel import probabilities_of
 from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")
@@ -198,10 +199,11 @@ class EnsembleFit:
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
-        network, pool, num_classes = self.network, self.network.pool, self.network.num_classes
+        pool, num_classes = self.network.pool, self.network.num_classes
         assert pool is not None
         scores: AnswerScores | None = None
         probabilities = torch.zeros(len(held_out.target), num_classes)
+        answers = torch.zeros(held_out.target.shape, dtype=torch.long)
         familiarity = torch.zeros(len(held_out.target))
         groups = number_groups(held_out.groups, np.arange(len(held_out.target)))
         condition = _FOLD_CONDITION
@@ -211,31 +213,30 @@ class EnsembleFit:
             outputs, fitted = held_out.select(rows).outputs, without or pool
             logits = fitted.table_logits(outputs)
             table = fitted.answers(logits)
-            if not network.sizes.multilabel:
-                probabilities[rows] = logits["all"].softmax(dim=1)
-                familiarity[rows] = fitted.familiarity(outputs, logits["all"])
+            probabilities[rows], answers[rows] = probabilities_of(logits["all"]), table["all"]
+            familiarity[rows] = fitted.familiarity(outputs, logits["all"])
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
             scores.update(table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
         assert scores is not None
         if not len(held_out.known(num_classes).target):
             condition = _UNKNOWN_CONDITION
-        if condition == _FOLD_CONDITION and not network.sizes.multilabel:
-            self.held_out = self._rows_to_keep(held_out, probabilities, familiarity)
+        if condition == _FOLD_CONDITION:
+            self.held_out = self._rows_to_keep(held_out, probabilities, answers, familiarity)
         return scores.lines(pool.weights["all"]), condition
 
-    def _rows_to_keep(self, held_out: HeldOut, probabilities: Tensor, familiarity: Tensor) -> HeldOutRows:
+    def _rows_to_keep(
+        self, held_out: HeldOut, probabilities: Tensor, answers: Tensor, familiarity: Tensor
+    ) -> HeldOutRows:
         """The rows of the table that stay with the model; texts of training rows do not."""
-        data, labels = self.data, self.data.spec.labels
-        memory = data.open_memory()
+        data, labels, rows = self.data, self.data.spec.labels, self.training.rows
         if len(self.validation.rows):
             rows = self.validation.split.rows.select(self.validation.rows)
-            texts, names = rows.texts, rows.labels or []
-        else:
-            texts, names = None, [labels[number] for number in held_out.target]
         return rows_to_keep(
-            texts, names, held_out.groups, labels, probabilities, familiarity, len(labels), memory, data.seed
-        )
+            rows.texts if len(self.validation.rows) else None, rows.labels or [], held_out.groups, labels,
+            probabilities, answers, familiarity, len(labels), data.open_memory(), data.seed,
+            data.spec.label_separator,
+        )  # fmt: skip
 
     def _notes(self, fitted_on: Sequence[HeldOut], split: str, condition: str) -> list[str]:
         """The conditions of the table."""

@@ -263,14 +263,23 @@ class Regression(Member):
 
         vectors, present = self._vectors(readings).numpy(), np.unique(target)
         if self.sizes.multilabel:
-            fitted = planes_by_label(_regression_planes, vectors, target)
-            for part, values in zip((self.linear.weight, self.linear.bias), fitted, strict=True):
-                part.copy_(torch.from_numpy(values))
+            self.fit_labels(vectors, target)
         elif len(present) > 1:
             self.use_planes(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target))
         else:
             self.linear.weight.zero_()
             self.linear.bias.fill_(-10.0)[present] = 10.0
+
+    def fit_labels(
+        self,
+        vectors: NDArray[np.float32],
+        target: NDArray[np.int64],
+        weight: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Fit a regression for each label to vectors [n, l] of sets [n, C], with weights [n] of their errors."""
+        fitted = planes_by_label(partial(_regression_planes, weight=weight), vectors, target)
+        for part, values in zip((self.linear.weight, self.linear.bias), fitted, strict=True):
+            part.copy_(torch.from_numpy(values))
 
     def use_planes(self, model: LogisticRegression) -> None:
         """Take the planes of a regression; a class that it has not seen never wins."""
@@ -321,19 +330,33 @@ class SelfTrained(Regression):
         vectors = np.concatenate(
             [functional.normalize(self._vectors(readings)[rows].float(), dim=1).numpy(), directions[is_known]]
         )
+        others = directions[~is_known]
+        if self.sizes.multilabel:
+            self._fit_sets(
+                vectors, np.concatenate([target[rows], guides.sets(target.shape[1])[is_known]]), others
+            )
+            return
         classes = np.concatenate([target[rows], guides.target[is_known]])
         if len(np.unique(classes)) < 2:
             return
         counts = np.bincount(target, minlength=self.sizes.num_classes) + 1.0
         model = LogisticRegression(C=_COST, max_iter=300).fit(vectors, classes)
-        others = directions[~is_known]
         if len(others):
-            vectors = np.concatenate([vectors, others])
-            weight = np.append(np.ones(len(classes)), np.full(len(others), len(classes) / len(others)))
+            vectors, weight = _with_others(vectors, others)
             for _ in range(_ROUNDS):
                 guessed = _guess(model, others, counts[model.classes_])
                 model.fit(vectors, np.append(classes, guessed), weight)
         self.use_planes(model)
+
+    def _fit_sets(
+        self, vectors: NDArray[np.float32], sets: NDArray[np.int64], others: NDArray[np.float32]
+    ) -> None:
+        """Fit a regression for each label to sets [n, C], and once to others' most probable ones as well."""
+        self.fit_labels(vectors, sets)
+        if len(others):
+            guessed = guess_sets(self.linear(torch.from_numpy(others)), sets)
+            vectors, weight = _with_others(vectors, others)
+            self.fit_labels(vectors, np.concatenate([sets, guessed]), weight)
 
 
 #: Members by name; those that read texts precede the votes.
@@ -386,10 +409,27 @@ def titles() -> dict[str, str]:
     return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
 
 
-def _regression_planes(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> Planes:
+def _regression_planes(
+    vectors: NDArray[np.float32], target: NDArray[np.int64], weight: NDArray[np.float64] | None
+) -> Planes:
     from sklearn.linear_model import LogisticRegression
 
-    return planes_of(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target))
+    return planes_of(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target, weight))
+
+
+def _with_others(
+    vectors: NDArray[np.float32], others: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Vectors [n, l] and others [m, l], with weights by which the others weigh as much together."""
+    weight = np.append(np.ones(len(vectors)), np.full(len(others), len(vectors) / len(others)))
+    return np.concatenate([vectors, others]), weight
+
+
+def guess_sets(scores: Tensor, sets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sets of texts by scores of labels [m, C]: each label has the share of the texts that it has of sets [n, C]."""
+    rank = (-scores).argsort(dim=0).argsort(dim=0).numpy()
+    guessed: NDArray[np.int64] = (rank < np.rint(sets.mean(axis=0) * len(rank))).astype(np.int64)
+    return guessed
 
 
 def _guess(

@@ -23,7 +23,7 @@ from datamodules.retrieval.folding import text_hashes
 from datamodules.text_rows import TextSplit
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.member import Readings, Sizes
-from zoo.ensemble.members import Encoder, SelfTrained
+from zoo.ensemble.members import Encoder, SelfTrained, guess_sets
 from zoo.ensemble.pool import folds_of
 from zoo.tasks.classification.guides import UNLABELLED, Guides
 from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights, use_weights, using
@@ -123,7 +123,8 @@ class EncoderMetric:
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
                 if self.sizes.multilabel:
                     use_weights(self.encoder, self.original)
-                    self._tune_on(plan, np.arange(len(self.target)), None)
+                    rows = np.arange(len(self.target))
+                    self._tune_on(plan, rows, self._guess(rows))
                     return plan
                 tuned = {
                     name: torch.stack([fold.weights[name] for fold in self.folds]) for name in self.original
@@ -180,9 +181,16 @@ class EncoderMetric:
             return None
         member, vectors = SelfTrained(self.sizes), torch.from_numpy(self.published[rows])
         member.fit(Readings([], vectors=vectors, guides=self._guides), self.target[rows])
-        guessed = member(Readings([], vectors=self._guides.vectors)).scores.argmax(dim=1).numpy()
-        is_unknown = self._guides.target == UNLABELLED
-        return self._guides._replace(target=np.where(is_unknown, guessed, self._guides.target))
+        scores, is_unknown = (
+            member(Readings([], vectors=self._guides.vectors)).scores,
+            self._guides.target == UNLABELLED,
+        )
+        if self.sizes.multilabel:
+            sets = self._guides.sets(self.sizes.num_classes)
+            sets[is_unknown] = guess_sets(scores[is_unknown], self.target[rows])
+            return self._guides._replace(target=sets)
+        guessed = np.where(is_unknown, scores.argmax(dim=1).numpy(), self._guides.target)
+        return self._guides._replace(target=guessed)
 
     def _has_time(self, plan: MetricPlan) -> bool:
         """Return whether the model has time for all folds of a plan, by a few of its steps."""

@@ -81,9 +81,7 @@ class MemoryEnsemble(EnsembleModel):
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
         output: ClassificationOutput = self(batch)
         target, unknown = batch.target, batch.unknown_labels
-        scores.update(
-            output.logits, target, batch.weight, batch.is_duplicate, batch.row, unknown, output.chosen
-        )
+        scores.update(output, batch)
         if output.table:
             if self._answer_scores is None:
                 split = self.training_data.split("test")

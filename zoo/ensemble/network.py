@@ -108,17 +108,14 @@ class EnsembleNetwork(nn.Module):
         names = self.active_members()
         readings = self.read(batch, self.members.inputs_of(names))
         outputs = self.members.classify(readings, names)
-        # Without any weight all classes are equal.
-        answers = (2, self.num_classes) if self.sizes.multilabel else (self.num_classes,)
-        blank = torch.zeros(len(batch.row), *answers, device=batch.row.device)
+        blank = self.blank(len(batch.row)).to(batch.row.device)
         logits, contributions = combine(outputs, self.pool, self.rarity, blank)
-        familiarity = None if self.sizes.multilabel else self.pool.familiarity(outputs, logits)
+        familiarity = self.pool.familiarity(outputs, logits)
         if self.known is not None and not self.excludes_duplicates:
             change = self.known.answer(readings.texts, logits)
             if change is not None:
                 logits, contributions = logits + change, {**contributions, IN_MEMORY: change}
-                if familiarity is not None:
-                    familiarity = familiarity.masked_fill(change.any(dim=1), math.inf)
+                familiarity = familiarity.masked_fill(change.flatten(1).any(dim=1), math.inf)
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
@@ -127,6 +124,10 @@ class EnsembleNetwork(nn.Module):
             logits, memory_weight, None, readings.vectors, contributions, retrieved, table, familiarity
         )
         return output._replace(chosen=self.pool.answer("all", logits)) if self.sizes.multilabel else output
+
+    def blank(self, number: int) -> Tensor:
+        """Logits of n texts without any member, by which all classes are equal: 0 [n, C], or of sets [n, 2, C]."""
+        return torch.zeros(number, *([2] if self.sizes.multilabel else []), self.num_classes)
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l]."""

@@ -187,6 +187,7 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     if multilabel:  # the references' sets are chosen as well as the members'
         of_references = {name: each.best_calibration(target) for name, each in references.items()}
         pool = Pool(calibrations | of_references, weights)
+        pool = pool._replace(familiar=fit_familiarity(outputs, pool.combine(logs), target))
         rows = pool.table_logits(outputs | references)
         rules = {name: fit_rule(probabilities_of(logits), target) for name, logits in rows.items()}
         return pool._replace(rules=rules)
@@ -199,11 +200,13 @@ def fit_familiarity(outputs: Mapping[str, Outputs], logits: Tensor, target: Tens
 
     Logistic regression ranks rows above others as these would look if their class did not exist: without the class's
     logit among the pooled ones [n, C], and without its memories. A class that is left out of the training looks alike,
-    at a multiple of the cost (on AG News, Dblp and HWU64, as many texts of others are found by both).
+    at a multiple of the cost (on AG News, Dblp and HWU64, as many texts of others are found by both). Of sets [n, C],
+    by logits [n, 2, C], none of a row's labels exists.
     """
-    if logits.shape[1] < 2:
+    if logits.shape[-1] < 2:
         return {PROBABILITY: 1.0}
-    signs, without = _signs_of_class(outputs, logits), _signs_of_class(outputs, logits, target)
+    absent = target > 0 if target.ndim == 2 else functional.one_hot(target, logits.shape[1]) > 0
+    signs, without = _signs_of_class(outputs, logits), _signs_of_class(outputs, logits, absent)
     others = np.random.default_rng(0).permutation(len(target))
     pairs = {name: torch.stack([signs[name], without[name][others]], dim=1).double() for name in signs}
     scales = {name: max(float(pair.std(correction=0)), _LEAST_SCALE) for name, pair in pairs.items()}
@@ -217,15 +220,20 @@ def fit_familiarity(outputs: Mapping[str, Outputs], logits: Tensor, target: Tens
 def _signs_of_class(
     outputs: Mapping[str, Outputs], logits: Tensor, absent: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """`PROBABILITY` or vote -> how much texts look like those of some class [n], not counting classes [n]."""
-    if absent is not None:
-        logits = logits.scatter(1, absent[:, None], -math.inf)
-    signs = {PROBABILITY: logits.log_softmax(dim=1).amax(dim=1)}
+    """`PROBABILITY` or vote -> how much texts look like those of some class [n], not counting absent ones [n, C]."""
+    if logits.ndim == 3:
+        logs = logits.log_softmax(dim=1)[:, 1]
+        logs = logs if absent is None else torch.where(absent, logs.amin(dim=1, keepdim=True), logs)
+    else:
+        logs = (logits if absent is None else logits.masked_fill(absent, -math.inf)).log_softmax(dim=1)
+    signs = {PROBABILITY: logs.amax(dim=1)}
     for name, vote in outputs.items():
         if isinstance(vote, Votes) and vote.standard is not None:
             score = vote.standard.float().masked_fill(~vote.mask, 0.0)
             if absent is not None:  # memories that were not retrieved have at most the lowest score
-                is_absent = vote.mask & (vote.classes == absent[:, None])
+                labels = vote.target.reshape(*vote.mask.shape, -1).clamp(min=-1)
+                found = functional.pad(absent, (0, 1))[torch.arange(len(labels))[:, None, None], labels]
+                is_absent = found.any(dim=2)
                 score = torch.where(is_absent, score.amin(dim=1, keepdim=True), score)
             score = functional.pad(score, (0, max(0, _NEAREST - score.shape[1])))
             signs[name] = score.topk(_NEAREST, dim=1).values.mean(dim=1)

@@ -25,7 +25,7 @@ from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_n
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
-from zoo.tasks.classification.multilabel import row_scores
+from zoo.tasks.classification.multilabel import probabilities_of, row_scores
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50
@@ -76,8 +76,7 @@ def refit(
         return (
             f"{fitted}weights {weights}, fitted on {counts[0]} rows of the memory, each classified without it"
         )
-    if not network.sizes.multilabel:
-        model.held_out = _rows_to_keep(model, data, memory, labelled, held_out, added)
+    model.held_out = _rows_to_keep(model, data, memory, labelled, held_out, added)
     more = f" and {counts[1]} of the memory, each classified without it" if added else ""
     left_out = str(labelled.left_out)
     return (
@@ -122,18 +121,18 @@ def _rows_to_keep(
     """The rows that stay with the model, with results by weights without their fold; None for a single row."""
     network, labels = model.network, model.labels
     probabilities, familiarity = torch.zeros(len(labelled.rows), len(labels)), torch.zeros(len(labelled.rows))
+    answers = torch.zeros_like(probabilities if network.sizes.multilabel else familiarity).long()
     for rows, pool in pools_by_fold(held_out, added, network.num_classes, network.pool):
         if pool is None:
             return None
-        blank = torch.zeros(len(rows), network.num_classes)
         outputs = held_out.select(rows).outputs
-        logits, _ = combine(outputs, pool, network.rarity.cpu(), blank)
-        probabilities[rows] = logits.softmax(dim=1)
+        logits, _ = combine(outputs, pool, network.rarity.cpu(), network.blank(len(rows)))
+        probabilities[rows], answers[rows] = probabilities_of(logits), pool.answer("all", logits)
         familiarity[rows] = pool.familiarity(outputs, logits)
     kept = labelled.split.rows.select(labelled.rows)
     return rows_to_keep(
-        kept.texts, list(kept.labels or []), held_out.groups, labels, probabilities, familiarity,
-        network.num_classes, memory, data.seed,
+        kept.texts, list(kept.labels or []), held_out.groups, labels, probabilities, answers, familiarity,
+        network.num_classes, memory, data.seed, model.spec.label_separator,
     )  # fmt: skip
 
 

@@ -12,15 +12,21 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn import metrics
+from sklearn.preprocessing import MultiLabelBinarizer
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import LABELS, Zoo, done, refusal
+from tests.zoo.conftest import LABELS, Zoo, done, read_csv, refusal
 from tests.zoo.ensemble.conftest import distinct_sentences
-from zoo.ensemble.member import Readings
+from tests.zoo.tasks.test_classification_task import count
+from zoo.audit import audit
+from zoo.ensemble.member import Readings, Sizes
+from zoo.ensemble.members import Regression, SelfTrained, guess_sets
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import folds_of
 from zoo.layers.tfidf import planes_by_label, support_vectors
+from zoo.tasks.classification.guides import UNLABELLED, Guides
+from zoo.tasks.classification.held_out import rows_to_keep
 from zoo.tasks.classification.metric_learning import balanced_batches, supervised_contrastive_loss
 from zoo.tasks.classification.metrics import MultilabelScores
 from zoo.tasks.classification.multilabel import choose_labels, fit_rule, row_scores
@@ -61,7 +67,8 @@ def test_scores_are_those_of_scikit_learn() -> None:
     scores, weight = MultilabelScores(["a", "b", "c", "d"]), torch.ones(50)
     weight[-1] = 0  # pads a batch
     for rows in (slice(0, 20), slice(20, 50)):
-        scores.update(logits[rows], target[rows], weight[rows], chosen=answer[rows])
+        missing = torch.zeros(len(answer[rows])).long()
+        count(scores, logits[rows], target[rows], weight[rows], chosen=answer[rows], unknown_labels=missing)
     found = {name: value.tolist() for name, value in scores.compute().items()}
     y, p, s = target[:-1].numpy(), answer[:-1].numpy(), probabilities[:-1].numpy()
     expected = {
@@ -83,7 +90,7 @@ def test_unknown_labels_are_missing_in_every_answer() -> None:
     probabilities, target = draw_sets(8)
     logits = torch.stack([(1 - probabilities).log(), probabilities.log()], dim=1)
     scores = MultilabelScores(["a", "b", "c", "d"])
-    scores.update(logits, target, torch.ones(8), unknown=torch.ones(8).long(), chosen=target)
+    count(scores, logits, target, unknown_labels=torch.ones(8).long(), chosen=target)
     found, labels = scores.compute(), int(target.sum())
     assert (found["accuracy"], found["unknown_labels"]) == (0, 8)
     assert found["micro_f1"] == pytest.approx(2 * labels / (2 * labels + 8))
@@ -211,11 +218,111 @@ def test_tuned_and_fitted_again(run: Path, tmp_path: Path, zoo_command: Zoo) -> 
     assert zoo.load(run).predict(["a text"])[0].of_labels is not None
 
 
-def test_what_sets_lack_is_refused(run: Path, zoo_command: Zoo) -> None:
-    refusal(zoo_command("audit", run), "sets of labels have no audit")
-    refusal(zoo_command("predict", "--ckpt_path", run, "--text", "x", "--max_error", "0.1"), "sets of labels")
-    with pytest.raises(InputError, match="a KNNBiLSTM predicts one label a text; use a MemoryEnsemble"):
-        zoo.fit(["a", "b"], [["x"], []], model="KNNBiLSTM")
+def test_share_of_wrong_labels_is_bounded(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
+    tuned, table = write_sets(tmp_path / "tune.jsonl", 300, 5), write_sets(tmp_path / "test.jsonl", 200, 6)
+    done(zoo_command("memory", "tune", run, tuned))
+    model, rows = zoo.load(run), [json.loads(line) for line in table.read_text().splitlines()]
+    texts = [row["text"] for row in rows]
+    free, bounded = model.predict(texts), model.predict(texts, max_error=0.4, label_sets=0.1, unknown=0.05)
+    given = right = covered = 0
+    for before, after, row in zip(free, bounded, rows, strict=True):
+        kept = [] if after.of_labels is None else [each.label for each in after.of_labels]
+        assert set(kept) <= {each.label for each in before.of_labels}
+        if after.label is None:
+            assert (kept, after.reason in ("unknown", "uncertain")) == ([], True)
+        else:
+            assert (after.label, after.reason) == (";".join(sorted(kept)), "")
+        given, right = given + len(kept), right + len(set(kept) & set(row["labels"]))
+        covered += set(row["labels"]) <= set(after.labels)
+    assert given > 100
+    assert right / given > 0.6
+    assert sum(len(before.of_labels) for before in free) > given
+    assert covered / len(rows) > 0.8
+    foreign = model.predict(["whispering galaxies orbit 17 xylophones"], unknown=0.1)[0]
+    assert (foreign.label, foreign.reason) == (None, "unknown")
+
+
+def test_each_label_of_a_set_is_drawn_as_often() -> None:
+    """Labels of one text are wrong together; the drawn ones are wrong as often as all that are given."""
+    random, n = np.random.default_rng(0), 4000
+    sizes = random.integers(0, 4, n)
+    given = np.arange(4) < sizes[:, None]
+    is_wrong = random.random(n) < 0.1 * sizes  # the larger the set, the more often
+    labels = [
+        "" if wrong else ";".join(LABELS[:3][:size]) for wrong, size in zip(is_wrong, sizes, strict=True)
+    ]
+    probabilities = torch.linspace(0.9, 0.6, 4).expand(n, 4)
+    known, answers = [*LABELS[:3], "other"], torch.from_numpy(given).long()
+    rows = rows_to_keep(
+        None, labels, np.arange(n), known, probabilities, answers, torch.zeros(n), 4, None, 0, ";"
+    )
+    assert rows.most == 3
+    drawn = rows.scores.is_right[rows.scores.probability >= 0]
+    assert len(drawn) / n == pytest.approx(sizes.mean() / 3, abs=0.03)
+    assert 1 - drawn.mean() == pytest.approx((is_wrong * sizes).sum() / sizes.sum(), abs=0.02)
+    assert set(rows.scores.of_label.round(2)) <= {1.0, 0.9, 0.8, 0.7}
+
+
+def test_audit_names_what_is_too_many_and_what_is_missing(run: Path, zoo_command: Zoo) -> None:
+    clear = [row for row in reversed(audit(zoo.load(run)).rows) if row.label]  # the least suspicious first
+    one = next(row for row in clear if ";" not in row.label)
+    none = next(row for row in clear if ";" in row.label)
+    other = next(label for label in LABELS if label != one.label)
+    done(zoo_command("memory", "relabel", run, "--ids", json.dumps([one.id]), "--label", f"+{other}"))
+    gone = none.label.split(";")[0]
+    done(zoo_command("memory", "relabel", run, "--ids", json.dumps([none.id]), f"--label=-{gone}"))
+    assert "labels" in done(zoo_command("audit", run, "--output", "audit.csv")).out
+    after = {row["id"]: row for row in read_csv("audit.csv")}
+    for row in (one, none):
+        assert after[row.id]["suggested"] == row.label
+        assert float(after[row.id]["suspicion"]) > 0.5
+    assert all(other not in each.split(";") for each in json.loads(after[one.id]["contradicting_labels"]))
+    assert all(gone in each.split(";") for each in json.loads(after[none.id]["contradicting_labels"]))
+
+
+def test_guessed_sets_keep_the_shares_of_labels() -> None:
+    scores, sets = torch.rand(40, 3), np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
+    guessed = guess_sets(scores, sets)
+    assert guessed.sum(axis=0).tolist() == [30, 10, 0]
+    assert scores[:, 1][guessed[:, 1] > 0].min() > scores[:, 1][guessed[:, 1] == 0].max()
+
+
+def test_names_and_unlabelled_texts_help_sets() -> None:
+    random, centers = np.random.default_rng(0), 3 * np.eye(3, 8)
+    sets = random.integers(0, 2, (200, 3))
+    texts = torch.from_numpy(sets @ centers + random.normal(size=(200, 8))).float()
+    names = Guides(["a", "b", "c"], np.arange(3), torch.from_numpy(centers).float())
+    both = Guides(
+        [*names.texts, *map(str, range(100))],
+        np.append(names.target, np.full(100, UNLABELLED)),
+        torch.cat([torch.from_numpy(centers).float(), texts[100:]]),
+    )
+    scores = []
+    for guides in (None, names, both):
+        member = (Regression if guides is None else SelfTrained)(Sizes(3, 0, 8, 0, multilabel=True))
+        member.fit(Readings([""] * 6, vectors=texts[:6], guides=guides), sets[:6])
+        odds = member(Readings([""] * 100, vectors=texts[100:])).scores
+        scores.append(metrics.average_precision_score(sets[100:], odds))
+    assert scores[0] < scores[1] < scores[2]
+
+
+def test_knn_bilstm_votes_for_sets(tmp_path: Path) -> None:
+    table, test = write_sets(tmp_path / "train.jsonl", 300, 1), write_sets(tmp_path / "test.jsonl", 100, 2)
+    options = {"label_column": "labels", "label_separator": ";", "num_memories": 10, "validation_split": 0.2}
+    adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.02}}
+    model = {"features": "M2", "attention": "softmax", "optimizer": adam}
+    found = zoo.fit(table, model="KNNBiLSTM", model_options=model, trainer={"max_epochs": 5}, **options)
+    assert found.model.network.rule.tolist() != [0.5, 0.0]
+    rows = [json.loads(line) for line in test.read_text().splitlines()]
+    predictions = found.predict([row["text"] for row in rows])
+    binarizer = MultiLabelBinarizer(classes=LABELS).fit([])
+    truth = binarizer.transform([row["labels"] for row in rows])
+    answers = binarizer.transform([[one.label for one in each.of_labels] for each in predictions])
+    assert metrics.f1_score(truth, answers, average="micro") > 0.65
+    with pytest.raises(
+        InputError, match="a CNN predicts one label a text; use a MemoryEnsemble or a KNNBiLSTM"
+    ):
+        zoo.fit(["a", "b"], [["x"], []], model="CNN")
 
 
 def test_memory_does_not_help_with_random_sets() -> None:

@@ -137,7 +137,9 @@ def test_familiarity_is_what_a_row_loses_without_its_class() -> None:
     standard = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
     vote = Votes(standard, mask[:1], torch.tensor([[0, 1, 0, 1]]), 2, numbers[:1], standard)
     logits = torch.tensor([[math.log(3), 0.0]])
-    signs = [_signs_of_class({"vote": vote}, logits, absent) for absent in (None, torch.tensor([0]))]
+    signs = [
+        _signs_of_class({"vote": vote}, logits, absent) for absent in (None, torch.tensor([[True, False]]))
+    ]
     assert [float(each["vote"]) for each in signs] == pytest.approx([2.0, 2 / 3])
     assert [float(each[PROBABILITY]) for each in signs] == pytest.approx([math.log(0.75), 0.0])
     empty = vote.each(lambda each: each[:, :0])

@@ -181,7 +181,9 @@ def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: p
     network, batch = make_network(features="M4"), make_batch()
     classify = network._classify
     monkeypatch.setattr(
-        network, "_classify", lambda features: classified.append(features) or classify(features)
+        network,
+        "_classify",
+        lambda features, *others: classified.append(features) or classify(features, *others),
     )
     encoded = network.encode(batch)
     monkeypatch.setattr(network, "encode", lambda batch: encoded)

@@ -8,7 +8,9 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, precision_score, recall_score
 from torch.nn import functional
 
+from datamodules.batch import ClassificationBatch
 from zoo.tasks.classification.metrics import ClassificationScores
+from zoo.tasks.outputs import ClassificationOutput
 
 LABELS = ["a", "b", "c", "d"]
 N = len(LABELS)
@@ -20,10 +22,24 @@ def random_rows(seed: int, n: int = 200, unknown: bool = True) -> tuple[torch.Te
     return logits, torch.randint(0, N + unknown, (n,), generator=generator)
 
 
+def count(
+    scores: ClassificationScores,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    **fields: torch.Tensor | None,
+) -> None:
+    """Count logits of a batch, of rows that all have the weight 1 unless it is given."""
+    nothing, chosen = torch.zeros(0), fields.pop("chosen", None)
+    weight = torch.ones(len(target)) if weight is None else weight
+    batch = ClassificationBatch(*[nothing] * 8, target, weight, torch.arange(len(target)))._replace(**fields)
+    scores.update(ClassificationOutput(logits, nothing, chosen=chosen), batch)
+
+
 def scores_of(*batches: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> dict[str, float]:
     scores = ClassificationScores(LABELS)
     for batch in batches:
-        scores.update(*batch)
+        count(scores, *batch)
     return plain(scores)
 
 
@@ -45,7 +61,7 @@ def test_thousands_of_classes_have_no_confusion_matrix() -> None:
     scores = ClassificationScores([f"c{i}" for i in range(classes)])
     target = torch.arange(0, classes, 100)
     for _ in range(3):
-        scores.update(functional.one_hot(target, classes).float(), target, torch.ones(len(target)))
+        count(scores, functional.one_hot(target, classes).float(), target)
     counts = [state for state in scores.metric_state.values() if not isinstance(state, list)]
     assert sum(state.numel() for state in counts) < 4 * classes
     assert sum(map(len, scores.probability)) == 3 * len(target)  # two numbers a row, whatever the classes

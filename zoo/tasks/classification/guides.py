@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Self
 
-from datamodules.classification import ClassificationDataModule, label_numbers
+from datamodules.classification import ClassificationDataModule, as_indicators, label_numbers
 from datamodules.core.arrays import find_sorted
 from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.core.types import PlainDict
@@ -53,16 +53,19 @@ class Guides(NamedTuple):
         return self._replace(vectors=torch.from_numpy(encode(self.texts)) if self.texts else None)
 
     def without_misleading(self, vectors: NDArray[np.float32], target: NDArray[np.int64]) -> Self:
-        """Leave out, and log, texts of classes whose rows, of n with vectors [n, l] and classes [n], are elsewhere.
+        """Leave out, and log, texts of classes whose rows, of n with vectors [n, l], are elsewhere; [n] or [n, C].
 
         A text is like its class if it is nearer to the mean of its rows than to those of most others. Distances count
         relative to those of the other guides, since some classes are near to all texts. If the share of the others is
         low on average, as where names were mixed up, all are left out.
         """
-        guides, classes = np.flatnonzero(self.target != UNLABELLED), np.unique(target)
+        guides, sets = np.flatnonzero(self.target != UNLABELLED), target > 0
+        if target.ndim == 1:
+            sets = target[:, None] == np.arange(target.max(initial=0) + 1)
+        classes = np.flatnonzero(sets.any(axis=0))
         if len(classes) < 2 or not len(guides):
             return self
-        means = np.stack([vectors[target == number].mean(axis=0) for number in classes])
+        means = np.stack([vectors[sets[:, number]].mean(axis=0) for number in classes])
         nearness = self._directions(guides) @ means.T
         nearness -= nearness.mean(axis=0) if len(guides) > 1 else 0
         of_class = find_sorted(classes, self.target[guides])
@@ -107,6 +110,10 @@ class Guides(NamedTuple):
         kept = np.setdiff1d(np.arange(len(self.texts)), texts)
         vectors = None if self.vectors is None else self.vectors[kept]
         return type(self)([self.texts[text] for text in kept], self.target[kept], vectors)
+
+    def sets(self, num_labels: int) -> NDArray[np.int64]:
+        """The classes as sets of labels [m, C] of 0 and 1; those of a text without a label are empty."""
+        return as_indicators(self.target[:, None], num_labels)
 
     def describe(self) -> PlainDict:
         """Plain values of the texts that have a class."""

@@ -11,6 +11,10 @@ not reject ends the sequence, and the last rejected threshold is used: the seque
 of its tests. Since few rows prove nothing, it starts where a quarter of the held-out rows are answered, or as many as
 the level needs.
 
+Of sets, the error is the share of wrong labels among those that are given. Labels of one text are not independent:
+one of the places for labels of each held-out row is drawn, which may be empty. Each label is drawn with the same
+probability, as no answer has more labels than there are places.
+
 Assumptions:
 
 - The rows to come are exchangeable with the held-out rows: they have the same source, and are no duplicates of rows
@@ -35,6 +39,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
+from datamodules.corpora.multilabel import split_labels
 from datamodules.retrieval import FolderMemory, Memory
 from zoo.tasks.classification.calibration import Calibration
 
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of rows that stay with a model.
 MOST_ROWS = 5000
+#: Share of the labels of sets that have a place in answers with a bounded error: few places are seldom empty.
+_PLACED_SHARE = 0.9
 #: Share of the held-out rows that count as unfamiliar.
 _SHARE = 0.05
 #: Points of a curve in a picture.
@@ -50,7 +57,7 @@ _POINTS = 50
 #: Probability of an alarm where nothing has changed.
 _ALARM = 0.001
 
-#: The sequence of tests starts where at least one of this number of held-out rows is answered.
+#: The sequence of tests starts where at least one of this number of the held-out rows with an answer is answered.
 _LEAST_ANSWERED = 4
 
 #: The way to more held-out rows.
@@ -62,11 +69,11 @@ TUNE_ADVICE = (
 class HeldOutScores(NamedTuple):
     """A model's results for n held-out rows, which are no duplicates of each other."""
 
-    #: float64 [n], of the answer; negative where the model has no answer at any threshold.
+    #: float64 [n], of the answer, or of a label that is drawn from a set; negative where there is none at any level.
     probability: NDArray[np.float64]
     #: bool [n].
     is_right: NDArray[np.bool_]
-    #: float64 [n], probability of the row's own label; 0 where the model does not know it.
+    #: float64 [n], probability of the row's own label, of a set the least; 0 where the model does not know it.
     of_label: NDArray[np.float64]
     #: float64 [n], how much the text is like those of the model's classes, unbounded; see `familiarity_of`.
     familiarity: NDArray[np.float64]
@@ -82,6 +89,8 @@ class HeldOutRows:
     scores: HeldOutScores
     #: fingerprint of the memory that was read; see `contents_of`.
     memory: str
+    #: number of places for labels in an answer with a bounded error.
+    most: int = 1
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> HeldOutRows:
@@ -116,10 +125,12 @@ def rows_to_keep(
     groups: NDArray[np.integer],
     known: Sequence[str],
     probabilities: Tensor,
+    answers: Tensor,
     familiarity: Tensor,
     num_classes: int,
     memory: Memory | None,
     seed: int,
+    separator: str | None,
 ) -> HeldOutRows:
     """The held-out rows without duplicates of each other, drawn by the seed where there are many.
 
@@ -129,30 +140,44 @@ def rows_to_keep(
         groups: [n], equal for duplicates.
         known: the model's labels, those that only the memory has last.
         probabilities: [n, C + N], of the model's labels, by weights that were fitted without the row.
+        answers: [n], classes by the same weights, or sets [n, C + N] of 0 and 1.
         familiarity: [n], by the same weights.
         num_classes: C; the others only the memory has.
         memory: read by the members.
         seed: of the run.
+        separator: stands between the labels of a set; None: each row has one.
     """
+    random = np.random.default_rng(seed)
     rows = np.unique(groups, return_index=True)[1]
-    rows = np.sort(np.random.default_rng(seed).permutation(rows)[:MOST_ROWS])
-    kept, chosen = [labels[row] for row in rows], probabilities[rows].double()
-    best, answer = chosen.max(dim=1)
+    rows = np.sort(random.permutation(rows)[:MOST_ROWS])
+    kept = [labels[row] for row in rows]
+    values, every = probabilities[rows].double().numpy(), np.arange(len(rows))
+    # Sets [n, C + N], of answers and of rows; a class is a set of one label.
+    given, own = answers[rows].numpy(), np.zeros(values.shape, bool)
+    if given.ndim == 1:
+        given = given[:, None] == np.arange(len(known))
     column = {label: number for number, label in enumerate(known)}
+    of_rows = [split_labels(label, separator) for label in kept]
+    for row, written in enumerate(of_rows):
+        own[row, [column[label] for label in written if label in column]] = True
+    sizes = given.sum(axis=1)
+    most = 1
+    while np.minimum(sizes, most).sum() < _PLACED_SHARE * sizes.sum():
+        most += 1
+    place = random.integers(most, size=len(rows))
+    drawn = np.where(given > 0, -values, 1.0).argsort(axis=1, kind="stable")[every, place]
     # Nothing is known about the error of an answer that only the memory has, unless held-out rows have the label.
-    unproven = [number for number in range(num_classes, len(known)) if known[number] not in kept]
-    of_label = [
-        float(chosen[row, column[label]]) if label in column else 0.0 for row, label in enumerate(kept)
-    ]
+    is_proven = (np.arange(len(known)) < num_classes) | own.any(axis=0)
+    has_answer = (place < sizes) & is_proven[drawn]
+    lacks = np.array([any(label not in column for label in written) for written in of_rows], bool)
     scores = HeldOutScores(
-        np.where(np.isin(answer, unproven), -1.0, best),
-        np.array([known[number] == label for number, label in zip(answer.tolist(), kept, strict=True)], bool),
-        np.array(of_label, np.float64),
+        np.where(has_answer, values[every, drawn], -1.0),
+        (place < sizes) & own[every, drawn],
+        np.where(lacks, 0.0, np.where(own, values, 1.0).min(axis=1)),
         familiarity[rows].double().numpy(),
     )
-    return HeldOutRows(
-        None if texts is None else [texts[row] for row in rows], kept, scores, contents_of(memory)
-    )
+    chosen = None if texts is None else [texts[row] for row in rows]
+    return HeldOutRows(chosen, kept, scores, contents_of(memory), most)
 
 
 def familiarity_of(scores: HeldOutScores, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -208,7 +233,7 @@ def calibration(scores: HeldOutScores) -> PlainDict:
         {"answered": answered[point] / rows, "error": errors[point] / answered[point], "bound": bounds[point]}
         for point in points
     ]
-    return {"rows": rows, "accuracy": scores.is_right.mean(), "bins": bins, "coverage": coverage}
+    return {"rows": rows, "accuracy": scores.is_right[has_answer].mean(), "bins": bins, "coverage": coverage}
 
 
 def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float) -> float:
@@ -262,7 +287,8 @@ def lowest_level(scores: HeldOutScores, confidence: float) -> float | None:
 
 def _start(scores: HeldOutScores, max_error: float, confidence: float) -> int:
     """Return the number of answered rows with which a sequence of tests starts."""
-    return max(math.ceil(len(scores.probability) / _LEAST_ANSWERED), rows_needed(max_error, confidence))
+    answers = int((scores.probability >= 0).sum())
+    return max(math.ceil(answers / _LEAST_ANSWERED), rows_needed(max_error, confidence))
 
 
 def _error_bounds(
@@ -289,8 +315,8 @@ def _error_bounds(
 def set_threshold(scores: HeldOutScores, miscoverage: float) -> float:
     """Return the probability from which a label is in the set of a text; raise an `InputError` if rows are too few.
 
-    The set lacks the text's label with at most the probability `miscoverage`, over the draw of the text and of the
-    held-out rows (split conformal prediction: Vovk, Gammerman, Shafer 2005). It may be empty.
+    The set lacks the text's label, or one of several, with at most the probability `miscoverage`, over the draw of the
+    text and of the held-out rows (split conformal prediction: Vovk, Gammerman, Shafer 2005). It may be empty.
     """
     return float(np.sort(scores.of_label)[_rank("label_sets", miscoverage, len(scores.of_label)) - 1])
 

@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from datamodules.batch import ClassificationBatch
 from zoo.tasks.classification.calibration import Calibration
-from zoo.tasks.classification.multilabel import probabilities_of, row_scores
+from zoo.tasks.classification.multilabel import SetRule, fit_rule, probabilities_of, row_scores
 from zoo.tasks.metrics import PARTS, RowMeans
+from zoo.tasks.outputs import ClassificationOutput
 
 
 class ClassificationScores(RowMeans):
@@ -39,29 +41,16 @@ class ClassificationScores(RowMeans):
         #: numbers of the rows with wrong answers, over all processes; after `compute`.
         self.wrong_rows: list[int] = []
 
-    def update(
-        self,
-        logits: Tensor,
-        target: Tensor,
-        weight: Tensor,
-        is_duplicate: Tensor | None = None,
-        row: Tensor | None = None,
-        unknown: Tensor | None = None,
-        chosen: Tensor | None = None,
-    ) -> None:
-        """Count a batch of logits [B, C]; a target of C is an unknown label, and rows of weight 0 only pad.
-
-        `unknown` and `chosen` are those of sets.
-        """
-        n = len(self.labels)
-        counted = (weight > 0) & (target >= 0)
+    def update(self, output: ClassificationOutput, batch: ClassificationBatch) -> None:
+        """Count a batch and a network's output for it; rows of weight 0 only pad."""
+        n, logits, target, is_duplicate = len(self.labels), output.logits, batch.target, batch.is_duplicate
+        counted = (batch.weight > 0) & (target >= 0)
         prediction = logits.argmax(dim=1)
         self.add_rows((prediction == target).unsqueeze(1), counted, is_duplicate)
         independent = counted if is_duplicate is None else counted & ~is_duplicate
         self.probability.append(logits[independent].float().softmax(dim=1).amax(dim=1))
         self.is_right.append((prediction == target)[independent].float())
-        if row is not None:
-            self.wrong.append(row[counted & (prediction != target)])
+        self.wrong.append(batch.row[counted & (prediction != target)])
         true, predicted = target[counted], prediction[counted]
         self.true += torch.bincount(true, minlength=n + 1)
         self.predicted += torch.bincount(predicted, minlength=n)
@@ -125,41 +114,34 @@ class MultilabelScores(ClassificationScores):
         # Of all counted rows: probabilities of labels [rows, C], and their sets.
         self.add_state("scored", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
+        #: of the highest micro F1 on the counted rows, over all processes; after `compute`.
+        self.rule: SetRule | None = None
 
     scored: list[Tensor]
     target: list[Tensor]
 
     @override
-    def update(
-        self,
-        logits: Tensor,
-        target: Tensor,
-        weight: Tensor,
-        is_duplicate: Tensor | None = None,
-        row: Tensor | None = None,
-        unknown: Tensor | None = None,
-        chosen: Tensor | None = None,
-    ) -> None:
-        """Count a batch of logits [B, 2, C], sets and answers [B, C], and numbers of unknown labels [B]."""
-        counted, missing = weight > 0, torch.zeros_like(weight).long() if unknown is None else unknown
-        probabilities = probabilities_of(logits.float())
+    def update(self, output: ClassificationOutput, batch: ClassificationBatch) -> None:
+        counted, target, chosen, missing = batch.weight > 0, batch.target, output.chosen, batch.unknown_labels
         assert chosen is not None
+        assert missing is not None
+        logits = output.logits.float()
+        probabilities = probabilities_of(logits)
         is_right = (chosen == target).all(dim=1) & (missing == 0)
         is_empty = ~chosen.any(dim=1)
         values = is_right, row_scores(chosen, target, missing), is_empty, is_empty & is_right
-        self.add_rows(torch.stack([value.double() for value in values], dim=1), counted, is_duplicate)
+        self.add_rows(torch.stack([value.double() for value in values], dim=1), counted, batch.is_duplicate)
         given = (chosen > 0) & counted[:, None]
         self.probability.append(probabilities[given])
         self.is_right.append(target[given].float())
         self.scored.append(probabilities[counted])
         self.target.append(target[counted])
-        if row is not None:
-            self.wrong.append(row[counted & ~is_right])
+        self.wrong.append(batch.row[counted & ~is_right])
         true = target[counted]
         self.true += torch.cat([true.sum(dim=0), missing[counted].sum()[None]])
         self.predicted += chosen[counted].sum(dim=0)
         self.correct += (true * chosen[counted]).sum(dim=0)
-        self.add_loss(functional.cross_entropy(logits[counted].float(), true, reduction="none").flatten())
+        self.add_loss(functional.cross_entropy(logits[counted], true, reduction="none").flatten())
 
     @override
     def compute(self) -> dict[str, Tensor]:
@@ -171,6 +153,7 @@ class MultilabelScores(ClassificationScores):
         precision = ranking = torch.tensor(torch.nan, dtype=torch.double)
         if len(target):
             has_rows, target = target.any(dim=0), target.long()
+            self.rule = fit_rule(probability, target)
             of_labels = classification.multilabel_average_precision(probability, target, n, average=None)
             precision = of_labels[has_rows].double().mean()
             ranking = classification.multilabel_ranking_average_precision(probability, target, n).double()

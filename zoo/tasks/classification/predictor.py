@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nlargest
 from itertools import tee
 from operator import attrgetter, itemgetter, length_hint
@@ -23,7 +24,7 @@ from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
-from datamodules.corpora.multilabel import join_labels
+from datamodules.corpora.multilabel import distinct_labels, join_labels
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.dense.text_vectors import ProgressBar
@@ -82,7 +83,8 @@ class Prediction(NamedTuple):
     text: str
     #: None where the model abstains. Of a set, its labels with the table's separator between them; "" has none.
     label: str | None
-    #: of `label`, or of the label that the model would have answered; of a set, as if its labels were independent.
+    #: of `label`, or of the label that the model would have answered; of the whole set that it would have answered, as
+    #: if its labels were independent.
     probability: float
     #: label -> probability.
     probabilities: dict[str, float]
@@ -218,27 +220,29 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
                 labels = len(self.model.labels)
             if not 1 <= top <= labels:
                 raise InputError(f"--top {top}: must be 1 to {labels}, the number of the model's labels")
-        least: float | None = None
-        of_set: float | None = None
-        of_unknown = 0.0
-        known = set[str]()
+        of_unknown, of_set, bound = 0.0, None, None
         if any(level is not None for level in levels.values()):
-            scores, known = self.held_out_scores(), set(self._held_out_rows().labels)
+            scores, rows = self.held_out_scores(), self._held_out_rows()
+            separator = self.model.spec.label_separator
             of_unknown = 0.0 if unknown is None else unknown_threshold(scores, unknown)
-            least = None if max_error is None else answer_threshold(scores, max_error, confidence)
             of_set = None if label_sets is None else set_threshold(scores, label_sets)
+            if max_error is not None:
+                least = answer_threshold(scores, max_error, confidence)
+                # Nothing is known about the error of a label that only the memory has, and no held-out row.
+                known = {*distinct_labels(rows.labels, separator), *self.model.spec.labels}
+                bound = partial(_bounded, least=least, known=known, most=rows.most, separator=separator)
 
         def present(prediction: Prediction) -> Prediction:
             changes: PlainDict = {}
             probabilities = prediction.probabilities.items()
-            if least is not None or unknown is not None:
-                # Nothing is known about the error of a label that only the memory has, and no held-out row.
-                is_unproven = prediction.known_by_memory_alone and prediction.label not in known
-                is_uncertain = least is not None and (is_unproven or prediction.probability < least)
-                reason = "uncertain" if is_uncertain else ""
+            if max_error is not None or unknown is not None:
+                answer = prediction if bound is None else bound(prediction)
+                reason = "uncertain" if answer.label is None else ""
                 if unknown is not None and (prediction.familiarity or 0.0) <= of_unknown:
                     reason = "unknown"
-                changes = {"label": None if reason else prediction.label, "reason": reason}
+                changes = {"label": None if reason else answer.label, "reason": reason}
+                if prediction.of_labels is not None:
+                    changes["of_labels"] = [] if reason else answer.of_labels
             if of_set is not None:
                 changes["labels"] = [label for label, probability in probabilities if probability >= of_set]
             if memories is not None:
@@ -253,8 +257,6 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if self.held_out is None:
             kind = type(self.model).__name__
             advice = TUNE_ADVICE if self.model.fits_weights else "train a MemoryEnsemble"
-            if self.model.spec.label_separator is not None:
-                advice = "for sets of labels none are kept; train a model for each label"
             options = "max_error, label_sets, unknown, report"
             raise InputError(f"{options}: this {kind} has no held-out rows; {advice}")
         return self.held_out
@@ -322,7 +324,8 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
             text_column: the table's text column or columns; null: as in training.
             id_column: the table's column of ids, written next to the predictions; null: none.
             max_error: abstain (label null) where needed to keep the error among the answers below this level, such as
-                0.05, for texts like the held-out rows of the training or of `zoo memory tune`; null: answer always.
+                0.05, for texts like the held-out rows of the training or of `zoo memory tune`; of sets, the share of
+                wrong labels among those that are given; null: answer always.
             confidence: of this promise, over the draw of the held-out rows.
             label_sets: write the labels that a text may have, such that its own is missing with at most this
                 probability, such as 0.1; null: no sets.
@@ -403,6 +406,19 @@ class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataM
         if bar is not None:
             bar.update(len(texts) - done)
         return vectors
+
+
+def _bounded(
+    prediction: Prediction, least: float, known: set[str], most: int, separator: str | None
+) -> Prediction:
+    """The same with the labels of the answer that are as probable as this, and known; the label None without any."""
+    if prediction.of_labels is None:
+        is_given = prediction.probability >= least and prediction.label in known
+        return prediction if is_given else prediction._replace(label=None)
+    places = prediction.of_labels[:most]
+    given = [each for each in places if each.probability >= least and each.label in known]
+    label = join_labels([each.label for each in given], separator or "")
+    return prediction._replace(label=label if given or not places else None, of_labels=given)
 
 
 def _with_sets(

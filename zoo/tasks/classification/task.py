@@ -62,7 +62,7 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
         if getattr(data.options, "label_separator", None) is not None and not self.takes_sets:
-            kind, advice = type(self).__name__, "use a MemoryEnsemble"
+            kind, advice = type(self).__name__, "use a MemoryEnsemble or a KNNBiLSTM"
             raise InputError(f"data.label_separator: a {kind} predicts one label a text; {advice}")
         if self.uses_memory and self.without_memory != "" and not data.has_memory:
             instead = "" if self.without_memory is None else f", or {self.without_memory}"
@@ -78,7 +78,7 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
 
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
-        scores.update(self(batch).logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
+        scores.update(self(batch), batch)
 
     @override
     def on_test_epoch_end(self) -> None:
