@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.zoo.conftest import Zoo, done, python, write_table
+from tests.zoo.conftest import Zoo, done, python, read_jsonl, write_table
 from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 
 HEAVY = [
@@ -81,17 +81,12 @@ def test_help_on_retrievers_imports_all_of_them(command: str) -> None:
     assert imported(f"{command} --help")[-1] == {"elasticsearch"}
 
 
-@pytest.mark.parametrize(
-    ("model", "needed"), [("KNNBiLSTM", {"torch"}), ("MemoryEnsemble", {"torch", "sklearn"})]
-)
-def test_a_process_that_only_predicts_imports_no_lightning(
-    model: str, needed: set[str], trained_run: Path, trained_ensemble: Path
-) -> None:
-    folder = trained_run if model == "KNNBiLSTM" else trained_ensemble
+def test_a_process_that_only_predicts_imports_no_lightning(trained_run: Path, trained_ensemble: Path) -> None:
     Path("lines.txt").write_text("old iron\n")
-    options = ["predict", f"--ckpt_path={folder}", "--input=lines.txt", "--output=out.jsonl"]
-    code = f"import sys; sys.argv[1:] = {options!r}; from zoo.cli import main; main()"
-    assert imported(before=code) == [needed]
-    (line,) = map(json.loads, Path("out.jsonl").read_text().splitlines())
-    (expected,) = zoo.load(folder).predict("old iron")
-    assert line["probabilities"] == pytest.approx(expected.probabilities)
+    runs = {"network": trained_run, "ensemble": trained_ensemble}
+    options = [f"predict --ckpt_path={run} --input=lines.txt --output={name}" for name, run in runs.items()]
+    code = f"import sys; sys.argv[1:] = {options[0].split()!r}; from zoo.cli import main; main()"
+    assert imported(options[1], before=code) == [{"torch"}, {"torch", "sklearn"}]
+    for name, run in runs.items():
+        (expected,) = zoo.load(run).predict("old iron")
+        assert read_jsonl(name)[0]["probabilities"] == pytest.approx(expected.probabilities)
