@@ -39,6 +39,7 @@ def accuracies(folder: Path) -> dict[str, float]:
 def test_the_metric_is_learned_unless_it_is_worse(
     run: Fit, tiny_bert: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The tuned encoder encodes the memory, too."""
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
     with caplog.at_level(logging.INFO, logger="zoo"):
@@ -58,21 +59,7 @@ def test_the_metric_is_learned_unless_it_is_worse(
     assert layers
     assert all(torch.equal(kept[name], own[name]) for name in own if name in kept)
     assert not any(torch.equal(tuned[name], own[name]) for name in layers if name.endswith("dense.weight"))
-
-
-def test_no_steps_leave_the_encoder_as_it_is(run: Fit, tiny_bert: Path) -> None:
-    own = AutoModel.from_pretrained(tiny_bert).state_dict()
-    kept = layer_weights(run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=0"))
-    assert all(torch.equal(value, own[name]) for name, value in kept.items())
-
-
-def test_the_memory_is_encoded_by_the_tuned_encoder(
-    run: Fit, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
-    monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
-    folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5")
-    predictor = zoo.load(folder)
+    predictor = zoo.load("tuned")
     predictor.model.search_memory(predictor.data, predictor.memory)
     memory = predictor.model.network.memory.encoded
     texts = memory.memory.rows.texts[:10]
@@ -83,6 +70,7 @@ def test_the_reference_is_that_of_the_published_encoder(
     run: Fit, tiny_bert: Path, test_csv: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the table of the fit shows the gain of the learned metric; a test has no such vectors."""
+    own = AutoModel.from_pretrained(tiny_bert).state_dict()
     gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)] * 2)
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
     tables: list[Mapping[str, torch.Tensor]] = []
@@ -94,6 +82,8 @@ def test_the_reference_is_that_of_the_published_encoder(
         tables.clear()
         done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
         assert ("regression" in tables[0]) == (name == "plain")
+        if name == "plain":  # no step leaves the encoder as it is
+            assert all(torch.equal(value, own[key]) for key, value in layer_weights(folder).items())
     refusal(zoo_command("audit", folder), "low-rank adapters tuned (model.lora_rank) has no audit")
     planes = "network.members.regression.linear.weight"
     torch.testing.assert_close(weights["tuned"][planes], weights["plain"][planes], atol=2e-2, rtol=2e-2)
