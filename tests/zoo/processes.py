@@ -1,4 +1,4 @@
-"""`zoo ...` in a process of its own, without the time of its imports.
+"""`zoo ...` or a function in a process of its own, without the time of its imports.
 
 Python's fork server imports everything once, and each process is forked from it. It has no threads, as strategies that
 fork need it.
@@ -10,7 +10,9 @@ import json
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from zoo.cli.main import main
@@ -24,23 +26,24 @@ _FORKS.set_forkserver_preload(["zoo.runs.options", *{entry.module for entry in M
 
 
 def zoo_process(*arguments: object, code: int = 0) -> str:
-    """Run `zoo` with this folder and this environment; returns its output.
+    """Run `zoo`, which ends with a code; returns its output and its errors."""
+    return "".join(printed_by(main, [*map(str, arguments)], code=code))
 
-    Args:
-        *arguments: of the command line.
-        code: the expected exit code.
-    """
-    printed = Path(f"printed-{os.urandom(8).hex()}").absolute()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = _FORKS.Process(target=_run, args=([*map(str, arguments)], os.getcwd(), environment, printed))
-    process.start()
-    process.join(600)
-    if process.is_alive():
-        process.kill()
-    text = printed.read_text()
-    printed.unlink()
-    assert process.exitcode == code, text
-    return text
+
+def printed_by(function: Callable[..., object], *arguments: object, code: int = 0) -> list[str]:
+    """Run a function with this folder and this environment; returns its output and its errors."""
+    with TemporaryDirectory() as folder:
+        printed = [Path(folder, name) for name in ("out", "err")]
+        process = _FORKS.Process(
+            target=_run, args=(printed, os.getcwd(), {**os.environ}, function, *arguments)
+        )
+        process.start()
+        process.join(600)
+        if process.is_alive():
+            process.kill()
+        texts = [path.read_text() for path in printed]
+    assert process.exitcode == code, texts
+    return texts
 
 
 def scores_of_one_and_two(checkpoint: object, *options: object) -> tuple[Any, Any]:
@@ -52,12 +55,11 @@ def scores_of_one_and_two(checkpoint: object, *options: object) -> tuple[Any, An
     return one, two
 
 
-def _run(arguments: list[str], folder: str, environment: dict[str, str], printed: Path) -> None:
+def _run(printed: list[Path], folder: str, environment: Any, function: Any, *arguments: object) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, folder)  # as `python -m zoo` has it
-    file = os.open(printed, os.O_WRONLY | os.O_CREAT)
-    for stream in (1, 2):
-        os.dup2(file, stream)
-    sys.exit(main(arguments))
+    for stream, path in enumerate(printed, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
+    sys.exit(function(*arguments))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,19 +15,6 @@ from datamodules.core.errors import InputError
 from tests.zoo.conftest import Zoo, done, fit_options, python, refusal, write_table
 from zoo.cli.commands import COMMANDS
 from zoo.registry import MODELS, model_class
-
-#: Ways to start the command; the script of the package calls `zoo.cli.main`.
-STARTS = {
-    "zoo": ["-c", "import sys; from zoo.cli import main; sys.exit(main())"],
-    "python -m zoo": ["-m", "zoo"],
-}
-
-
-def run_process(*arguments: str, start: str) -> subprocess.CompletedProcess[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        if start == "zoo":
-            patch.setenv("PYTHONSAFEPATH", "1")  # a script does not search the current folder
-        return python(*STARTS[start], *arguments)
 
 
 def test_help_names_every_command(zoo_command: Zoo) -> None:
@@ -181,28 +168,33 @@ OPTIONAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("start", STARTS)
 def test_files_of_the_current_folder_run_only_if_they_are_named(
-    copied_run: Path, start: str, monkeypatch: pytest.MonkeyPatch
+    copied_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Modules of a downloaded model, and packages with the names of ours."""
-    folder = copied_run / "model"
-    # Python itself imports a folder `zoo` for `-m zoo`.
-    packages = ("datamodules", "callbacks", *(["zoo"] if start == "zoo" else []))
-    for name in packages:
-        (folder / name).mkdir()
-    for name in (*OPTIONAL, *(f"{package}/__init__" for package in packages)):
-        (folder / f"{name}.py").write_text(
-            "open('ran', 'a').write(__name__ + ' ')\nraise ImportError(__name__)\n"
-        )
-    (folder / "texts.txt").write_text("some words\n")
-    monkeypatch.chdir(folder)
-    done = run_process("predict", "--ckpt_path", ".", "--input", "texts.txt", start=start)
-    assert done.returncode == 0, done.stderr
-    assert not Path("ran").exists(), Path("ran").read_text()
+    monkeypatch.chdir(copied_run / "model")
+    Path("texts.txt").write_text("some words\n")
     # A module that is named is imported with its neighbors, after the libraries.
     Path("mine.py").write_text("import beside\n")
     Path("beside.py").write_text("print('imported')\n")
-    done = run_process("--import", "mine", "--version", start=start)
-    assert (done.returncode, done.stdout) == (0, f"imported\n{zoo.__version__}\n"), done.stderr
-    assert not Path("ran").exists(), Path("ran").read_text()
+    packages = [Path("datamodules"), Path("callbacks"), Path("zoo")]
+    for path in packages:
+        path.mkdir()
+    for path in (*map(Path, OPTIONAL), *(package / "__init__" for package in packages)):
+        code = "open('ran', 'a').write(__name__ + ' ')\nraise ImportError(__name__)\n"
+        path.with_suffix(".py").write_text(code)
+
+    def run(*arguments: str) -> str:
+        done = python(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert not Path("ran").exists(), Path("ran").read_text()
+        return done.stdout
+
+    predict = ("predict", "--ckpt_path", ".", "--input", "texts.txt")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONSAFEPATH", "1")  # a script does not search the current folder
+        # The script of the package calls `zoo.cli.main`.
+        predicted = run("-c", "import sys; from zoo.cli import main; sys.exit(main())", *predict)
+    shutil.rmtree("zoo")  # Python itself imports a folder of this name for `-m zoo`
+    assert run("-m", "zoo", *predict) == predicted
+    assert run("-m", "zoo", "--import", "mine", "--version") == f"imported\n{zoo.__version__}\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,13 +82,15 @@ def test_no_validation_rows(
 
 
 def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
-    """In a new process: Lightning sets the levels of its log when it is imported."""
+    """In a new process: Lightning sets the levels of its log when it is imported.
+
+    The process has imported neither the model nor that of the configuration, and the parser checks both.
+    """
     options = [option for option in SMALL if "progress_bar" not in option and "summary" not in option]
     options += [f"--data.train_file={train_csv}", "--run_dir=run", "--trainer.max_epochs=3"]
-    command = [sys.executable, "-m", "zoo", "fit", *options]
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    assert done.returncode == 0, done.stdout
-    lines = done.stdout.splitlines()
+    done = python("-m", "zoo", "fit", "--config=expanet/dblp_short", "--data.characters=true", *options)
+    assert done.returncode == 0, done.stderr
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
     epochs = [line for line in lines if line.startswith("epoch ")]
     assert [line.partition(":")[0] for line in epochs] == ["epoch 1", "epoch 2", "epoch 3"]
     assert {row["epoch"] for row in read_metrics(Path("run")) if row["epoch"]} == {"1", "2", "3"}
@@ -102,6 +102,7 @@ def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
     assert len(lines) < 10
     for word in ("GPU", "FLOPs", "Seed set", "%|", "Epoch 0", "max_epochs"):
         assert not any(word in line for line in lines), lines
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["model"]["class_path"] == "zoo.KNNBiLSTM"
 
 
 def test_the_written_configuration_repeats_the_run(fit: Fit, zoo_command: Zoo) -> None:
@@ -285,11 +286,3 @@ def test_a_folder_is_no_checkpoint_to_resume_from(trained_run: Path, zoo_command
     result = zoo_command("fit", "--ckpt_path", trained_run, "--trainer.max_epochs=2")
     refusal(result, "checkpoints/last.ckpt", "--model.init_from")
     assert not Path("run").exists()
-
-
-def test_a_model_takes_the_place_of_the_configurations_own() -> None:
-    """A new process has imported neither; the parser checks both."""
-    options = ["--config=lstm_rnn/nfcorpus", "--model=RetrievalDSSM", "--print_config"]
-    result = python("-m", "zoo", "fit", *options)
-    assert result.returncode == 0, result.stderr
-    assert yaml.safe_load(result.stdout)["model"]["class_path"] == "zoo.RetrievalDSSM"

@@ -23,8 +23,8 @@ from sklearn.utils import estimator_checks, get_tags
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever
-from tests.zoo.conftest import python
 from tests.zoo.ensemble.conftest import distinct_sentences
+from tests.zoo.processes import printed_by
 from tests.zoo.python.test_fitting import ENSEMBLE, NETWORK, NEW, TEXTS, TOPICS, probabilities
 from zoo import MemoryClassifier
 from zoo.model_folder.folder import ModelFolder
@@ -109,11 +109,15 @@ def test_one_model_a_label_predicts_several_labels() -> None:
     assert predicted["not metal"].tolist() == alone.predict(TEXTS).tolist()
 
 
-def test_a_pickled_classifier_needs_no_other_file(tmp_path: Path) -> None:
+def print_probabilities(pickled: bytes) -> None:
+    print(json.dumps(pickle.loads(pickled).predict_proba(NEW).tolist()))
+
+
+def test_a_pickled_classifier_needs_no_other_file() -> None:
     classifier = MemoryClassifier(**parameters(ENSEMBLE)).fit(TEXTS, TOPICS)
     expected = classifier.predict_proba(NEW).tolist()
     assert expected == pytest.approx(np.array(probabilities(zoo.fit(TEXTS, TOPICS, **ENSEMBLE))))
-    (tmp_path / "pickled").write_bytes(pickle.dumps(classifier))
+    pickled = pickle.dumps(classifier)
     # A copy of a copy, whose first folder is gone.
     again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(classifier))))
     assert again.predict_proba(NEW).tolist() == expected
@@ -122,11 +126,7 @@ def test_a_pickled_classifier_needs_no_other_file(tmp_path: Path) -> None:
     del classifier, again
     gc.collect()
     assert not folder.exists()
-    code = (
-        "import json, pickle, sys, zoo; model = pickle.load(open('pickled', 'rb'));"
-        f"print(json.dumps(model.predict_proba({NEW!r}).tolist()))"
-    )
-    assert json.loads(python("-c", code).stdout) == expected
+    assert json.loads(printed_by(print_probabilities, pickled)[0]) == expected
     assert pickle.loads(pickle.dumps(small())).get_params() == small().get_params()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
 from tests.datamodules.checks import refused
-from tests.zoo.conftest import LABELS, SMALL, Zoo, done, python, sentences
+from tests.zoo.conftest import LABELS, SMALL, Zoo, done, sentences
 from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
+from tests.zoo.processes import printed_by
 from tests.zoo.runs.test_training import state_of_the_process
 
 PAIRS = sentences(90, seed=1)
@@ -66,17 +68,21 @@ def test_texts_a_table_and_the_command_give_the_same_model(
     assert of_table.answer.as_markdown() == Path("run/answer.md").read_text()
 
 
+def fit_silently_and_verbosely() -> None:
+    zoo.fit(TEXTS, TOPICS, **NETWORK)
+    print("-")
+    print("-", file=sys.stderr)
+    zoo.fit(TEXTS, TOPICS, **NETWORK, verbose=True)
+
+
 def test_progress_in_a_pipe() -> None:
-    """In a new process, whose log has no handlers."""
-    fits = [f"zoo.fit({TEXTS!r}, {TOPICS!r}, **{NETWORK!r}, verbose={value})" for value in (False, True)]
-    done = python(
-        "-c", "; ".join(["import sys, zoo", fits[0], "print('-')", "print('-', file=sys.stderr)", fits[1]])
-    )
-    assert done.stdout.startswith("-\n"), done.stdout
-    silent, _, verbose = done.stderr.partition("-\n")
+    """In a process of its own, whose log has no handlers."""
+    out, err = printed_by(fit_silently_and_verbosely)
+    assert out.startswith("-\n"), out
+    silent, _, verbose = err.partition("-\n")
     assert "epoch" not in silent
-    assert verbose.startswith("epoch 1: train/loss_epoch "), done.stderr
-    assert "run folder: " in done.stdout
+    assert verbose.startswith("epoch 1: train/loss_epoch "), err
+    assert "run folder: " in out
 
 
 def test_a_temporary_folder_goes_with_its_model_and_an_export_stays(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""One predictor in several threads, in forked processes and in spawned ones."""
+"""One predictor in several threads, in forked processes and in one of its own."""
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import sys
 import threading
@@ -21,6 +20,7 @@ from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemor
 from tests.datamodules.corpus import in_processes
 from tests.zoo.conftest import Fit, sentences
 from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
+from tests.zoo.processes import printed_by
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 THREADS = 8
@@ -106,9 +106,13 @@ def test_a_predictor_of_no_saved_model_is_not_pickled(predictor: ClassificationP
         pickle.dumps(ClassificationPredictor(predictor.model, predictor.data, predictor.memory))
 
 
-def test_a_spawned_process_opens_the_model_again_and_predicts(predictor: ClassificationPredictor) -> None:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(probabilities, (predictor, unseen(0))) == probabilities(predictor, unseen(0))
+def print_probabilities(predictor: ClassificationPredictor) -> None:
+    print(*probabilities(predictor, unseen(0)))
+
+
+def test_a_process_of_its_own_opens_the_model_again_and_predicts(predictor: ClassificationPredictor) -> None:
+    out, _ = printed_by(print_probabilities, predictor)
+    assert [*map(float, out.split())] == probabilities(predictor, unseen(0))
 
 
 def test_a_forked_process_predicts(predictor: ClassificationPredictor) -> None:
