@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+# Networks are tiny: more threads only wait for each other. NumPy and PyTorch read it when they are imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 from datamodules.retrieval.elasticsearch.connection import Product, ServerConnection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever, OpenSearchRetriever
 from tests.elasticsearch import server

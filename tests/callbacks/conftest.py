@@ -1,7 +1,7 @@
 """Fixtures of small runs, shared with the tests of models."""
 
 from tests.zoo.conftest import (  # noqa: F401 (fixtures)
-    _one_thread,
+    _own_checkout,
     _own_world,
     _wandb_offline,
     fit,

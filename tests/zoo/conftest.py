@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pytest
-import torch
 
 from tests.sentence_folders import write_bert
 from zoo.cli import main
@@ -59,10 +58,9 @@ Fit: TypeAlias = Callable[..., Path]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    # The networks are tiny: more threads only wait for each other. Processes import this checkout from any folder.
-    torch.set_num_threads(1)
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+def _own_checkout() -> None:
+    # Processes import this checkout from any folder.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
 
 
 @pytest.fixture(autouse=True)

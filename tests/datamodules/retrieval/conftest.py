@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from datamodules.retrieval import (
@@ -32,7 +31,6 @@ SERVERS += ["OpenSearch", "OpenSearch, 3 shards"]
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a BERT of two layers that reads 32 tokens, with random weights."""
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("models") / "tiny-encoder"
     # Weights so large that the vectors of texts differ.
     return str(write_bert(folder, WORDS, max_position_embeddings=32, initializer_range=0.5))

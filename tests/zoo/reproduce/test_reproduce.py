@@ -199,8 +199,7 @@ def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Calls, zoo_
 
 
 @pytest.mark.slow
-def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path) -> None:
     rows = {"M1": ROWS["M1"], "warm M5": {"init_from": "M1", "overrides": {"model.features": "M5"}}}
     name = write_yaml(rows, seeds=1)
     done, begun = Path("out/M1/seed-1/result.json"), Path("out/warm M5/seed-1/config.yaml")
