@@ -1,7 +1,5 @@
 """Pages of the API, from the docstrings: `make docs` writes build/docs/index.html. A warning is an error."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up collection: notes on things, queries that name one of them, and graded judgements."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

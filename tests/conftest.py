@@ -1,7 +1,5 @@
 """Fixtures that start a real Elasticsearch or OpenSearch, once a run and only if a test needs it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Made-up dialogues of a garden shop, with questions whose answers are mostly words of that dialogue alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -8,8 +8,6 @@ A row of a table is compared with the rows of its name that its commands print, 
 its own. A difference, a failed command and a figure without a command are defects. Times in brackets are not compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

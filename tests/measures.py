@@ -1,7 +1,5 @@
 """Measures of the code, and the limits that `make lint` holds it to: python -m tests.measures."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect
@@ -180,7 +178,7 @@ def limits(modules: list[Source]) -> list[Limit]:
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
         Limit("lines", totals["lines"], 35_952),
-        Limit("lines of tests", lines_of_tests(), 31_412),
+        Limit("lines of tests", lines_of_tests(), 31_038),
         Limit("public classes", len(classes), 353),
         Limit("lines of code of the largest class", max(lines for _, lines in classes), 216),
         Limit("options", len(options()), 336),

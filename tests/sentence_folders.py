@@ -1,7 +1,5 @@
 """Folders of sentence encoders as sentence-transformers writes them, and their vectors by plain loops."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Every measured figure of the pages has a command next to it, which exists; and the comparison finds what differs."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

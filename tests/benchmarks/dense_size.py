@@ -10,8 +10,6 @@ recall of the 20 nearest and the bytes a vector that a search keeps in memory.
         [--embeddings FOLDER]
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

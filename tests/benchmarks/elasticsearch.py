@@ -9,8 +9,6 @@ in as many threads and reads the number of answers only; both run in turns. A se
     python -m tests.benchmarks.elasticsearch [--documents 250000 1000000] [--shards 1 3] [--table FILE COLUMN]
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

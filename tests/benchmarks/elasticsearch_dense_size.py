@@ -8,8 +8,6 @@ score from that of the exact vectors. A server with a heap of 1 GB is started, u
     python -m tests.benchmarks.elasticsearch_dense_size [--vectors 20000] [--num_candidates 100] [--oversample 1 2 3]
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator, Sequence

@@ -13,8 +13,6 @@ needs packages that do not fit ours: install it in another virtual environment a
 --peer_python (`pip install setfit "transformers<5"`).
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

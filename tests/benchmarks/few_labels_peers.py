@@ -7,8 +7,6 @@ It imports nothing of the project, so that another interpreter can run it, whose
 SETFIT_STEPS limits SetFit's steps, whose number grows with the square of the rows; its documentation advises to do so.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

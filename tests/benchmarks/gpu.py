@@ -8,8 +8,6 @@ step waits for its batch, and the peak memory of tensors. The profiler does not 
 that the figures are those of many steps.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
 import warnings

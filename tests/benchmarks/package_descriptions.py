@@ -5,8 +5,6 @@
 It reads the package lists of the system (`apt-get update` loads them) by `apt-cache dumpavail`.
 """
 
-from __future__ import annotations
-
 import csv
 import random
 import subprocess

@@ -10,8 +10,6 @@ process's largest resident size, with the texts and all imports, and it ends whe
 The queries' time includes tokenising for the embedded retriever; for bm25s it is given with and without.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -8,8 +8,6 @@ Printed are wall-clock seconds, rows per second and CPU seconds, also relative t
 all processes together, in which a page that several share counts once. All have one thread in each process.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -9,8 +9,6 @@ sends the next text. The peer is LitServe with the code of examples/serving/READ
 has it and the packages of this project (`pip install litserve` in another virtual environment).
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

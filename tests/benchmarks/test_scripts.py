@@ -1,7 +1,5 @@
 """Every benchmark script can be imported, and that of GPUs runs at toy size, without a GPU."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 

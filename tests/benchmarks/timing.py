@@ -1,7 +1,5 @@
 """What the benchmarks share: texts with Zipf's distribution of words, and CPU seconds of contenders that take turns."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Mapping

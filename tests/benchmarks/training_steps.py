@@ -12,8 +12,6 @@ of a batch.
     python -m tests.benchmarks.training_steps [--models ExpaNet] [--threads 1] [--steps 20]
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ known classes is below, by the familiarity and by the probability; and what `zoo
     python -m tests.benchmarks.unknown_texts TRAIN.csv TEST.csv --rows 10 --encoder FOLDER
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 import zoo

@@ -1,7 +1,5 @@
 """Files that the callbacks write."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

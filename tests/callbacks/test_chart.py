@@ -1,7 +1,5 @@
 """Charts are drawn with any texts; a chart that can't be drawn ends no run."""
 
-from __future__ import annotations
-
 import csv
 import logging
 import warnings

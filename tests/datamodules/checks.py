@@ -1,7 +1,5 @@
 """Files, kills and checks of messages that several tests share."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

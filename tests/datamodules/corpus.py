@@ -1,7 +1,5 @@
 """Small labelled corpora, and processes that may be killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A small data module of each kind, with tables of its own: for the tests that every kind must pass."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts to classify: batches against plain Python, labels, memories of other tables, and wrong input."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import Counter

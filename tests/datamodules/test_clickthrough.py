@@ -1,7 +1,5 @@
 """Queries and documents: examples and their negatives, queries to rank, and wrong input."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """Every kind reads the files and the columns that its options name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

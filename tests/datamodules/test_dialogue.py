@@ -1,7 +1,5 @@
 """Dialogues: words, batches against plain Python, turns that are read, and wrong input."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches of every kind of data: the same in any number of workers and processes, and in a resumed run."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pairs of texts: lists and batches against plain Python, negatives, encodings, and wrong input."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Preparation of every kind of data: done once, resumed after a kill, repeated where something has changed."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Batches of the sampler: every row once an epoch, on any number of processes, texts of similar length together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

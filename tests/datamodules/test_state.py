@@ -1,7 +1,5 @@
 """The state of a data module in a checkpoint: enough to prepare new rows, and to refuse what does not fit."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -6,8 +6,6 @@ Each character is put into many contexts; those that are cut alike in all of the
 embedded retriever is written (a minute), and differs only if the server's Lucene knows another Unicode.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import defaultdict

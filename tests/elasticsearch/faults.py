@@ -1,7 +1,5 @@
 """A loopback HTTP server between a client and Elasticsearch, which makes chosen requests fail."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

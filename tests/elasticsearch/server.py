@@ -10,8 +10,6 @@ The server's minimal distribution is downloaded by Maven, once for each machine.
 server (`make elasticsearch9`), `ZOO_TEST_OPENSEARCH_VERSION` one of OpenSearch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -17,8 +17,6 @@ The last lines count the outcomes by campaign; a defect is printed with the seed
     python -m tests.faults --only CAMPAIGN --first SEED --cases 1
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pickle

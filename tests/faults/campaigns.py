@@ -1,7 +1,5 @@
 """Campaigns: damaged files, each followed by a user's next step."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Contents that somebody chose: files with right checksums and wrong numbers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

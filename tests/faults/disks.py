@@ -1,7 +1,5 @@
 """Small file systems that are really full."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

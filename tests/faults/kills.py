@@ -1,7 +1,5 @@
 """Commands that are killed or interrupted at a random moment and run again."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import signal

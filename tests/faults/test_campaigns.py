@@ -1,7 +1,5 @@
 """The first cases of each campaign show no defect; `python -m tests.faults` runs more."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Base of the adapters, by which the shared tests of `test_models.py` use a kind of task; see `tests.zoo.adapters`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 A new kind of task adds its adapter here, a new model its line.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

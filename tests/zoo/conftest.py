@@ -1,7 +1,5 @@
 """Small tables of made-up texts, a tiny trained run, and the command line called in this process."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Plain versions of what several networks compute, in loops over numbers in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Python's fork server imports everything once, and each process is forked from it
 fork need it.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

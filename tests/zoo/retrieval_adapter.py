@@ -1,7 +1,5 @@
 """The models that rank the documents of a collection, for the shared tests of `test_models.py`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Small trained runs of the retrieval models, for the tests of what is done with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

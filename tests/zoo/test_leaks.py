@@ -1,7 +1,5 @@
 """Leaks of rows are prevented or counted: labels are random, so only a model that has the rows predicts them."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ The other value of an option is one of its type. `CASES` has another one where t
 needed, and None where no value changes a result.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict

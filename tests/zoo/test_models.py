@@ -1,7 +1,5 @@
 """Tests that every model of the zoo passes, of any task and any inner structure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Impossible options of models, alone or with the options of their data: a line that names the option."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Arrays written block by block are those that numpy saves, and look-ups agree with a plain search."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from pathlib import Path
 

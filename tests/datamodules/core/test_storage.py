@@ -1,7 +1,5 @@
 """A folder is whole or absent, whatever happens while it is written."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

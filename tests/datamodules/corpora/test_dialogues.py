@@ -1,7 +1,5 @@
 """Readers of dialogues: published files and tables, and errors that name the line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

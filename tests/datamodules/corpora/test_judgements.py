@@ -1,7 +1,5 @@
 """Judged queries of a collection: the formats, and errors in files."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

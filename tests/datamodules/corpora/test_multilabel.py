@@ -1,7 +1,5 @@
 """Sets of labels in tables."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

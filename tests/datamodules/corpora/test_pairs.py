@@ -1,7 +1,5 @@
 """Readers of pairs: the formats, and errors in files."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

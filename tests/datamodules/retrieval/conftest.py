@@ -1,7 +1,5 @@
 """Retrievers of every kind, a small transformer with random weights, and retries without pauses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

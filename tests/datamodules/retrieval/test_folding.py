@@ -1,7 +1,5 @@
 """Duplicates have equal hashes, other texts have different ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rules that every built-in retriever follows."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

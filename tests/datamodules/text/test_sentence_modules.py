@@ -1,7 +1,5 @@
 """Published sentence encoders: poolings compared with plain loops, and folders that are refused."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fitted models and small networks for the tests of the baselines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small batch of pairs, and plain versions of layers that several models share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

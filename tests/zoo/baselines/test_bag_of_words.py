@@ -1,7 +1,5 @@
 """Bags of words and n-grams against scikit-learn and plain loops; memories that decide, also by means of vectors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

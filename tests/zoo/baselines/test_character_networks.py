@@ -1,7 +1,5 @@
 """CharCNN, CharCRNN and VDCNN against plain versions over one text at a time, and against the papers' sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

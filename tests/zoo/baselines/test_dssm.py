@@ -1,7 +1,5 @@
 """DSSM and CDSSM against trigram counts and plain loops."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

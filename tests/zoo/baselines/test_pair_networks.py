@@ -1,7 +1,5 @@
 """ARC-I, ARC-II, MatchPyramid and aNMM against loops over words, windows and parts."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reference classifiers and scores of pairs against plain versions, by hand and by brute force."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

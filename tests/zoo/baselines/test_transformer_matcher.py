@@ -1,7 +1,5 @@
 """Both modes against the transformer, for one pair or one text at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SkipGram, LINE and PTE against gensim, plain loops and counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path

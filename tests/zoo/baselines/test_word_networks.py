@@ -1,7 +1,5 @@
 """TextCNN, BiGRU and FastText against plain loops over one text at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands themselves: help, the list of models, memories, and modules of the user's own."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Configurations by their names, the run without any, and both from the wheel in an empty folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

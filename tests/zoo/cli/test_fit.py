@@ -1,7 +1,5 @@
 """`zoo fit` and `zoo prepare`: run folders, resumed runs, and refused options."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

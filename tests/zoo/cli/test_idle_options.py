@@ -1,7 +1,5 @@
 """Options without effect are logged when a training begins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The heavy packages that a command imports: none that it can do without."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

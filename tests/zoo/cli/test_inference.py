@@ -1,7 +1,5 @@
 """`zoo.load` and what it returns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Output of `zoo predict`: tables, fewer memories and labels, checks before the model is read, and the last line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Errors that the user can correct are one line and exit code 2: ours, Lightning's, the parser's, the system's."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """A password, key or login in an option or a file is refused in one line, before anything records it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`zoo predict` and `zoo encode` in shards: joined, they have the bytes of one process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

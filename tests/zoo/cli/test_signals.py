@@ -1,7 +1,5 @@
 """Ends of commands by a signal, a full disk, or a loss that is not finite."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

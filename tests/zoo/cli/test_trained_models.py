@@ -1,7 +1,5 @@
 """`zoo test`, `validate` and `predict` need nothing but a trained model."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A small ensemble, trained by the command."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The answer of an ensemble: its sentence and its picture."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.zoo.conftest import read_csv

@@ -1,7 +1,5 @@
 """The answer of an ensemble counts no row whose duplicate its members have learned or can retrieve."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from math import sqrt

@@ -1,7 +1,5 @@
 """The ensemble as a run: its answer, its evidence, its stages, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Texts that are no rows: the classes' own words, and texts without labels."""
 
-from __future__ import annotations
-
 import csv
 import logging
 from pathlib import Path

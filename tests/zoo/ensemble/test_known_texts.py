@@ -1,7 +1,5 @@
 """Texts that stand in the memory are answered by their rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The stage that learns the metric of a frozen encoder."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

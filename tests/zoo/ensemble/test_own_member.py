@@ -1,7 +1,5 @@
 """A member of the user's own: one class and one line, through fit, resume, processes, the table, growth and export."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

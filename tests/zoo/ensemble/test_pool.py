@@ -1,7 +1,5 @@
 """Calibrations and weights of members, against plain loops and known answers."""
 
-from __future__ import annotations
-
 import json
 import math
 

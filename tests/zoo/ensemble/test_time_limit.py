@@ -1,7 +1,5 @@
 """A fit with a time limit, and the reference that it must be worth it against."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The examples run as their pages show them."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

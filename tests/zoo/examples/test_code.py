@@ -1,7 +1,5 @@
 """The notebook of the tour, and the code of the page on Python, run from top to bottom."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

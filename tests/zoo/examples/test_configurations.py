@@ -1,7 +1,5 @@
 """Every configuration of the examples names options that exist."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """Keywords and topics of the LSTM-RNN's page: the rules on numbers by hand, and the files."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Run every `zoo` command of the README pages, in the page's order, on small files with the names that it uses."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The code of the page on shards, word by word, on real Ray, Spark and Dask (`make scale` installs them)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

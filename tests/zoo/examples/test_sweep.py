@@ -1,7 +1,5 @@
 """The sweep of the examples: trials are run folders, and the study is resumed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A kind of data in one file of the user's, through every command."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model in a user's own file, through every command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

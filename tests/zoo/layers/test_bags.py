@@ -1,7 +1,5 @@
 """Bags of words."""
 
-from __future__ import annotations
-
 import torch
 
 from zoo.layers.bags import TextBag

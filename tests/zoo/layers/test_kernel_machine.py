@@ -1,7 +1,5 @@
 """The kernel machine, against scikit-learn's kernel ridge regression."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

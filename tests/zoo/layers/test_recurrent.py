@@ -1,7 +1,5 @@
 """The LSTM and the GRU that read table rows against PyTorch's on the sequences written out: values and gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

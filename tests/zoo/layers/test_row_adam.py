@@ -1,7 +1,5 @@
 """Updates by rows against the same optimizer's updates of the whole table."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TF-IDF with a linear layer, against scikit-learn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

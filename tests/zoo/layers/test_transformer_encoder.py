@@ -1,7 +1,5 @@
 """Transformers and published sentence encoders in a model: plain loops, parts of a batch, precision, checkpoints."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

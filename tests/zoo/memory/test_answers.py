@@ -1,7 +1,5 @@
 """`--preview` of edits and `zoo memory blame`: what changes of a memory do to the answers."""
 
-from __future__ import annotations
-
 import math
 import re
 import signal

@@ -1,7 +1,5 @@
 """`zoo memory add` and `tune` that are killed or fill the disk at any moment: the same command again finishes."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

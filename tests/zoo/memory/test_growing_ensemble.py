@@ -1,7 +1,5 @@
 """The memory of an ensemble grows: votes, fitted weights, new labels, encodings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`zoo memory log`, `diff`, `revert` and notes: what was changed, why, and the way back."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`zoo memory`: the memory of a trained model grows, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`zoo memory remove`, `relabel`, `replace`, `compact`: the memory of a trained model is corrected."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

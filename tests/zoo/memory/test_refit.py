@@ -1,7 +1,5 @@
 """`zoo memory tune --refit true`: members that need no gradients are fitted to the rows of a grown memory."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Nothing outdated is used: other data under an old name, memories that others share, resumed runs, damage."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A checkpoint's own encoder finds the neighbours."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The contents of a model folder, its copies for others, and folders that somebody has altered."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

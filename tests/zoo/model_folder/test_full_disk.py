@@ -1,7 +1,5 @@
 """Files on a full disk: one line, and nothing half."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Models on the Hugging Face Hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

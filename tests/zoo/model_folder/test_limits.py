@@ -1,7 +1,5 @@
 """Input that would take for ever, or all memory."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

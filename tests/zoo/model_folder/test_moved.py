@@ -1,7 +1,5 @@
 """A model folder contains what it names: moved, with nothing else left, every command gives the same bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The tuned encoder of a `MemoryEnsemble` finds the neighbors of another model."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

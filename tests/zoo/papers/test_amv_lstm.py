@@ -1,7 +1,5 @@
 """The network against the papers' equations, written as plain loops over numbers in float64."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

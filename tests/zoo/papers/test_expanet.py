@@ -1,7 +1,5 @@
 """ExpaNet and MemNet: the papers' equations as plain loops over numbers in float64, hard attention, runs, options."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MemNN and HMN: the paper's equations as plain loops, unknown words, runs on the command line."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

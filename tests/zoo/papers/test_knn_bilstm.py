@@ -1,7 +1,5 @@
 """The network against the paper's equations, written as plain loops over numbers in float64."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

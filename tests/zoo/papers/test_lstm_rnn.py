@@ -1,7 +1,5 @@
 """LSTM-RNN against the paper's equations, its fast form against its slow one, its size and its loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`MemoryClassifier` follows the rules of scikit-learn, and equals `zoo.fit`."""
 
-from __future__ import annotations
-
 import gc
 import json
 import pickle

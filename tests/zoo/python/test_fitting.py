@@ -1,7 +1,5 @@
 """`zoo.fit` trains as the command does, and leaves the process as it was."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from pathlib import Path

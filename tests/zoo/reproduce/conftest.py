@@ -1,7 +1,5 @@
 """A small table of made-up rows, and a stand-in for `zoo` in its runs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

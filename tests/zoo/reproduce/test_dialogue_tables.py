@@ -1,7 +1,5 @@
 """`zoo reproduce` with dialogues: joint sets of several files, missing tests, figures that are counts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

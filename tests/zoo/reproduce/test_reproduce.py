@@ -1,7 +1,5 @@
 """`zoo reproduce`: tables of made-up rows, kills, failures, and every table that is shipped."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

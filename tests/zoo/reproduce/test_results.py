@@ -1,7 +1,5 @@
 """`examples/results.csv`: the figures of README and of the examples are those of its rows."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Names of options that are read from source files are those of the imported classes."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """`train` and `evaluate` take values, return values, and leave the process as it was; the scores as a text."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

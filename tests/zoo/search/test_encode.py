@@ -1,7 +1,5 @@
 """`zoo encode` writes a table's embeddings, and `zoo index --embeddings` searches them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`zoo search` of a file of queries, to JSON lines or a TREC run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

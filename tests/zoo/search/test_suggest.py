@@ -1,7 +1,5 @@
 """`zoo suggest`: a table to label, from nothing and from a model, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from pathlib import Path

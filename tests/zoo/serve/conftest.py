@@ -1,7 +1,5 @@
 """A served model, a real Chromium, from Debian's packages `chromium` and `chromium-driver`, and axe-core from npm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

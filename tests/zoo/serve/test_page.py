@@ -1,7 +1,5 @@
 """The page of `zoo serve` in a real Chromium: corrections, labels, the audit, hostile texts, and the key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The texts of `zoo serve --pool`: which are asked, in what order, and what is refused."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A served model: the answers of `zoo predict`, edits that every process sees at once, keys and limits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Scores against scikit-learn, exact on any number of processes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

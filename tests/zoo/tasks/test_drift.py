@@ -1,7 +1,5 @@
 """Drift: an alarm for texts of another kind, and none for texts of the same kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Encodings of a memory, stored next to it: they change the time of a prediction, and no result."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

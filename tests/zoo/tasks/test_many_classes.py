@@ -1,7 +1,5 @@
 """Thousands of classes: a run logs few of their scores, and the output file has all."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Matching models from the command line and in Python: fit, test, score, rank, answer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranking measures against `ir-measures` and against all orders of ties; losses against plain loops; steps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs of matching and retrieval models, with the ids of queries and documents, and runs that are re-ranked."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Retrieval models from the command line and in Python: fit, test, predict, TREC runs, mixtures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Measures of rankings against those of lists, recall by hand, and means on any number of processes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

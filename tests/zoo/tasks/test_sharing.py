@@ -1,7 +1,5 @@
 """One predictor in several threads, in forked processes and in one of its own."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import threading

@@ -1,7 +1,5 @@
 """One and two processes: the same digits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Starting from another model, frozen parts, learning rates of parts, and adapters."""
 
-from __future__ import annotations
-
 import logging
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """The supervised contrastive loss, its batches, and the tuning of an encoder."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

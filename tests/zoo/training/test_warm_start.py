@@ -1,7 +1,5 @@
 """A warm start from another model, with a frozen encoder."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dense retrieval compared with cosines of one text at a time, and its files on a disk."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The search of vectors compared with sorted scores in double precision."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

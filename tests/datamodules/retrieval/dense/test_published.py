@@ -1,7 +1,5 @@
 """Dense retrieval with published sentence encoders, compared with plain loops over one text at a time."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

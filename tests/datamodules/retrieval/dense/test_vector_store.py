@@ -1,7 +1,5 @@
 """Texts are encoded once by an encoder, whichever command encodes them."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

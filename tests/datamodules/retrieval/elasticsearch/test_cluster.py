@@ -1,7 +1,5 @@
 """A cluster of three real servers that loses a node during retrieval."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dense retrieval on a real server, compared with the embedded dense retriever."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

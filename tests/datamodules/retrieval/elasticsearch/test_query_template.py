@@ -1,7 +1,5 @@
 """Existing indexes that are searched by a query of the user's own."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command-line options of the retrievers on a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Servers whose answers are valid JSON, but not of Elasticsearch's form: one line that names the server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The embedded retriever and a real server return the same rows with the same scores."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Terms as Lucene makes them; the expected terms are the output of Lucene 9.12's analyzers."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

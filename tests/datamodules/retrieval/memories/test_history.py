@@ -1,7 +1,5 @@
 """The history of a memory: its entries, the differences of its versions, and the way back to one of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

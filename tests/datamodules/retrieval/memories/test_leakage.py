@@ -1,7 +1,5 @@
 """A training text retrieves neither itself nor a duplicate; evaluation retrieves training texts only."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

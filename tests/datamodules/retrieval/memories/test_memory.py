@@ -1,7 +1,5 @@
 """A memory in a folder: its neighbors, and its errors."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

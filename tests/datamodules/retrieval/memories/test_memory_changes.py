@@ -1,7 +1,5 @@
 """Rows that are removed, corrected and deleted for good: what is left ranks as if they had never been there."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A memory that grows: new rows are searched at once, old versions stay, and interruptions do no harm."""
 
-from __future__ import annotations
-
 import pickle
 import signal
 from collections.abc import Callable

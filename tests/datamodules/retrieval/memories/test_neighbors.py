@@ -1,7 +1,5 @@
 """Stored neighbors: exact, whole or absent after a kill, never stale."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence
