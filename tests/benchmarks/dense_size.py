@@ -106,8 +106,7 @@ def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
                 queries: Vectors, index: Any = index, part: Any = part, set_to: Any = (option, value)
             ) -> Rows:
                 setattr(part, *set_to)
-                rows: Rows = index.search(queries, K)[1]
-                return rows
+                return index.search(queries, K)[1]
 
             yield Contender(f"faiss {name}, {option} {value}", search, 4 * size + extra)
 

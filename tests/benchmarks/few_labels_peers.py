@@ -39,8 +39,7 @@ def six(texts: list[str], labels: list[str], test: list[str], encoder: str) -> l
     ]
     some, held_out, own, other = train_test_split(texts, labels, test_size=0.2, random_state=0)
     best = max(models, key=lambda model: model.fit(some, own).score(held_out, other))
-    predicted: list[str] = best.fit(texts, labels).predict(test).tolist()
-    return predicted
+    return best.fit(texts, labels).predict(test).tolist()
 
 
 def regression(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
@@ -51,8 +50,7 @@ def regression(texts: list[str], labels: list[str], test: list[str], encoder: st
     model = SentenceTransformer(encoder, device="cpu")
     vectors = model.encode(texts, normalize_embeddings=True)
     classifier = LogisticRegression(C=10, max_iter=500).fit(vectors, labels)
-    predicted: list[str] = classifier.predict(model.encode(test, normalize_embeddings=True)).tolist()
-    return predicted
+    return classifier.predict(model.encode(test, normalize_embeddings=True)).tolist()
 
 
 def setfit(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:

@@ -19,8 +19,7 @@ def parser(docstring: str | None) -> argparse.ArgumentParser:
 def zipf(random: np.random.Generator, size: int | tuple[int, ...], words: int) -> NDArray[np.int64]:
     """Word numbers from 1 to `words`, where word r has the probability ~ 1 / r."""
     cumulative = np.cumsum(1 / np.arange(1, words + 1))
-    drawn: NDArray[np.int64] = 1 + np.searchsorted(cumulative, random.random(size) * cumulative[-1])
-    return drawn
+    return 1 + np.searchsorted(cumulative, random.random(size) * cumulative[-1])
 
 
 def zipf_texts(number: int, length: int, seed: int, words: int = 200_000) -> list[str]:

@@ -142,8 +142,7 @@ def plain_knn(network: Any, batch: ClassificationBatch) -> Tensor:
         label.append(s.unsqueeze(1) @ functional.one_hot(batch.memory_target, 6).float())
         text.append(s.unsqueeze(1) @ neighbors)
     features = [h, torch.cat(label, 2).squeeze(1), torch.cat(text, 2).squeeze(1)]
-    logits: Tensor = network.classifier(torch.cat(features, dim=1))
-    return logits
+    return network.classifier(torch.cat(features, dim=1))
 
 
 def expanet(steps: int) -> None:
@@ -191,8 +190,7 @@ class PlainExpaNet(nn.Module):
             z = torch.sigmoid(wz(expanded) + uz(o))
             r = torch.sigmoid(wr(expanded) + ur(o))
             expanded = (1 - z) * expanded + z * torch.tanh(w(expanded) + r * u(o))
-        logits: Tensor = self.head(torch.cat([q, expanded], dim=1))
-        return logits
+        return self.head(torch.cat([q, expanded], dim=1))
 
 
 RACES: dict[str, Callable[[int], None]] = {"KNNBiLSTM": knn_bilstm, "ExpaNet": expanet}

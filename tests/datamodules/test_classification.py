@@ -60,7 +60,6 @@ def check_batch(
         label = split.rows.label(row)
         assert batch.target[b] == (spec.labels.index(label) if label in spec.labels else len(spec.labels))
         for j in range(batch.memory.shape[1]):
-            assert neighbors is not None
             number = int(neighbors.rows[row, j])
             assert batch.memory_mask[b, j] == (number >= 0)
             if number < 0:
@@ -85,7 +84,6 @@ def check_batch(
 
 def check_characters(data: ClassificationDataModule, batch: ClassificationBatch, texts: list[str]) -> None:
     characters = data.words.vocabulary.characters
-    assert characters is not None
     known = {character: i for i, character in enumerate(characters)}
     for b, row in enumerate(batch.row.tolist()):
         for t, word in enumerate(texts[row].split()[: batch.text.shape[1]]):
@@ -162,7 +160,6 @@ def test_equal_texts_are_recognized_across_arrow_chunks() -> None:
 
 def test_texts_of_a_prediction_make_the_same_batch_as_a_table(kind: Kind[ClassificationDataModule]) -> None:
     data = kind.prepared()
-    assert data.memory is not None
     table = data.split("test")
     texts = [*table.rows.texts, "unheard words", ""]
     split = data.split_of(Rows.from_lists(texts), data.memory.open())
@@ -180,7 +177,6 @@ def test_texts_of_a_prediction_make_the_same_batch_as_a_table(kind: Kind[Classif
 
 def test_texts_without_any_memory_make_a_batch(kind: Kind[ClassificationDataModule]) -> None:
     data = kind.prepared()
-    assert data.memory is not None
     split = data.split_of(Rows.from_lists(["unheard", ""]), data.memory.open())
     batch = data.dataset(split).__getitems__([0, 1])
     assert batch.memory_text.shape[0] == 0
@@ -229,7 +225,6 @@ def test_one_class_alone_is_refused(tmp_path: Path) -> None:
 def test_rows_per_class(kind: Kind[ClassificationDataModule]) -> None:
     data = kind.prepared(rows_per_class={"boats": 4})
     labels = data.split("train").rows.labels
-    assert labels is not None
     assert labels.count("boats") == 4
     assert labels.count("bread") == 20
     limited = kind.prepared(rows_per_class=0.5)
@@ -290,7 +285,6 @@ def test_a_labelled_table_as_memory(kind: Kind[ClassificationDataModule]) -> Non
         assert set(batch.memory_target[batch.memory_mask].tolist()) <= {0, 1, 2}
         assert batch.memory_mask.any()
     neighbors = data.split("train").neighbors
-    assert neighbors is not None
     assert set(neighbors.memories.texts) <= set(texts)
 
 
@@ -315,11 +309,8 @@ def test_a_folder_as_memory(kind: Kind[ClassificationDataModule]) -> None:
     folder = kind.folder / "memory"
     memory = FolderMemory.build(Rows.from_lists(texts, labels), EmbeddedRetriever(), folder)
     data = kind.prepared(memory=str(folder))
-    assert data.memory is not None
-    assert data.memory.location is not None
     assert data.memory.location == memory.location()
     neighbors = data.split("train").neighbors
-    assert neighbors is not None
     assert set(neighbors.memories.texts) <= set(texts)
     with refused(folder, match="built for"):
         kind.prepared(memory=str(folder), retriever=EmbeddedRetriever(b=0.1))

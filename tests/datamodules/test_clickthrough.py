@@ -27,15 +27,11 @@ def kind(tmp_path: Path) -> Kind[ClickthroughDataModule]:
 
 
 def training_dataset(data: ClickthroughDataModule) -> ClickDataset:
-    dataset = data.dataset(data.split("train"), training=True)
-    assert isinstance(dataset, ClickDataset)
-    return dataset
+    return data.dataset(data.split("train"), training=True)
 
 
 def validation_dataset(data: ClickthroughDataModule) -> RankingDataset:
-    dataset = data.dataset(data.split("validation"))
-    assert isinstance(dataset, RankingDataset)
-    return dataset
+    return data.dataset(data.split("validation"))
 
 
 def whole_epoch(dataset: ClickDataset, epoch: int = 0) -> ClickBatch:
@@ -160,7 +156,6 @@ def test_queries_to_rank_carry_their_judgements(kind: Kind[ClickthroughDataModul
     assert batch.judged_document[batch.judged_query == 0].tolist() == judgements.document[of_query].tolist()
     assert batch.grade[batch.judged_query == 0].tolist() == judgements.grade[of_query].tolist()
     assert batch.candidate is None
-    assert batch.hit is not None
     assert batch.hit.shape == (2, 7)
     assert (batch.hit[0] >= 0).any()
     hit = judgements.documents.texts[int(batch.hit[0, 0])]
@@ -183,7 +178,6 @@ def test_only_judged_documents_are_ranked(kind: Kind[ClickthroughDataModule]) ->
     dataset, judgements = validation_dataset(data), data.split("validation").judgements
     assert dataset.documents.tolist() == sorted(set(judgements.document.tolist()))
     batch = dataset.__getitems__([0, 2])
-    assert batch.candidate is not None
     for row, query in enumerate((0, 2)):
         columns = batch.candidate[row].nonzero()[:, 0].numpy()
         assert dataset.documents[columns].tolist() == sorted(judgements.grades(query))
@@ -228,7 +222,6 @@ def test_queries_without_words_are_counted_and_not_trained_on(
 def test_a_table_of_documents_as_memory(kind: Kind[ClickthroughDataModule]) -> None:
     # The corpus is read by its titles, the memory by another column.
     data = kind.prepared(memory=kind.options["corpus_file"], memory_text_column="text", num_hits=5)
-    assert data.memory is not None
     hits = data.memory.open().search(["nothing 7"], 1)
     assert hits.memories.texts[int(hits.rows[0, 0])] == "nothing 7"
 

@@ -95,7 +95,6 @@ def drawn_in(pairs: list[Pair]) -> list[Pair]:
 
 
 def hits_of(data: MatchingDataModule, question: str, k: int) -> set[str]:
-    assert data.memory is not None
     hits = data.memory.open().search([question], k)
     return {hits.memories.texts[int(row)] for row in hits.rows[0] if row >= 0}
 
@@ -267,12 +266,10 @@ def test_word_vectors_have_length_1(kind: Kind[MatchingDataModule]) -> None:
     file = kind.folder / "vectors.txt"
     file.write_text("lion 3 4\nsail 0 2\n")
     vectors = kind.prepared(word_vectors=str(file)).words.vectors()
-    assert vectors is not None
     np.testing.assert_allclose(vectors[1:].norm(dim=1), 1, rtol=1e-5)
     assert not vectors[0].any()
     data = kind.prepared(word_vectors=str(file), normalize_vectors=False)
     vectors = data.words.vectors()
-    assert vectors is not None
     assert vectors[data.words.vocabulary.words.index("lion")].tolist() == [3, 4]
 
 
@@ -314,7 +311,6 @@ def test_token_vectors_are_made_once_for_all_runs(kind: Kind[MatchingDataModule]
                 (batch.first_text, batch.first_vector),
                 (batch.second_text, batch.second_vector),
             ):
-                assert vector is not None
                 ids = batch.word[text] * (text != 0)
                 assert torch.equal(vector, torch.stack([ids, 2 * ids, (text != 0).long()], dim=2).float())
     calls = 0

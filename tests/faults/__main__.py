@@ -78,8 +78,7 @@ def outcome_of(case: Callable[[], Any], expected: Any, seconds: float) -> tuple[
         pickled = pipe.read()
     if done[1] != 0 or not pickled:
         return "died", f"status {done[1]}"
-    outcome: tuple[str, str] = pickle.loads(pickled)
-    return outcome
+    return pickle.loads(pickled)
 
 
 def _run(case: Callable[[], Any], expected: Any) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from tests.zoo.adapter import Adapter, renamed, take_rows, with_words_of
 from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
 from tests.zoo.retrieval_adapter import Retrieval
 from zoo.tasks.base import Task
-from zoo.tasks.dialogue.task import DialogueTask
 
 SIZES = {
     "hidden_size": 8, "word_size": 10, "char_hidden_size": 6, "num_perspectives": 3
@@ -105,8 +104,7 @@ class Classification(Adapter):
         assert output.logits.shape == (len(batch.row), 3)
         assert output.memory_weight.shape == batch.memory.shape
         assert not output.memory_weight[~batch.memory_mask].any()
-        logits: Tensor = output.logits
-        return logits
+        return output.logits
 
     def loss(self, model: Any, batch: Any) -> Tensor:
         return functional.cross_entropy(model(batch).logits, batch.target)
@@ -235,8 +233,7 @@ class Ranking(Adapter):
             assert output.interaction.shape == real.shape
             assert not output.interaction[~real].any()
             assert not output.interaction.requires_grad
-        logits: Tensor = output.logits
-        return logits
+        return output.logits
 
     def is_learned(self, model: Task, batch: Any) -> bool:
         score, positive = model(batch).score, batch.target > 0
@@ -320,7 +317,6 @@ class Dialogue(Adapter):
         )
 
     def results(self, model: Task, batch: Any) -> Tensor:
-        assert model.spec is not None
         output, words = model(batch), model.spec.num_words
         choices = output.choices()
         for probabilities in choices.values():
@@ -336,7 +332,6 @@ class Dialogue(Adapter):
         return torch.cat([known, own], dim=1)
 
     def is_learned(self, model: Task, batch: Any) -> bool:
-        assert isinstance(model, DialogueTask)
         return bool((model(batch).choices()[model.readout].argmax(dim=1) == batch.answer).all())
 
     def hidden(self, batch: Any) -> list[Any]:

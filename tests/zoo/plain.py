@@ -46,8 +46,7 @@ def sigmoid(x: Any) -> Any:
 
 def softmax(energy: Vector) -> Vector:
     powers = np.exp(energy - energy.max())
-    probabilities: Vector = powers / powers.sum()
-    return probabilities
+    return powers / powers.sum()
 
 
 def relu(x: Vector) -> Vector:

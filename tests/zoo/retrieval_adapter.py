@@ -65,8 +65,7 @@ class Retrieval(Adapter):
         assert score.shape == (len(batch.query_text), len(batch.document_text))
         if isinstance(model.network, DualEncoder):
             assert score.abs().max() <= 1 + 1e-6
-        of_examples: Tensor = score[batch.query, batch.positive]
-        return of_examples
+        return score[batch.query, batch.positive]
 
     def is_learned(self, model: Task, batch: Any) -> bool:
         score = model(batch)[batch.query].masked_fill(~batch.candidate, -2)

@@ -56,15 +56,13 @@ CHANGES = {
 
 def fit(zoo_command: Zoo, *options: object, run: str = "run") -> dict[str, float]:
     done(zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir", run))
-    metrics: dict[str, float] = json.loads(Path(run, "summary.json").read_text())["metrics"]
-    return metrics
+    return json.loads(Path(run, "summary.json").read_text())["metrics"]
 
 
 def scored(zoo_command: Zoo, command: str, *options: object, run: str = "run") -> dict[str, float]:
     given = ["--ckpt_path", run, "--output=scores.json", "--trainer.accelerator=cpu"]
     done(zoo_command(command, *given, *options))
-    scores: dict[str, float] = json.loads(Path("scores.json").read_text())
-    return scores
+    return json.loads(Path("scores.json").read_text())
 
 
 @pytest.fixture

@@ -252,8 +252,7 @@ class Training:
         given = {**({"tokenizer": BERT} if self.kind.__name__ == "TransformerMatcher" else {}), **changes}
         if not given:
             return self.adapter.data
-        made: DataModule = type(self.adapter.data)(**{**asdict(self.adapter.data.options), **given})
-        return made
+        return type(self.adapter.data)(**{**asdict(self.adapter.data.options), **given})
 
 
 def kind_of(name: str) -> str:

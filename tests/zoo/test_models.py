@@ -73,8 +73,7 @@ def test_every_model_is_tested() -> None:
 
 @pytest.fixture
 def adapter(case: Case, adapters: Any) -> Adapter:
-    made: Adapter = adapters(case.kind)
-    return made
+    return adapters(case.kind)
 
 
 def new_model(case: Case) -> Any:
@@ -106,7 +105,6 @@ def model(case: Case, models: Any) -> Task:
     """A copy that a test may change."""
     model = deepcopy(models(case))
     pl.seed_everything(5, verbose=False)
-    assert isinstance(model, Task)
     return model
 
 
@@ -150,8 +148,7 @@ def runs(adapters: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def run(case: Case, runs: Any) -> Run:
-    made: Run = runs(case)
-    return made
+    return runs(case)
 
 
 @every_model

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.text.gather import TokenTable, WordTable, distinct_rows, gather
-from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
+from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 
@@ -121,7 +121,6 @@ def test_special_tokens_surround_each_text_and_count(
     tmp_path: Path, save_tokenizer: Callable[..., str]
 ) -> None:
     tokenizer = make_tokenizer(save_tokenizer(tmp_path), False)
-    assert isinstance(tokenizer, TransformersTokenizer)
     vocabulary = Vocabulary.from_transformers(tokenizer)
     texts = ["the cat sat the", "", "dog the"]
     table = WordTable(vocabulary).add(TokenStore.from_texts(texts, tokenizer), 9)

@@ -113,5 +113,4 @@ def classify(classifier: nn.Module, features: Vector) -> Vector:
     """The logits of a perceptron of `PerceptronMatching`."""
     weights = numbers(classifier)
     hidden = relu(weights["1.weight"] @ features + weights["1.bias"])
-    logits: Vector = weights["4.weight"] @ hidden + weights.get("4.bias", np.zeros(1))
-    return logits
+    return weights["4.weight"] @ hidden + weights.get("4.bias", np.zeros(1))

@@ -75,8 +75,7 @@ def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
         pooled = [np.max(states[t : t + 2], axis=0) for t in range(0, len(states), 2)]
         matrices = weights["weight"].transpose(2, 0, 1)
         states = [relu(window_at(matrices, pooled, t) + weights["bias"]) for t in range(len(pooled))]
-    maximum: Vector = np.max(states, axis=0) if states else np.zeros(model.size)
-    return maximum
+    return np.max(states, axis=0) if states else np.zeros(model.size)
 
 
 @pytest.mark.parametrize("name", SMALL_I)
@@ -152,7 +151,6 @@ def test_match_pyramid(name: str) -> None:
         pooled = np.zeros(network.classifier[1].in_features)
         if question and answer:
             image = np.array([[[similarity(network, q, a)] for a in answer] for q in question])
-            assert output.interaction is not None
             shown = output.interaction[pair, : len(question), : len(answer)]
             np.testing.assert_allclose(shown, image[:, :, 0], atol=1e-5)
             for layer in network.convolutions:

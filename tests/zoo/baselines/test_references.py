@@ -37,9 +37,7 @@ def fitted_to_texts(folder: Path, model: Task, train: Texts, **options: Any) -> 
     data = ClassificationDataModule(
         train_file=str(table), validation_file=str(few), cache_dir=str(folder / "cache"), **options
     )
-    predictor = fit_and_load(folder, model, data)
-    assert isinstance(predictor, ClassificationPredictor)
-    return predictor
+    return fit_and_load(folder, model, data)
 
 
 def labels_of(predictor: ClassificationPredictor, texts: list[str]) -> list[str]:
@@ -94,9 +92,7 @@ def fitted_to_pairs(
     data = MatchingDataModule(
         train_file=str(table), validation_file=str(table), cache_dir=str(folder / "cache"), **options
     )
-    predictor = fit_and_load(folder, model, data)
-    assert isinstance(predictor, MatchingPredictor)
-    return predictor
+    return fit_and_load(folder, model, data)
 
 
 def scores_of(predictor: MatchingPredictor) -> list[float]:

@@ -68,8 +68,7 @@ def plain_vector(network: Any, ids: list[int], types: list[int]) -> Tensor:
 def plain_logit(network: Any, first: list[int], second: list[int]) -> Tensor:
     left, right = [CLS, *first, SEP], [*second, SEP]
     if isinstance(network, CrossEncoder):
-        logit: Tensor = network.out(plain_vector(network, left + right, [0] * len(left) + [1] * len(right)))
-        return logit
+        return network.out(plain_vector(network, left + right, [0] * len(left) + [1] * len(right)))
     vectors = [plain_vector(network, ids, [0] * len(ids)) for ids in (left, [CLS, *right])]
     return 20 * functional.cosine_similarity(*vectors, dim=0)[None]
 
@@ -137,7 +136,6 @@ def test_impossible_options(tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"not the transformer's tokens: set"):
         model.check_data(data_of(tmp_path / "other", 8, 8))
     positions = positions_of(str(tiny_bert))
-    assert positions is not None
     model.check_data(data_of(tiny_bert, positions // 2, positions // 2))
     more = data_of(tiny_bert, positions, 1)
     with pytest.raises(

@@ -22,8 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 def printed(zoo_command: Zoo, *options: object) -> PlainDict:
     """The configuration that a run would have."""
-    configuration: PlainDict = yaml.safe_load(done(zoo_command("fit", *options, "--print_config")).out)
-    return configuration
+    return yaml.safe_load(done(zoo_command("fit", *options, "--print_config")).out)
 
 
 def test_a_name_stands_for_a_file(zoo_command: Zoo, tmp_path: Path) -> None:

@@ -28,8 +28,7 @@ from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
 
 
 def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
-    weights: dict[str, torch.Tensor] = torch.load(checkpoint, weights_only=True)["state_dict"]
-    return weights
+    return torch.load(checkpoint, weights_only=True)["state_dict"]
 
 
 def has_same_weights(first: Path, second: Path) -> bool:

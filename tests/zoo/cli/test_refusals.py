@@ -183,8 +183,6 @@ def test_a_reader_that_goes_away_is_no_error(trained_run: Path, test_csv: Path) 
     rows = write_table(Path("many.csv"), sentences(3000, seed=3))
     command = [sys.executable, "-m", "zoo", "predict", "--ckpt_path", str(trained_run), "--input", str(rows)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         assert json.loads(process.stdout.readline())["label"]
         process.stdout.close()
         err = process.stderr.read()

@@ -24,8 +24,7 @@ FAST = "--model.members=[lexical,lexical_vote]"
 
 
 def answer_of(folder: Path) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads((folder / "answer.json").read_text())
-    return answer
+    return json.loads((folder / "answer.json").read_text())
 
 
 def exact(rows: Pairs) -> Pairs:

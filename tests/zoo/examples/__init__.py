@@ -12,8 +12,6 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 def imported(file: Path) -> Any:
     """The module of a script, which registers its classes."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -39,9 +39,7 @@ TEXTS = [text for text, _ in ROWS]
 
 
 def memory_of(folder: Path) -> FolderMemory:
-    memory = ModelFolder.open(folder).open_memory()
-    assert isinstance(memory, FolderMemory)
-    return memory
+    return ModelFolder.open(folder).open_memory()
 
 
 def a_random_edit(random: np.random.Generator, folder: Path) -> list[object]:

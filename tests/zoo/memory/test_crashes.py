@@ -63,8 +63,7 @@ def _failures(folder: Path, arguments: list[str], is_full: bool = False) -> Iter
 
 
 def _predict(folder: Path) -> list[Prediction]:
-    predictions: list[Prediction] = zoo.load(folder).predict(TEXTS)
-    return predictions
+    return zoo.load(folder).predict(TEXTS)
 
 
 @pytest.fixture

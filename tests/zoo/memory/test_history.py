@@ -5,7 +5,6 @@ from pathlib import Path
 
 import zoo
 from datamodules.core import storage
-from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from tests.zoo.conftest import LABELS, Fit, Zoo, done, refusal, sentences, write_table
 from zoo.model_folder.folder import ModelFolder
@@ -15,7 +14,6 @@ TEXTS = [text for text, _ in sentences(20, seed=3)]
 
 def test_a_reverted_model_answers_as_before(folder: Path, zoo_command: Zoo) -> None:
     memory = ModelFolder.open(folder).open_memory()
-    assert isinstance(memory, FolderMemory)
     ids, texts, old = memory.rows.ids, memory.rows.texts, memory.rows.labels or []
     new = [LABELS[LABELS.index(label) - 1] for label in old]
     more = write_table(Path("more.csv"), [("a quite new zebra", "fruit")])

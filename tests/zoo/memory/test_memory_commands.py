@@ -88,7 +88,6 @@ def test_a_model_without_weights_to_fit_cannot_be_tuned(
 
 def test_in_python(copied_run: Path) -> None:
     predictor = zoo.load(copied_run)
-    assert predictor.memory is not None
     texts, labels = zip(*NEW, strict=True)
     added = predictor.memory.add(Rows.from_lists(texts, labels), predictor.data.spec.memory_labels)
     assert (added.version, added.added) == (2, 3)

@@ -49,8 +49,7 @@ def grow(zoo_command: Zoo, dev: Path, tmp_path: Path) -> Callable[..., str]:
 
 
 def scores_of(network: EnsembleNetwork, name: str) -> torch.Tensor:
-    scores: torch.Tensor = network.members[name](Readings(TEXTS, network.ngrams(TEXTS))).scores
-    return scores
+    return network.members[name](Readings(TEXTS, network.ngrams(TEXTS))).scores
 
 
 def probabilities(folder: Path, version: int | None = None) -> list[dict[str, float]]:

@@ -15,7 +15,6 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import text_vectors
 from tests.datamodules.checks import refused
 from tests.zoo.conftest import Fit, Zoo, done, sentences
-from zoo.knn_bilstm import KNNNetwork
 from zoo.model_folder.folder import ModelFolder
 
 TEXTS = [text for text, _ in sentences(40, seed=5)]
@@ -28,7 +27,6 @@ def encoder_of(fit: Fit, *options: object) -> str:
 def vectors_one_by_one(checkpoint: str, texts: list[str]) -> np.ndarray:
     predictor = zoo.load(checkpoint)
     network = predictor.model.network
-    assert isinstance(network, KNNNetwork)
     vectors = []
     for text in texts:
         batch = predictor.data.dataset(predictor.data.split_of(Rows.from_lists([text]), None)).__getitems__(
@@ -92,7 +90,6 @@ def test_training_predicting_and_growing(fit: Fit, tmp_path: Path, zoo_command: 
     assert all(len(prediction.memories) == 3 for prediction in predictions)
     nearest = [prediction.memories[0].retrieval_score for prediction in predictions]
     memory = predictor.memory
-    assert memory is not None
     vectors = vectors_one_by_one(m1, TEXTS), vectors_one_by_one(m1, memory.rows.texts[:])  # type: ignore[attr-defined]
     np.testing.assert_allclose(nearest, ((1 + vectors[0] @ vectors[1].T) / 2).max(axis=1), atol=2e-6)
     result = done(zoo_command("memory", "add", first, test_csv))

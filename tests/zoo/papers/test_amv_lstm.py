@@ -82,8 +82,7 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
     if options["overlap"]:
         pooled += plain_overlap(batch, words_of[0], words_of[1])
     hidden = np.maximum(weights["mlp.0.weight"] @ np.array(pooled) + weights["mlp.0.bias"], 0)
-    logits: Vector = weights["mlp.3.weight"] @ hidden + weights["mlp.3.bias"]
-    return logits
+    return weights["mlp.3.weight"] @ hidden + weights["mlp.3.bias"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,6 @@ def test_the_interaction_is_the_mean_over_directions_of_real_words() -> None:
         shown = network(batch).interaction
     weights = numbers(network)
     lstm = {name.removeprefix("lstm."): v for name, v in weights.items() if name.startswith("lstm.")}
-    assert shown is not None
     assert shown.shape == (P, T, S)
     assert not shown[~pair_mask(batch)].any()
     # The plain states below have no attention.

@@ -31,7 +31,6 @@ def make_network(
     spec = ClassificationSpec(U, 0, LABELS, LABELS if memory_labels is None else memory_labels, K)
     torch.manual_seed(0)
     network = kind(word_size=5, **options).build_network(Given(spec))
-    assert isinstance(network, MemoryNetwork)
     # Large weights, so that no term of an equation is negligible.
     with torch.no_grad():
         for weight in network.parameters():

@@ -156,7 +156,6 @@ def test_sizes_of_the_paper() -> None:
     """200 units a text, 5 perspectives, 4 classes: 200 + 5 * 4 + 5 * 200 features for M7."""
     spec = ClassificationSpec(U, 9, list("abcd"), list("abcd"), 5)
     network = KNNBiLSTM().build_network(Given(spec))
-    assert network.similarity.weight is not None
     assert network.similarity.weight.shape == (5, 200)
     assert network.classifier.weight.shape == (4, 1220)
     assert network.encoder.lstm.input_size == 350

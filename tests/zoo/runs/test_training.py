@@ -31,14 +31,12 @@ def trained(table: Path, folder: Path, **arguments: Any) -> tuple[Trained, Any, 
     )
     arguments = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, **arguments}
     result = train(model, data, TrainerOptions(arguments, seed=3), folder, {"seed_everything": 3})
-    assert result is not None
     return result, model, data
 
 
 def train_and_evaluate(table: Path, folder: Path) -> None:
     _, model, data = trained(table, folder)
     scores = evaluate(model, data, "test", TrainerOptions({"accelerator": "cpu"}))
-    assert scores is not None
     (folder / "scores.json").write_text(json.dumps(scores.as_json()))
 
 
@@ -110,11 +108,9 @@ def test_an_interrupt_is_one_for_the_caller(
 def test_results_are_values(train_csv: Path, tmp_path: Path) -> None:
     result, model, data = trained(train_csv, tmp_path / "run", max_epochs=2)
     assert result.run_dir == tmp_path / "run"
-    assert result.best is not None
     assert result.best[0] == "val/accuracy"
     assert result.as_text().splitlines()[-1] == f"run folder: {tmp_path / 'run'}"
     scores = evaluate(model, data, "test", TrainerOptions({"accelerator": "cpu"}), lists_errors=True)
-    assert scores is not None
     assert scores.scores["rows"] == 90
     assert set(scores.parts) >= {"f1/fruit", "recall/metal"}
     wrong = scores.scores["rows"] * (1 - scores.scores["accuracy"])

@@ -12,7 +12,6 @@ from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, read_csv, refusal, senten
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.loading import load
 from zoo.search.suggest import choose, pick
-from zoo.tasks.classification.predictor import ClassificationPredictor
 
 
 def topic_of(text: str) -> str:
@@ -64,7 +63,6 @@ def test_a_text_is_encoded_once(zoo_command: Zoo, copied_run: Path, tiny_bert: P
         done(zoo_command("fit", *SMALL, f"--data.train_file={table}", *options, "--run_dir=ensemble"))
         run = Path("ensemble")
     model = load(str(run))
-    assert isinstance(model, ClassificationPredictor)
     texts = [text for text, _ in sentences(300, seed=8)]
     expected, vectors = model.predict(texts, memories=0), model.encode(texts)
     encoded = list[int]()

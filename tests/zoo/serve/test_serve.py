@@ -468,7 +468,6 @@ def test_options_are_refused_in_one_line(zoo_command: Zoo, monkeypatch: pytest.M
 
 def test_a_retriever_without_index_leaves_the_index_of_the_other(live: LiveModel) -> None:
     memory = live.current().memory
-    assert isinstance(memory, FolderMemory)
     retriever: Retriever = memory.retriever
     other = retriever.without_index()
     other.close()
@@ -482,7 +481,6 @@ def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     pool = write_table(Path("pool.csv"), [["a quagga"]], ["text"])
     command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2", f"--pool={pool}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     url = process.stdout.readline().split()[1]
     pool.unlink()
     yield process, url

@@ -63,9 +63,7 @@ def is_true_in_a_fork(work: Callable[[], bool]) -> bool:
 
 @pytest.fixture(scope="module")
 def predictor(trained_run: Path) -> ClassificationPredictor:
-    opened = zoo.load(trained_run)
-    assert isinstance(opened, ClassificationPredictor)
-    return opened
+    return zoo.load(trained_run)
 
 
 def test_threads_predict_texts_with_unseen_words(predictor: ClassificationPredictor) -> None:

@@ -79,7 +79,6 @@ def test_old_classes_keep_their_rows_and_new_ones_get_their_own(
     caplog.set_level(logging.INFO, logger="zoo")
     train(model, table("new", NEW, **DATA.get(name, {})))
     state, data = model.state_dict(), model.data_state
-    assert data is not None
     labels, old_labels = data.facts["labels"], start.meta.data.facts["labels"]
     assert labels != old_labels
     for weight in [name for name in state if name.startswith("network.classifier.")]:

@@ -60,7 +60,6 @@ def test_the_loss_is_equation_2() -> None:
     loss = supervised_contrastive_loss(vectors, target, 0.1)
     assert float(loss.detach()) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
     loss.backward()  # type: ignore[no-untyped-call]
-    assert vectors.grad is not None
     assert vectors.grad.isfinite().all()
 
 

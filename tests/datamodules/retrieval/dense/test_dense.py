@@ -260,7 +260,6 @@ def test_preparing_data_releases_the_encoder_and_detects_other_weights(
         assert not retriever.vectors._encoder
         data.setup("fit")
         neighbors = data.split("train").neighbors
-        assert neighbors is not None
         return np.array(neighbors.scores)
 
     first = scores()

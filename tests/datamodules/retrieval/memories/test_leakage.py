@@ -31,7 +31,6 @@ def with_duplicates(n: int, seed: int) -> tuple[list[str], list[str]]:
 
 
 def pairs(rows: Rows) -> set[tuple[str, str]]:
-    assert rows.labels is not None
     return set(zip(rows.texts, rows.labels, strict=True))
 
 
@@ -77,7 +76,6 @@ def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytes
     training_rows = pairs(data.split("train").rows)
     for name in ("train", "validation", "test"):
         split = data.split(name)
-        assert split.neighbors is not None
         assert pairs(split.neighbors.memories) <= training_rows
         retrieved = neighbor_texts(split.neighbors)
         assert sum(map(len, retrieved)) > 0.8 * K * len(retrieved)
@@ -110,5 +108,4 @@ def test_the_memory_has_the_rows_that_the_model_is_trained_on(
     assert not train & validation
     for name in ("train", "validation"):
         neighbors = data.split(name).neighbors
-        assert neighbors is not None
         assert set(neighbors.memories.texts) <= train

@@ -206,7 +206,6 @@ def test_another_file_points_to_the_version(tmp_path: Path) -> None:
     assert FolderMemory(tmp_path / "copy", EmbeddedRetriever(), pointer=state).version == 2
     assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).version == 1
     opened = open_memory(str(tmp_path / "copy"), pointer=state)
-    assert isinstance(opened, FolderMemory)
     assert opened.rows.ids == memory.rows.ids[1:]
     with pytest.raises(InputError, match=r"no memory here \(it has no memory.json\)"):
         open_memory(str(tmp_path / "copy"))

@@ -89,7 +89,6 @@ def test_new_rows_are_found_at_once_and_old_versions_stay(
         assert (old.version, hits_of(old.search(QUERIES, 5))) == (version, expected)
     assert hits_of(open_memory(str(tmp_path / "m"), version=1).search(QUERIES, 5)) == before
     current = open_memory(str(tmp_path / "m"))
-    assert isinstance(current, FolderMemory)
     assert sizes(current) == [(1, 60), (2, 63), (3, 64)]
     assert hits_of(build(tmp_path / "m", retriever=make(similarity=similarity)).search(QUERIES, 5)) == before
     assert len(open_memory(str(tmp_path / "m")).search(["zebra"], 5).memories) == 3
