@@ -93,7 +93,7 @@ def test_in_the_batch_all_other_documents_compete(kind: Kind[ClickthroughDataMod
             assert bool(batch.candidate[row, column]) == (not answers or other == positive)
 
 
-def test_relevant_documents_are_drawn_by_grade_without_replacement(
+def test_documents_are_drawn_by_grade_without_replacement(
     kind: Kind[ClickthroughDataModule],
 ) -> None:
     data = kind.prepared(positives_per_query=2, negatives="random")

@@ -121,9 +121,7 @@ def test_long_turns_are_cut(tmp_path: Path) -> None:
     assert batch.question.shape == (1, 3)
 
 
-def test_a_very_long_dialogue_keeps_its_latest_turns(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_long_dialogue_keeps_its_latest_turns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     turns = [f"{i} word{i} said" for i in range(1, 10_001)]
     file = write_lines(tmp_path / "a.txt", *turns, "10001 what ?\tword9999\t1", "1 a", "2 what ?\ta\t1")
     with caplog.at_level(logging.WARNING):

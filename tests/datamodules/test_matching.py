@@ -231,9 +231,7 @@ def test_no_question_is_in_two_splits(kind: Kind[MatchingDataModule]) -> None:
     assert {pair[0] for pair in table_of(other.split("test"))} != parts[2]
 
 
-def test_texts_that_are_cut_are_counted(
-    kind: Kind[MatchingDataModule], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cut_texts_are_counted(kind: Kind[MatchingDataModule], caplog: pytest.LogCaptureFixture) -> None:
     data = kind.prepared(first_length=3, second_length=4)
     texts = data.split("train").pairs.second.texts
     long = sum(len(text.split()) > 4 for text in texts)

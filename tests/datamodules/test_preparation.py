@@ -185,9 +185,7 @@ def test_a_test_after_training_uses_the_memory_of_the_training(tmp_path: Path) -
         ("clickthrough", TrainerFn.TESTING, "test_judgements"),
     ],
 )
-def test_a_table_that_is_needed_must_be_named(
-    tmp_path: Path, name: str, function: TrainerFn, tables: str
-) -> None:
+def test_a_needed_table_must_be_named(tmp_path: Path, name: str, function: TrainerFn, tables: str) -> None:
     for table in tables.split():
         data = make_kind(name, tmp_path).make(**{table: None})
         set_stage(data, function)

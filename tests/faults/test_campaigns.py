@@ -18,9 +18,7 @@ def test_a_few_cases(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kills", "real_disks"])
-def test_a_few_commands(
-    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_few_commands(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     if name == "real_disks" and not can_mount():
         pytest.skip("this machine allows no mount")
     monkeypatch.setattr(sys, "argv", ["faults", "--only", name, "--kills", "3"])

@@ -115,9 +115,7 @@ def test_duplicates_in_the_memory_are_not_retrieved(
     assert not warned()
 
 
-def test_a_validation_file_inside_the_memory_is_counted(
-    zoo_command: Zoo, warned: Warned, tmp_path: Path
-) -> None:
+def test_a_validation_file_in_the_memory_is_counted(zoo_command: Zoo, warned: Warned, tmp_path: Path) -> None:
     rows = drawn_rows(160)
     train = write_table(tmp_path / "train.csv", rows[:80])
     validation = write_table(tmp_path / "validation.csv", changed(rows[80:], CHANGES["stop"]))
@@ -268,9 +266,7 @@ def test_swapped_pairs_stay_together(tmp_path: Path) -> None:
     assert data.duplicate_counts("validation")["rows_in_training"] == 0
 
 
-def test_test_questions_that_were_trained_on_are_counted(
-    zoo_command: Zoo, warned: Warned, tmp_path: Path
-) -> None:
+def test_trained_test_questions_are_counted(zoo_command: Zoo, warned: Warned, tmp_path: Path) -> None:
     rows = [
         (f"question {n} about {text}", f"{text} {position}", int(position == n % 2))
         for n, (text, _) in enumerate(drawn_rows(40))

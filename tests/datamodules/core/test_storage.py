@@ -77,9 +77,7 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], probl
 
 
 @pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
-def test_a_flipped_bit_is_found_and_named(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_flipped_bit_is_named(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     folder = build(tmp_path / "a")
     contents = bytearray((folder / name).read_bytes())
     contents[-3] ^= 0b100
@@ -177,9 +175,7 @@ def _killed_while_replacing(folder: Path, moves: int) -> None:
 
 
 @pytest.mark.parametrize(("moves", "kept"), [(0, "old"), (1, "old"), (2, "new")])
-def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(
-    tmp_path: Path, moves: int, kept: str
-) -> None:
+def test_a_killed_replacement_leaves_the_old_or_new_folder(tmp_path: Path, moves: int, kept: str) -> None:
     folder = build(tmp_path / "a", "old")
     assert in_processes(1, _killed_while_replacing, folder, moves) == [-signal.SIGKILL]
     with storage.lock(folder):

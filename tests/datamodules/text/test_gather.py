@@ -117,9 +117,7 @@ def test_empty_texts_and_empty_groups_are_padding() -> None:
     assert mixed[2][0].tolist() == [[0, 0], [1, 2]]
 
 
-def test_special_tokens_surround_each_text_and_count(
-    tmp_path: Path, save_tokenizer: Callable[..., str]
-) -> None:
+def test_special_tokens_surround_texts_and_count(tmp_path: Path, save_tokenizer: Callable[..., str]) -> None:
     tokenizer = make_tokenizer(save_tokenizer(tmp_path), False)
     vocabulary = Vocabulary.from_transformers(tokenizer)
     texts = ["the cat sat the", "", "dog the"]

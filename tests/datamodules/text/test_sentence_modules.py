@@ -124,9 +124,7 @@ def test_modules_that_are_refused(modules: Any, words: tuple[str, ...], folder: 
         ("2_Dense/config.json", {"in_features": 4, "out_features": 2}, ("weights of the module 2_Dense",)),
     ],
 )
-def test_configurations_that_are_refused(
-    file: str, content: Any, words: tuple[str, ...], folder: Path
-) -> None:
+def test_refused_configurations(file: str, content: Any, words: tuple[str, ...], folder: Path) -> None:
     write_json(folder / file, content)
     check_refused(folder, *words)
 

@@ -76,9 +76,7 @@ def test_equal_specifications_describe_themselves_alike() -> None:
                 [("words", True), ("words", False), ("whitespace", True), ("characters", True)]}) == 4  # fmt: skip
 
 
-def test_transformers_tokens_are_strings_of_the_vocabulary(
-    tmp_path: Path, save_tokenizer: SaveTokenizer
-) -> None:
+def test_transformers_tokens_are_in_the_vocabulary(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
     name = save_tokenizer(tmp_path)
     assert tokens(name, "The cats sat \ud800") == ["the", "cat", "##s", "sat", "[UNK]"]
     tokenizer = make_tokenizer(name, False)

@@ -41,7 +41,7 @@ def numbers_in(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-def test_char_cnn_is_a_plain_one_on_a_reversed_frame(
+def test_char_cnn_is_plain_on_a_reversed_frame(
     made: tuple[ClassificationSpec, ClassificationBatch],
 ) -> None:
     spec, batch = made

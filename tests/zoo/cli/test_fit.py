@@ -209,9 +209,7 @@ def test_bfloat16_trains(fit: Fit) -> None:
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in weights)
 
 
-def test_fit_needs_no_retriever_after_prepare(
-    zoo_command: Zoo, fit: Fit, train_csv: Path, tmp_path: Path
-) -> None:
+def test_no_retriever_after_prepare(zoo_command: Zoo, fit: Fit, train_csv: Path, tmp_path: Path) -> None:
     done(zoo_command("prepare", *SMALL, "--data.train_file", train_csv))
     neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))
     times = {path: path.stat().st_mtime_ns for path in neighbors}

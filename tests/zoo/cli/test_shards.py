@@ -129,9 +129,7 @@ def test_answers_about_dialogues(zoo_command: Zoo) -> None:
     ],
 )
 @pytest.mark.usefixtures("texts")
-def test_tables_that_are_not_cut(
-    options: list[str], words: list[str], trained_run: Path, zoo_command: Zoo
-) -> None:
+def test_uncut_tables(options: list[str], words: list[str], trained_run: Path, zoo_command: Zoo) -> None:
     refusal(zoo_command("predict", "--ckpt_path", trained_run, *options), *words)
     assert not [*Path().glob("out.csv*")]
 

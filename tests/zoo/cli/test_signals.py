@@ -64,9 +64,7 @@ def long_fit(train_csv: Path, *options: object) -> list[object]:
     ("number", "code", "line"),
     [(signal.SIGTERM, 143, "zoo: ended by SIGTERM"), (signal.SIGINT, 130, "zoo: interrupted")],
 )
-def test_a_signal_ends_a_fit_with_its_code_and_one_line(
-    number: int, code: int, line: str, train_csv: Path
-) -> None:
+def test_a_signal_ends_a_fit_with_code_and_line(number: int, code: int, line: str, train_csv: Path) -> None:
     with started(*long_fit(train_csv, "--run_dir=run")) as process:
         wait_for(Path("run/checkpoints/last.ckpt"), process)
         process.send_signal(number)
@@ -144,9 +142,7 @@ def test_a_training_that_diverges_is_one_line(every: int, zoo_command: Zoo, trai
     assert "NaN" not in "".join(path.read_text() for path in Path("run").rglob("*.json"))
 
 
-def test_a_model_of_no_finite_weights_predicts_nothing(
-    trained_run: Path, zoo_command: Zoo, test_csv: Path
-) -> None:
+def test_a_model_of_nan_weights_predicts_nothing(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
     shutil.copytree(trained_run / "model", "partial")
     weights = load_file("partial/model.safetensors")
     save_file(

@@ -73,9 +73,7 @@ def test_validate_repeats_the_score_of_the_run(trained_run: Path, zoo_command: Z
     assert json.loads(Path("v.json").read_text())["accuracy"] == best_score
 
 
-def test_validate_and_test_score_other_rows_alike(
-    trained_run: Path, zoo_command: Zoo, test_csv: Path
-) -> None:
+def test_validate_and_test_score_rows_alike(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
     refusal(zoo_command("validate", "--ckpt_path", trained_run), "--data.validation_file", "config.yaml")
     for command, option in (("validate", "validation_file"), ("test", "test_file")):
         options = [f"--data.{option}", test_csv, "--output", f"{command}.json"]

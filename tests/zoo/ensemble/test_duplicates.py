@@ -57,9 +57,7 @@ def test_copies_of_training_rows_change_neither_weights_nor_table(
         assert together["sentence"] == alone["sentence"] + sentence
 
 
-def test_a_table_of_copies_alone_counts_training_rows(
-    shared_run: Fit, zoo_command: Zoo, tmp_path: Path
-) -> None:
+def test_a_table_of_copies_counts_training_rows(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     training = distinct_sentences(60, seed=1)
     copies = write_table(tmp_path / "copies.csv", exact(training[:20]))
     folder = shared_run(training, FAST, validation=exact(training[:20]))

@@ -26,9 +26,7 @@ def test_the_page_is_one_short_file() -> None:
 
 
 @pytest.mark.usefixtures("page")
-def test_fit_test_predict_and_share(
-    zoo_command: Zoo, train_csv: Path, test_csv: Path, tmp_path: Path
-) -> None:
+def test_fit_test_predict_share(zoo_command: Zoo, train_csv: Path, test_csv: Path, tmp_path: Path) -> None:
     options = [
         "--model=SoftVote", "--model.word_size=8", "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.05",
         *SMALL_DATA, "--data.train_file", train_csv, "--trainer.max_epochs=5", *QUIET_TRAINER, "--run_dir=run",

@@ -140,9 +140,7 @@ def test_a_batch_without_texts(encoder: TransformerEncoder) -> None:
     assert encode(encoder, TEXTS[:0]).shape == (0, encoder.size)
 
 
-def test_bfloat16_is_close_to_float32(
-    encoder: TransformerEncoder, has_bfloat16: bool, tiny_bert: Path
-) -> None:
+def test_bfloat16_is_near_float32(encoder: TransformerEncoder, has_bfloat16: bool, tiny_bert: Path) -> None:
     vectors = encode(encoder, TEXTS)
     assert vectors.dtype == torch.float32
     exact = encoder.token_states(WORD, TEXTS)[3, 0].double()

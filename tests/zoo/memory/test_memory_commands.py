@@ -31,9 +31,7 @@ SERVERS = [pytest.param(name, marks=pytest.mark.server) for name in ("Elasticsea
 
 
 @pytest.mark.parametrize("back_end", ["Embedded", *SERVERS])
-def test_a_models_memory_grows(
-    back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Path, on_server: Any
-) -> None:
+def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Path, on_server: Any) -> None:
     options = [f"--data.retriever={back_end}Retriever"]
     if back_end != "Embedded":
         options += [f"--data.retriever.index_prefix={on_server(back_end)().index_prefix}"]

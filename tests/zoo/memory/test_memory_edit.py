@@ -32,9 +32,7 @@ def run_lines(zoo_command: Zoo, *arguments: object) -> list[str]:
     return done(zoo_command("memory", *arguments)).out.splitlines()
 
 
-def test_a_removed_row_is_as_if_it_had_never_been_there(
-    shared_run: Fit, zoo_command: Zoo, tmp_path: Path
-) -> None:
+def test_a_removed_row_leaves_no_trace(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     label = ROWS[0][1]
     secret = (f"the {SECRET} " + TEXTS[0], label)
     folder = shared_run([*ROWS, secret], LEXICAL, validation=DEV)

@@ -94,9 +94,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
 
 
 @pytest.mark.usefixtures("float32")
-def test_a_kernel_machine_on_a_frozen_encoder(
-    shared_run: Fit, grow: Callable[..., str], tiny_bert: Path
-) -> None:
+def test_a_machine_on_a_frozen_encoder(shared_run: Fit, grow: Callable[..., str], tiny_bert: Path) -> None:
     """The rows of a class that training lacked stay the memory's alone."""
     options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
     folder = shared_run(FIRST, "--model.members=[encoder,dense_vote]", *options, validation=DEV)

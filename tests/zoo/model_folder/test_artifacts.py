@@ -252,9 +252,7 @@ def test_a_place_that_cannot_be(trained_run: Path, zoo_command: Zoo) -> None:
     assert not Path("model").exists()
 
 
-def test_wandb_cannot_be_reached(
-    trained_run: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_is_not_reached(trained_run: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: Any) -> None:
         raise wandb.errors.CommError("no connection")
 

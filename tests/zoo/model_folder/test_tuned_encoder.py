@@ -53,9 +53,7 @@ def memories_of(run: Path) -> FolderMemory:
     return zoo.load(run).memory
 
 
-def test_an_encoder_that_is_tuned_again_changes_no_earlier_model(
-    tuned: Tune, encoder: Path, run: Fit
-) -> None:
+def test_an_encoder_tuned_again_changes_no_earlier_model(tuned: Tune, encoder: Path, run: Fit) -> None:
     old = run("old", MEMBERS, *embedded(encoder))
     expected = memories_of(old).search(QUERIES, 5)
     replace(encoder, tuned(30))

@@ -43,9 +43,7 @@ def test_a_table_is_what_its_runs_were(
     assert "| M1 | KNNBiLSTM | 20.0 ± 10.0 (50.0) | 2.0 ± 0.0 | 75.0 ± 0.0 | 50.0 ± 0.0 | 3 |" in printed
 
 
-def test_every_run_is_a_fit_and_a_test_with_its_options(
-    data_dir: Path, test_csv: Path, stand_in: Calls
-) -> None:
+def test_a_run_is_a_fit_and_a_test_with_its_options(data_dir: Path, test_csv: Path, stand_in: Calls) -> None:
     rows = {
         "first": {"overrides": {"model.features": "M1"}},
         "later": {
@@ -80,9 +78,7 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
     assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
 
 
-def test_finished_runs_are_kept_and_half_a_run_is_repeated(
-    data_dir: Path, test_csv: Path, stand_in: Calls
-) -> None:
+def test_whole_runs_are_kept_and_half_ones_repeated(data_dir: Path, test_csv: Path, stand_in: Calls) -> None:
     name = write_yaml(ROWS)
     first = reproduce(name, str(data_dir), run_dir="out")
     assert len(stand_in()) == 5
@@ -162,9 +158,7 @@ def test_another_test_file_of_the_same_size_is_another_test(
     assert [call[0] for call in stand_in()] == ["test"]
 
 
-def test_a_row_that_fails_is_named_and_the_others_finish(
-    data_dir: Path, stand_in: Calls, zoo_command: Zoo
-) -> None:
+def test_a_failed_row_is_named_and_others_finish(data_dir: Path, stand_in: Calls, zoo_command: Zoo) -> None:
     rows = {
         "broken": {"overrides": {"model.features": "M2"}, "paper": 91.5},
         "after": {"init_from": "broken"},

@@ -24,9 +24,7 @@ def test_an_alarm_is_rare_where_nothing_changes() -> None:
     assert not drift(random.random(200), [])["is_alarm"]
 
 
-def test_a_report(
-    shared_run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_report(shared_run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     members, dev = "--model.members=[lexical,lexical_vote]", distinct_sentences(60, seed=4)
     folder = shared_run(sentences(90, seed=1), members, validation=dev)
     same, other = tmp_path / "same.txt", tmp_path / "other.txt"

@@ -103,9 +103,7 @@ def test_texts_of_a_class_become_neighbors(tiny_bert: Path) -> None:
 
 
 @pytest.mark.parametrize(("layers", "lora_rank"), [(None, None), (1, None), (None, 2)])
-def test_upper_layers_or_their_adapters_alone(
-    tiny_bert: Path, layers: int | None, lora_rank: int | None
-) -> None:
+def test_upper_layers_or_adapters_alone(tiny_bert: Path, layers: int | None, lora_rank: int | None) -> None:
     encoder = TransformerEncoder(str(tiny_bert), lora_rank=lora_rank).requires_grad_(False).eval()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     learn_metric(encoder, batch_of, TARGET, MetricPlan(2, batch_size=6, layers=layers), seed=0)

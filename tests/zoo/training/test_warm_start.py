@@ -46,9 +46,7 @@ def test_a_warm_start_predicts_as_its_start_and_sharp_attention_adds_a_vote(
             assert sum(votes.values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_cached_encodings_give_the_scores_of_the_whole_network(
-    fit: Fit, start: Path, zoo_command: Zoo
-) -> None:
+def test_cached_encodings_give_the_scores_of_the_network(fit: Fit, start: Path, zoo_command: Zoo) -> None:
     run = frozen(fit, start, "--trainer.max_epochs=2", "--model.dropout=0.3")
     done(zoo_command("validate", f"--ckpt_path={run}", f"--config={run}/config.yaml", "--output=scores.json"))
     losses = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row["val/loss"]]

@@ -175,9 +175,7 @@ def test_a_grown_index_ranks_like_a_new_one(
     few.update(Collection(TEXTS[1:9], "fewer"), np.arange(1, 9), tmp_path / "fewer")
 
 
-def test_the_ranking_depends_on_the_weights_and_not_on_their_location(
-    tmp_path: Path, tiny_encoder: str
-) -> None:
+def test_the_ranking_depends_on_the_weights_not_on_their_location(tmp_path: Path, tiny_encoder: str) -> None:
     def describe(folder: str, **options: Any) -> dict[str, Any]:
         return DenseRetriever(folder, **options).ranking.describe()
 
@@ -244,9 +242,7 @@ def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
     assert requests
 
 
-def test_preparing_data_releases_the_encoder_and_detects_other_weights(
-    tmp_path: Path, tiny_encoder: str
-) -> None:
+def test_preparing_releases_the_encoder_and_detects_other_weights(tmp_path: Path, tiny_encoder: str) -> None:
     encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
     files = {
         "train_file": write_csv(tmp_path / "train.csv", *labelled_texts(40)),

@@ -80,9 +80,7 @@ def test_vectors_of_large_tables_are_not_stored(tiny_encoder: str, monkeypatch: 
     assert len([*cache_folder(None).glob("vectors-*/part-*")]) == 2
 
 
-def test_damaged_and_missing_parts_are_made_again(
-    tmp_path: Path, tiny_encoder: str, encoded: list[str]
-) -> None:
+def test_damaged_and_lost_parts_are_made_again(tmp_path: Path, tiny_encoder: str, encoded: list[str]) -> None:
     expected = built(tiny_encoder, TEXTS, tmp_path / "first")
     (file,) = cache_folder(None).glob("vectors-*/part-*/vectors.npy")
     file.write_bytes(file.read_bytes()[:-4] + b"abcd")

@@ -48,9 +48,7 @@ def retriever_of(index: str, query: dict[str, Any] | None) -> ElasticsearchRetri
         ({"bool": {"must": IN_BOTH, "filter": {"term": {"topic": "weather"}}}}, ["0"]),
     ],
 )
-def test_documents_are_those_of_the_query(
-    index: str, query: dict[str, Any] | None, expected: list[str]
-) -> None:
+def test_documents_of_the_query(index: str, query: dict[str, Any] | None, expected: list[str]) -> None:
     (documents,) = retriever_of(index, query).search_documents(["rain"], 3)
     assert [document.id for document in documents] == expected
     assert [document.label for document in documents] == [DOCUMENTS[int(row)][2] for row in expected]

@@ -46,9 +46,7 @@ def check_same(neighbors: Neighbors, expected: Neighbors) -> None:
     np.testing.assert_allclose(neighbors.scores, expected.scores, rtol=2e-7)
 
 
-def test_a_changed_memory_ranks_like_one_that_was_built_of_its_rows(
-    tmp_path: Path, make: MakeRetriever
-) -> None:
+def test_a_changed_memory_ranks_like_one_built_of_its_rows(tmp_path: Path, make: MakeRetriever) -> None:
     memory = build(tmp_path / "m", rows(60), make())
     first = hits_of(memory.search(QUERIES, 8))
     ids = memory.rows.ids

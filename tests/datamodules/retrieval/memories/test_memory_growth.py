@@ -258,9 +258,7 @@ def test_a_killed_addition_on_a_server(
     assert hits_of(FolderMemory(tmp_path / "m", retriever(), 1).search(QUERIES, 5)) == before
 
 
-def test_a_failed_addition_leaves_the_open_memory_usable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_addition_leaves_the_memory_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = build(tmp_path / "m")
     before = hits_of(memory.search(QUERIES, 5))
 
