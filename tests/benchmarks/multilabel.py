@@ -5,6 +5,8 @@ A JSONL table of texts, lists of labels and folds is drawn into folds to train o
     python -m tests.benchmarks.multilabel hotels.jsonl --folds 5 --encoder FOLDER
 """
 
+from __future__ import annotations
+
 import json
 import time
 from functools import partial

@@ -56,9 +56,7 @@ class Proxy:
         address = urlsplit(self.upstream)
         connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
         # Uncompressed, so that the tests can read and change the body.
-        headers = {
-            name: value for name, value in request.headers.items() if name.lower() != "accept-encoding"
-        }
+        headers = {key: value for key, value in request.headers.items() if key.lower() != "accept-encoding"}
         connection.request(request.method, request.path, request.body, headers)
         response = connection.getresponse()
         body = response.read()

@@ -17,9 +17,7 @@ from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
 from tests.zoo.retrieval_adapter import Retrieval
 from zoo.tasks.base import Task
 
-SIZES = {
-    "hidden_size": 8, "word_size": 10, "char_hidden_size": 6, "num_perspectives": 3
-}  # fmt: skip
+SIZES = {"hidden_size": 8, "word_size": 10, "char_hidden_size": 6, "num_perspectives": 3}
 
 
 class Classification(Adapter):
@@ -335,11 +333,9 @@ class Dialogue(Adapter):
         return bool((model(batch).choices()[model.readout].argmax(dim=1) == batch.answer).all())
 
     def hidden(self, batch: Any) -> list[Any]:
-        nothing, no_turn = batch.text == 0, torch.ones_like(batch.age, dtype=torch.bool)
-        no_turn[batch.dialogue] = ~batch.readable
-        return [
-            batch._replace(turn=batch.turn.masked_fill(nothing, 1), age=batch.age.masked_fill(no_turn, 2))
-        ]
+        nothing, hidden = batch.text == 0, torch.ones_like(batch.age, dtype=torch.bool)
+        hidden[batch.dialogue] = ~batch.readable
+        return [batch._replace(turn=batch.turn.masked_fill(nothing, 1), age=batch.age.masked_fill(hidden, 2))]
 
     def alone(self, batch: Any, row: int) -> Any:
         number = int(batch.dialogue[row])

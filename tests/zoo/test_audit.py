@@ -1,5 +1,7 @@
 """`zoo audit`: labels that are probably wrong are listed first, and corrected by a table."""
 
+from __future__ import annotations
+
 import json
 from itertools import cycle
 from pathlib import Path

@@ -261,9 +261,7 @@ def test_empty_texts_and_memories_are_finite(model: Task, adapter: Adapter) -> N
         assert_close(results.detach()[is_unaware], expected[is_unaware])
         if results.requires_grad:
             results.sum().backward()
-            assert all(
-                weight.grad.isfinite().all() for _, weight in trained(model) if weight.grad is not None
-            )
+            assert all(w.grad.isfinite().all() for _, w in trained(model) if w.grad is not None)
 
 
 @every_learning_variant

@@ -10,9 +10,7 @@ LISTS = [[5, 6, 7], [], [8], [9, 10]]
 
 
 def ragged(lists: list[list[int]]) -> Ragged:
-    return Ragged(
-        np.array([*chain.from_iterable(lists)], np.int64), offsets_of([len(values) for values in lists])
-    )
+    return Ragged(np.array([*chain.from_iterable(lists)], np.int64), offsets_of([*map(len, lists)]))
 
 
 def lists_of(values: Ragged) -> list[list[int]]:

@@ -1,5 +1,7 @@
 """Sets of labels in tables."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

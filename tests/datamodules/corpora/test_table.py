@@ -229,11 +229,8 @@ def test_class_names_from_a_file(tmp_path):
 def test_a_name_for_each_label(tmp_path):
     path = write(tmp_path / "t.csv", "1,a\n0,b\n-,c\n")
     names = {0: "World", "1": "Sports", "-": "none"}
-    assert read_table(path, text_column=1, label_column=0, class_names=names).labels == [
-        "Sports",
-        "World",
-        "none",
-    ]
+    rows = read_table(path, text_column=1, label_column=0, class_names=names)
+    assert rows.labels == ["Sports", "World", "none"]
     message = error(path, text_column=1, label_column=0, class_names={"1": "Sports", "-": "none"})
     assert "line 2: label '0' has no name" in message
     # A list may count from 0 or 1; the message shows the unambiguous form.

@@ -75,9 +75,7 @@ def memories_of(texts: list[str], folder: Path, exclude_duplicates: bool = False
     neighbors = memory.search(texts, 4 + len(TRAIN) * exclude_duplicates)
     hits = [[neighbors.memories.texts[int(row)] for row in rows if row >= 0] for rows in neighbors.rows]
     if exclude_duplicates:
-        hits = [
-            [hit for hit in of_text if hit != text][:4] for text, of_text in zip(texts, hits, strict=True)
-        ]
+        hits = [[hit for hit in own if hit != text][:4] for text, own in zip(texts, hits, strict=True)]
     return hits
 
 

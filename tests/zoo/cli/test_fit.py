@@ -269,11 +269,8 @@ def test_a_run_is_resumed_with_its_own_options(option: str, trained_run: Path, z
 
 def test_a_checkpoint_without_its_run_is_not_resumed(trained_run: Path, zoo_command: Zoo) -> None:
     shutil.copy(last(trained_run), "last.ckpt")
-    refusal(
-        zoo_command("fit", "--ckpt_path=last.ckpt"),
-        "config.yaml: no such file",
-        "--model.init_from last.ckpt",
-    )
+    result = zoo_command("fit", "--ckpt_path=last.ckpt")
+    refusal(result, "config.yaml: no such file", "--model.init_from last.ckpt")
 
 
 def test_a_folder_is_no_checkpoint_to_resume_from(trained_run: Path, zoo_command: Zoo) -> None:

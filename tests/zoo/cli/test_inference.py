@@ -50,12 +50,9 @@ def test_texts_without_known_words(trained_run: Path) -> None:
 def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
     table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])
     done(zoo_command("index", "--file", table, "--memory", "memory"))
-    (prediction,) = zoo.load(trained_run, memory="memory").predict("plum")
+    (answer,) = zoo.load(trained_run, memory="memory").predict("plum")
     # A label that the model does not know is shown, and counts as unknown.
-    assert {(m.text, m.label) for m in prediction.memories} == {
-        ("plum jam", "fruit"),
-        ("plum stone", "geology"),
-    }
-    assert set(prediction.probabilities) == set(LABELS)
+    assert {(m.text, m.label) for m in answer.memories} == {("plum jam", "fruit"), ("plum stone", "geology")}
+    assert set(answer.probabilities) == set(LABELS)
     with pytest.raises(InputError, match="LMDirichlet"):
         zoo.load(trained_run, memory="memory", retriever=EmbeddedRetriever(similarity="LMDirichlet"))

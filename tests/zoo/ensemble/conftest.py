@@ -40,6 +40,14 @@ def distinct_sentences(
     return pairs
 
 
+def write_vectors(path: Path, words: Sequence[str]) -> Path:
+    """A file of random vectors of words."""
+    random = np.random.default_rng(0)
+    lines = (f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=7))}\n" for word in words)
+    path.write_text("".join(lines))
+    return path
+
+
 @pytest.fixture
 def run(zoo_command: Zoo, train_csv: Path) -> Fit:
     """Trains a small ensemble, and returns its run folder; `output.txt` there has what the command printed."""

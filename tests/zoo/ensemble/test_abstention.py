@@ -1,5 +1,7 @@
 """`zoo predict --max_error` and `--label_sets`: thresholds by held-out rows that stay with a model."""
 
+from __future__ import annotations
+
 import csv
 import json
 import logging

@@ -12,7 +12,7 @@ import torch
 import zoo
 from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import LABELS, Fit, Zoo, done, read_csv, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
+from tests.zoo.ensemble.conftest import SMALL, distinct_sentences, write_vectors
 from zoo.ensemble.base import read_table
 from zoo.training.checkpoints import Start
 
@@ -21,12 +21,7 @@ from zoo.training.checkpoints import Start
 def vectors_file(tmp_path: Path) -> Path:
     """Vectors of most words."""
     words = sorted({word for text, _ in sentences(60, seed=1) for word in text.split()})[::-1][2:]
-    random = np.random.default_rng(0)
-    file = tmp_path / "vectors.txt"
-    file.write_text(
-        "".join(f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=7))}\n" for word in words)
-    )
-    return file
+    return write_vectors(tmp_path / "vectors.txt", words)
 
 
 def test_a_bag_equals_plain_loops(run: Fit, vectors_file: Path) -> None:

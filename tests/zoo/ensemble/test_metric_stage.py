@@ -151,6 +151,5 @@ def test_an_encoder_without_pooling_layer_or_sentences(run: Fit, tiny_bert: Path
     """A DistilBERT of random weights: another architecture, which no sentence has trained."""
     config = DistilBertConfig(vocab_size=200, dim=16, hidden_dim=16, n_layers=2, n_heads=2)
     DistilBertModel(config).save_pretrained(tiny_bert)
-    assert "regression" in accuracies(
-        run("run", f"--model.transformer={tiny_bert}", "--model.metric_layers=1")
-    )
+    folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_layers=1")
+    assert "regression" in accuracies(folder)

@@ -1,5 +1,7 @@
 """Sets of labels: the choice of a set, its scores, and a small ensemble from its table to edits of its memory."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from pathlib import Path

@@ -77,9 +77,7 @@ def test_it_is_a_row_of_the_table_and_votes(run: Fit, zoo_command: Zoo, test_csv
 def test_it_is_cross_fitted(shared_run: Fit) -> None:
     """A member of random labels is right and confident only on rows that it was fitted to."""
     random = np.random.default_rng(0)
-    rows = [
-        (f"{text} {i}x{i}", str(random.choice(["a", "b"]))) for i, (text, _) in enumerate(sentences(150, 5))
-    ]
+    rows = [(f"{text} {i}x{i}", str(random.choice([*"ab"]))) for i, (text, _) in enumerate(sentences(150, 5))]
     folder = shared_run(rows, "--model.members=[hashed_bayes]", "--data.num_memories=0")
     model = zoo.load(folder).model
     assert model.network.pool.calibrations["hashed_bayes"][0] < 0.5

@@ -79,9 +79,7 @@ def test_a_vote_equals_plain_loops() -> None:
     target = torch.tensor([[0, 1, 1], [2, 0, 0], [0, 0, 0]])
     probabilities = Votes(score, mask, target, 3).log_probabilities((2.0, 0.3)).exp()
     for row in range(3):
-        scores = [
-            float(value) if exists else 0.0 for value, exists in zip(score[row], mask[row], strict=True)
-        ]
+        scores = [float(value) if known else 0.0 for value, known in zip(score[row], mask[row], strict=True)]
         shares = [(value / (max(scores) or 1.0)) ** 2 for value in scores]
         total = sum(shares) or 1.0
         votes = [
@@ -126,9 +124,7 @@ def test_familiarity_is_what_a_row_loses_without_its_class() -> None:
     noise = 0.1 * torch.rand(400, 4)
     assert fitted(near, torch.zeros(400, 4)).keys() == {"vote"}
     assert fitted(equal, 5 * own + noise).keys() == {PROBABILITY}
-    assert fitted(near, noise - 5 * own).keys() == {
-        "vote"
-    }  # what speaks against a row's own class never counts
+    assert fitted(near, noise - 5 * own).keys() == {"vote"}  # what speaks against the own class never counts
     assert fitted(equal, noise - 5 * own) == {PROBABILITY: 1.0}
     assert fit_familiarity({}, torch.zeros(5, 1), torch.zeros(5).long()) == {PROBABILITY: 1.0}
     # By hand: three memories, those of the class 0 as far as the farthest; the second class's logit alone is left.

@@ -51,15 +51,13 @@ def test_a_removed_row_leaves_no_trace(shared_run: Fit, zoo_command: Zoo, tmp_pa
     shutil.rmtree(folder)
     folder = kept.rename(folder)
     lines = run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")
-    assert (
-        "lexical fitted to 40 rows of the memory (without 1 training texts, which the memory lacks)"
-        in lines[1]
-    )
+    fitted = "lexical fitted to 40 rows of the memory"
+    assert f"{fitted} (without 1 training texts, which the memory lacks)" in lines[1]
     assert "40 rows that they were fitted on and 40 of the memory, each classified without it" in lines[1]
     # A command that was killed between its steps can be repeated.
     again = run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")
     assert "40 memories, 0 removed" in again[0]
-    assert "lexical fitted to 40 rows of the memory" in again[1]
+    assert fitted in again[1]
     refusal(zoo_command("memory", "remove", folder, "--ids=40"), "has no row with the id '40'")
     fit_again(ModelFolder.open(never), None, True)
     mine, others = zoo.load(folder), zoo.load(never)
@@ -94,9 +92,8 @@ def test_a_removed_row_leaves_no_trace(shared_run: Fit, zoo_command: Zoo, tmp_pa
     assert not any(SECRET.encode() in path.read_bytes() for path in files if path.is_file())
     assert zoo.load(folder).predict(TEXTS) == others.predict(TEXTS)
     assert len(list(folder.glob("model/fitted/members-*"))) == 1
-    refusal(
-        zoo_command("memory", "remove", folder, "--ids=40", "--refit=true"), "has no row with the id '40'"
-    )
+    result = zoo_command("memory", "remove", folder, "--ids=40", "--refit=true")
+    refusal(result, "has no row with the id '40'")
     with pytest.raises(InputError, match="was deleted by `zoo memory compact`; the oldest is 2"):
         zoo.load(folder, memory_version=1)
 
@@ -117,12 +114,9 @@ def test_compaction_keeps_the_weights_in_use(shared_run: Fit, zoo_command: Zoo) 
 def test_rows_are_named_in_many_ways(shared_run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: Any) -> None:
     folder = shared_run(ROWS, LEXICAL, validation=DEV)
     labels = dict(enumerate(label for _, label in ROWS))
-    (tmp_path / "ids.txt").write_text("1\n2\n")
-    assert (
-        "38 memories, 2 removed"
-        in run_lines(zoo_command, "remove", folder, "--file", tmp_path / "ids.txt")[0]
-    )
-    table = tmp_path / "ids.csv"
+    numbers, table = tmp_path / "ids.txt", tmp_path / "ids.csv"
+    numbers.write_text("1\n2\n")
+    assert "38 memories, 2 removed" in run_lines(zoo_command, "remove", folder, "--file", numbers)[0]
     table.write_text("why,id\nold,7\nold,8\n")
     assert "36 memories, 2 removed" in run_lines(zoo_command, "remove", folder, "--file", table)[0]
     other = next(label for label in sorted(set(labels.values())) if label != labels[9])
@@ -161,9 +155,8 @@ def test_what_does_not_fit_is_refused(shared_run: Fit, zoo_command: Zoo, tmp_pat
     FolderMemory.build(
         FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).rows, EmbeddedRetriever(), plain
     )
-    refusal(
-        zoo_command("memory", "remove", plain, "--ids=1", "--refit=true"), "has no weights; name the model"
-    )
+    result = zoo_command("memory", "remove", plain, "--ids=1", "--refit=true")
+    refusal(result, "has no weights; name the model")
     assert "39 memories, 1 removed" in run_lines(zoo_command, "remove", plain, "--ids=1")[0]
 
 

@@ -13,7 +13,7 @@ import torch
 import zoo
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import LABELS, Fit, Zoo, done, refusal, sentences, write_table
-from tests.zoo.ensemble.conftest import distinct_sentences
+from tests.zoo.ensemble.conftest import distinct_sentences, write_vectors
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Encoder
 from zoo.ensemble.metric import EncoderMetric
@@ -119,15 +119,9 @@ def test_a_machine_on_a_frozen_encoder(shared_run: Fit, grow: Callable[..., str]
 
 def test_a_bag_counts_words_in_the_memory(shared_run: Fit, grow: Callable[..., str], tmp_path: Path) -> None:
     """Words of the training only; the other rows have more."""
-    random = np.random.default_rng(0)
     words = sorted({word for text, _ in FIRST for word in text.split()})
-    vectors = tmp_path / "vectors.txt"
-    vectors.write_text(
-        "".join(f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=7))}\n" for word in words)
-    )
-    folder = shared_run(
-        FIRST, "--model.members=[bag,lexical_vote]", f"--data.word_vectors={vectors}", validation=DEV
-    )
+    options = f"--data.word_vectors={write_vectors(tmp_path / 'vectors.txt', words)}"
+    folder = shared_run(FIRST, "--model.members=[bag,lexical_vote]", options, validation=DEV)
     assert "bag fitted to 100 rows" in grow(folder)
     for version, pairs in ((1, FIRST), (2, [*FIRST, *MORE])):
         counts = [sum(word in text.split() for text, _ in pairs) for word in words]

@@ -29,9 +29,8 @@ def vectors_one_by_one(checkpoint: str, texts: list[str]) -> np.ndarray:
     network = predictor.model.network
     vectors = []
     for text in texts:
-        batch = predictor.data.dataset(predictor.data.split_of(Rows.from_lists([text]), None)).__getitems__(
-            [0]
-        )
+        split = predictor.data.split_of(Rows.from_lists([text]), None)
+        batch = predictor.data.dataset(split).__getitems__([0])
         with torch.inference_mode():
             vector = network.encode_texts(batch)[0].double().numpy()
         vectors.append(vector / max(np.linalg.norm(vector), 1e-12))
@@ -63,10 +62,8 @@ def test_a_transformers_empty_text_has_no_vector(tiny_bert: Path, fit: Fit, tmp_
     )
     retriever = DenseRetriever(checkpoint, device="cpu")
     retriever.index(Collection(["rain", "", "gold ring"], "fingerprint"), tmp_path / "index")
-    assert [sorted(rows.tolist()) for rows in retriever.search(["rain", ""], 3).rows] == [
-        [-1, 0, 2],
-        [-1] * 3,
-    ]
+    rows = retriever.search(["rain", ""], 3).rows
+    assert [sorted(own.tolist()) for own in rows] == [[-1, 0, 2], [-1] * 3]
 
 
 def test_the_ranking_knows_the_contents_of_the_checkpoint(fit: Fit, tmp_path: Path) -> None:

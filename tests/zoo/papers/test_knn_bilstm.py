@@ -174,20 +174,18 @@ def test_pretrained_vectors_are_fixed_unless_the_option_trains_them() -> None:
 
 
 def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    classified = []
+    seen = []
     network, batch = make_network(features="M4"), make_batch()
     classify = network._classify
     monkeypatch.setattr(
-        network,
-        "_classify",
-        lambda features, *others: classified.append(features) or classify(features, *others),
+        network, "_classify", lambda read, *others: seen.append(read) or classify(read, *others)
     )
     encoded = network.encode(batch)
     monkeypatch.setattr(network, "encode", lambda batch: encoded)
     network(batch)
     with torch.autocast("cpu", torch.bfloat16):
         network(batch)
-    for exact, mixed in zip(*classified, strict=True):
+    for exact, mixed in zip(*seen, strict=True):
         assert mixed.dtype == torch.float32
         assert torch.equal(exact, mixed)
 

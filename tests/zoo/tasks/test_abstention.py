@@ -1,5 +1,7 @@
 """Thresholds with a bounded error, sets of labels, and calibration, from made-up results."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

@@ -76,9 +76,7 @@ def test_results_are_those_of_encoding_in_each_batch(
     other = zoo.load(checkpoint)
     for prediction, expected in zip(predictions, other.predict(TEXTS), strict=True):
         assert prediction.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
-        assert [memory.text for memory in prediction.memories] == [
-            memory.text for memory in expected.memories
-        ]
+        assert [each.text for each in prediction.memories] == [each.text for each in expected.memories]
         weights = [memory.weight for memory in prediction.memories]
         assert weights == pytest.approx([memory.weight for memory in expected.memories], abs=1e-5)
     for (command, *more), before in zip(commands, measured, strict=True):

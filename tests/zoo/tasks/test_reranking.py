@@ -77,7 +77,7 @@ def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: Path) -> None
     # Ids in JSON lines, where their columns are named.
     done(zoo_command(*options, "--question_column=question", "--id_column=candidate", "--output=out.jsonl"))
     records = read_jsonl("out.jsonl")
-    assert [(record["question"], record["id"]) for record in records] == [
+    assert [(row["question"], row["id"]) for row in records] == [
         ("x7", "k1"),
         ("x7", "k2"),
         ("x8", "k1"),

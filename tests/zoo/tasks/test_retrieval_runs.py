@@ -82,9 +82,7 @@ def test_documents_are_ranked_for_queries(fit: Fit, collection: Collection) -> N
     loaded = predictor(run)
     (plum,) = loaded.predict("where is plum", k=5)
     assert len(plum) == 5
-    assert [document.score for document in plum] == sorted(
-        (document.score for document in plum), reverse=True
-    )
+    assert [each.score for each in plum] == sorted((each.score for each in plum), reverse=True)
     titles = {record["_id"]: record["title"] for record in read_jsonl(collection.corpus)}
     assert all(titles[document.id] == document.text for document in plum)
     # The other queries of a call and the batch size change nothing.

@@ -245,9 +245,7 @@ def test_each_part_has_its_rate_and_a_schedule_applies_to_all() -> None:
         lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5),
     )
     train(model, table("old", OLD), max_epochs=2)
-    rates = {
-        id(weight): group["lr"] for group in model.optimizers().param_groups for weight in group["params"]
-    }
+    rates = {id(each): group["lr"] for group in model.optimizers().param_groups for each in group["params"]}
     by_name = {name: rates[id(weight)] for name, weight in model.named_parameters()}
     assert by_name.pop("network.encoder.words.table") == pytest.approx(0.1 / 4)
     for name, rate in by_name.items():

@@ -58,9 +58,7 @@ def test_hits_are_exact(monkeypatch: pytest.MonkeyPatch, size: int, blocks: tupl
     empty = np.array([0, 5, 299], np.int32)
     vectors[empty] = 0
     rng = np.random.default_rng(0)
-    exclude = [
-        rng.choice(300, size=count, replace=False).tolist() for count in (0, 3, 290, 0, 1, 0, 300, 50, 2)
-    ]
+    exclude = [rng.choice(300, size=n, replace=False).tolist() for n in (0, 3, 290, 0, 1, 0, 300, 50, 2)]
     for excluded in (None, exclude):
         for k in (0, 1, 20, 300, 400):
             expected = sorted_hits(vectors, empty, queries, k, excluded or [[] for _ in queries])

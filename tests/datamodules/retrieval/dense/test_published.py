@@ -41,9 +41,7 @@ def encode(folder: Path, texts: list[str], is_query: bool = False, **options: An
 def states_of(encoder: str, text: str) -> list[list[float]]:
     tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder)
     with torch.no_grad():
-        states: list[list[float]] = (
-            model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].tolist()
-        )
+        states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].tolist()
     return states
 
 

@@ -99,11 +99,7 @@ def test_quantized_hits_have_exact_scores(
     shards: int,
 ) -> None:
     monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Drawn)
-    options: dict[str, Any] = {
-        "num_candidates": num_candidates,
-        "quantization": quantization,
-        "shards": shards,
-    }
+    options = {"num_candidates": num_candidates, "quantization": quantization, "shards": shards}
     monkeypatch.setitem(OVERSAMPLE, quantization, 90)
     retriever = built(index_prefix, str(tmp_path), **options)
     exclude = [[query, query + 20] for query in range(len(QUERIES))]

@@ -79,9 +79,7 @@ def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytes
         assert pairs(split.neighbors.memories) <= training_rows
         retrieved = neighbor_texts(split.neighbors)
         assert sum(map(len, retrieved)) > 0.8 * K * len(retrieved)
-        own = [
-            fold(t) in map(fold, memories) for t, memories in zip(split.rows.texts, retrieved, strict=True)
-        ]
+        own = [fold(t) in map(fold, others) for t, others in zip(split.rows.texts, retrieved, strict=True)]
         if name == "train":
             assert not any(own)
         else:

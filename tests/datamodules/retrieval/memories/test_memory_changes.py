@@ -156,9 +156,7 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     before = {v: hits_of(FolderMemory(tmp_path / "m", make(), v).search(QUERIES, 6)) for v in (3, 4)}
     assert any(SECRET.encode() in content for content in contents(tmp_path / "m").values())
     assert memory.compact(keep) == 4 - keep
-    assert not any(
-        b"xylophone" in content or b"quartz" in content for content in contents(tmp_path / "m").values()
-    )
+    assert not any(b"xylophone" in data or b"quartz" in data for data in contents(tmp_path / "m").values())
     assert sizes(memory) == [(3, 40), (4, 40)][-keep:]
     for version in range(5 - keep, 5):
         opened = FolderMemory(tmp_path / "m", make(), version)

@@ -250,9 +250,8 @@ def test_a_killed_addition_on_a_server(
     opened = FolderMemory(tmp_path / "m", retriever())
     assert hits_of(opened.search(QUERIES, 5)) == before
     opened.add(more())
-    for mine, other in zip(
-        hits_of(opened.search(QUERIES, 5)), hits_of(expected.search(QUERIES, 5)), strict=True
-    ):
+    hits = [hits_of(memory.search(QUERIES, 5)) for memory in (opened, expected)]
+    for mine, other in zip(*hits, strict=True):
         assert [hit[:3] for hit in mine] == [hit[:3] for hit in other]
         np.testing.assert_allclose([hit[3] for hit in mine], [hit[3] for hit in other], rtol=1e-5)
     assert hits_of(FolderMemory(tmp_path / "m", retriever(), 1).search(QUERIES, 5)) == before
