@@ -316,9 +316,7 @@ def test_a_folder_as_memory(kind: Kind[ClassificationDataModule]) -> None:
         kind.prepared(memory=str(folder), retriever=EmbeddedRetriever(b=0.1))
 
 
-def test_more_memories_than_there_are(
-    kind: Kind[ClassificationDataModule], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_many_memories(kind: Kind[ClassificationDataModule], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         data = kind.prepared(num_memories=71)
     assert "data.num_memories=71: the memory has only 70 rows" in caplog.text

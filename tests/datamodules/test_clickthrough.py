@@ -66,9 +66,7 @@ def relevant_texts(judgements: Judgements, query: int) -> set[str]:
         (["in_batch", "random"], None),
     ],
 )
-def test_no_negative_answers_the_query(
-    kind: Kind[ClickthroughDataModule], negatives: Any, limit: int | None
-) -> None:
+def test_negatives_never_match(kind: Kind[ClickthroughDataModule], negatives: Any, limit: int | None) -> None:
     data = kind.prepared(negatives=negatives, num_negatives=3, num_hits=20)
     judgements, batch = data.split("train").judgements, whole_epoch(training_dataset(data))
     assert len(batch.row) > 40
@@ -93,9 +91,7 @@ def test_in_the_batch_all_other_documents_compete(kind: Kind[ClickthroughDataMod
             assert bool(batch.candidate[row, column]) == (not answers or other == positive)
 
 
-def test_documents_are_drawn_by_grade_without_replacement(
-    kind: Kind[ClickthroughDataModule],
-) -> None:
+def test_documents_are_drawn_by_grade_without_replacement(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared(positives_per_query=2, negatives="random")
     dataset, judgements = training_dataset(data), data.split("train").judgements
     query = int(np.bincount(judgements.query[judgements.grade > 0]).argmax())

@@ -96,9 +96,7 @@ def test_batches_equal_a_plain_reference(tmp_path: Path) -> None:
     assert batch.age[0].tolist()[: len(turns)] == list(range(len(turns)))[::-1]
 
 
-def test_questions_that_cannot_be_answered_are_counted_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_impossible_questions_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train = write_lines(tmp_path / "train.txt", *("1 a b", "2 what ?\ta\t1") * 2)
     questions = ("2 what ?\tnowhere\t1", "3 what ?\ta\t1", "4 what ?\tc\t1")
     validation = write_lines(tmp_path / "validation.txt", "1 b c", *questions)

@@ -167,9 +167,7 @@ def test_random_negatives_are_not_texts_of_the_question(kind: Kind[MatchingDataM
 
 
 @pytest.mark.parametrize("batches", ["pairwise", "listwise"])
-def test_retrieved_negatives_are_the_best_hits_that_do_not_match(
-    kind: Kind[MatchingDataModule], batches: str
-) -> None:
+def test_retrieved_negatives_are_the_best_wrong_hits(kind: Kind[MatchingDataModule], batches: str) -> None:
     data = kind.prepared(batches=batches, negatives="retrieved", num_negatives=50, num_candidates=8)
     excluded: dict[str, set[str]] = {}
     for pair in table_of(data.split("train")):

@@ -62,9 +62,7 @@ def test_a_second_preparation_does_no_work(kind: Kind[Any], monkeypatch: pytest.
     ],
     ids=lambda value: "-".join(sorted(value)) or "nothing",
 )
-def test_an_option_changes_only_what_depends_on_it(
-    tmp_path: Path, options: dict[str, Any], expected: set[str]
-) -> None:
+def test_options_change_only_their_parts(tmp_path: Path, options: dict[str, Any], expected: set[str]) -> None:
     kind = classification(tmp_path)
     kind.prepared()
     before = names_in_cache(kind)

@@ -102,9 +102,7 @@ def test_a_row_does_not_retrieve_itself_by_another_column(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_duplicates_in_the_memory_are_not_retrieved(
-    zoo_command: Zoo, warned: Warned, tmp_path: Path, change: str
-) -> None:
+def test_duplicates_are_not_retrieved(zoo_command: Zoo, warned: Warned, tmp_path: Path, change: str) -> None:
     rows = drawn_rows(120)
     train = write_table(tmp_path / "train.csv", rows)
     memory = write_table(tmp_path / "memory.csv", changed(rows, CHANGES[change]))
@@ -133,9 +131,7 @@ def test_a_validation_file_in_the_memory_is_counted(zoo_command: Zoo, warned: Wa
     assert len(warned()) == 1
 
 
-def test_test_rows_that_were_added_to_the_memory_are_counted(
-    zoo_command: Zoo, warned: Warned, tmp_path: Path
-) -> None:
+def test_test_rows_in_the_memory_are_counted(zoo_command: Zoo, warned: Warned, tmp_path: Path) -> None:
     rows = drawn_rows(140)
     train, test = (
         write_table(tmp_path / f"{name}.csv", part)

@@ -86,9 +86,7 @@ def test_an_impossible_option_is_named(name: str, options: dict[str, Any], messa
 
 
 @pytest.mark.parametrize(("name", "options", "data", "message"), REFUSED_DATA, ids=str)
-def test_data_that_a_model_cannot_read(
-    name: str, options: dict[str, Any], data: dict[str, Any], message: str
-) -> None:
+def test_unreadable_data(name: str, options: dict[str, Any], data: dict[str, Any], message: str) -> None:
     with refused(message):
         model_class(name)(**options).check_data(data_of(name, data))
 

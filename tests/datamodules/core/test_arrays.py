@@ -12,9 +12,7 @@ from datamodules.core.arrays import ArrayWriter, RowLookup, find_sorted, map_arr
 @pytest.mark.parametrize("shape", [(0,), (7,), (0, 3), (7, 3)])
 @pytest.mark.parametrize("dtype", [np.int32, np.float32, np.uint8])
 @pytest.mark.parametrize("block", [2, 100])
-def test_blocks_make_the_file_of_the_whole_array(
-    tmp_path: Path, shape: tuple[int, ...], dtype: type, block: int
-) -> None:
+def test_blocks_make_the_whole_file(tmp_path: Path, shape: tuple[int, ...], dtype: type, block: int) -> None:
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     np.save(tmp_path / "whole.npy", array)
     with ArrayWriter(tmp_path / "blocks.npy", dtype, shape[1:]) as writer:

@@ -41,9 +41,7 @@ def numbers_in(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-def test_char_cnn_is_plain_on_a_reversed_frame(
-    made: tuple[ClassificationSpec, ClassificationBatch],
-) -> None:
+def test_char_cnn_is_plain_on_a_reversed_frame(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
     spec, batch = made
     network = network_of(networks.CharCNN(length=130, filters=5, hidden_size=7), spec)
     layers: list[nn.Module] = []

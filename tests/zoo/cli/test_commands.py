@@ -166,9 +166,7 @@ OPTIONAL = [
 ]  # fmt: skip
 
 
-def test_files_of_the_current_folder_run_only_if_they_are_named(
-    copied_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_this_folder_run_only_if_named(copied_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of a downloaded model, and packages with the names of ours."""
     monkeypatch.chdir(copied_run / "model")
     Path("texts.txt").write_text("some words\n")

@@ -70,9 +70,7 @@ def test_a_run_folder(fit: Fit) -> None:
     assert (contents["epoch"], contents["global_step"]) == (1, 10)
 
 
-def test_no_validation_rows(
-    fit: Fit, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_no_validation(fit: Fit, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> None:
     fit("run", "--data.validation_split=0")
     assert "no validation rows chose an epoch" in caplog.text
     assert not [each for each in recwarn if "could not find the monitored key" in str(each.message)]

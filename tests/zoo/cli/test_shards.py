@@ -60,9 +60,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("output", "count"), [("out.jsonl", 2), ("out.csv", 3), ("out.tsv", 4)])
-def test_predictions_of_a_classifier(
-    output: str, count: int, trained_run: Path, zoo_command: Zoo, texts: Path
-) -> None:
+def test_classifications(output: str, count: int, trained_run: Path, zoo_command: Zoo, texts: Path) -> None:
     command = ["predict", "--ckpt_path", trained_run, "--input", texts, "--id_column=key"]
     lines = same_as_one(zoo_command, command, output, count).decode().splitlines()
     if output == "out.jsonl":

@@ -42,9 +42,7 @@ def test_scores_of_a_table_and_of_its_classes(trained_run: Path, zoo_command: Zo
     assert scores["accuracy"] == right / 31
 
 
-def test_wrong_rows_are_listed_with_their_memories(
-    trained_run: Path, zoo_command: Zoo, tmp_path: Path
-) -> None:
+def test_wrong_rows_are_listed_with_memories(trained_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
     # The seventh row has a label that its text belies.
     pairs = [*sentences(6, seed=7), ("old iron and copper", "fruit"), ("=1+1 zinc", "stone")]
     table = write_table(tmp_path / "test.csv", pairs)
@@ -132,9 +130,7 @@ def test_predict(
     assert all(set(memory["text"].split()) & {"old", "iron"} for memory in records[2]["memories"])
 
 
-def test_predict_reads_the_columns_of_the_training(
-    fit: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path
-) -> None:
+def test_predict_reads_training_columns(fit: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path) -> None:
     rows = read_csv(train_csv)
     columns = ("head", "body", "label")
     two_columns = [(*row["text"].split(" ", 1), row["label"]) for row in rows if " " in row["text"]]

@@ -182,9 +182,7 @@ def test_validation_without_some_class_and_with_an_unknown_one(run: Fit, tmp_pat
     assert re.match(r"Weights are fitted on \d+ training rows, .*; the rows of the table", answer["notes"][0])
 
 
-def test_memories_with_other_labels_do_not_vote(
-    run: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path
-) -> None:
+def test_other_labels_do_not_vote(run: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path) -> None:
     rows = [(text, f"other {label}") for text, label in sentences(30, seed=8)]
     other = write_table(tmp_path / "other.csv", rows)
     folder = run("run", f"--data.memory={other}", "--data.memory_label_column=label")

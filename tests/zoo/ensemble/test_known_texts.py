@@ -35,9 +35,7 @@ def test_a_taught_text_is_answered(shared_run: Fit, zoo_command: Zoo, tmp_path: 
 
 
 @pytest.mark.parametrize(("noise", "least", "most"), [(False, 0.95, 1.0), (True, 0.3, 0.5)])
-def test_duplicates_measure_how_far_labels_are_followed(
-    shared_run: Fit, noise: bool, least: float, most: float
-) -> None:
+def test_duplicates_measure_reliability(shared_run: Fit, noise: bool, least: float, most: float) -> None:
     texts, clean = zip(*distinct_sentences(90, seed=1), strict=True)
     drawn = np.random.default_rng(0).choice(LABELS, 90).tolist() if noise else clean
     rows = [*zip(texts, clean, strict=True), *zip(texts, drawn, strict=True)]

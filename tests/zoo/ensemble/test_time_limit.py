@@ -19,9 +19,7 @@ from zoo.layers.tfidf import NGrams
 SIZES = Sizes(len(LABELS), 4, 0, 0)
 
 
-def test_steps_without_time_are_skipped_and_named(
-    run: Fit, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_steps_are_skipped_and_named(run: Fit, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the vote is fitted, which costs nothing; the loaded model answers by it, and can be fitted again."""
     folder = run("run", f"--model.transformer={tiny_bert}", "--time_limit=0.001")
     answer = json.loads((folder / "answer.json").read_text())

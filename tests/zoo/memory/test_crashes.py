@@ -158,9 +158,7 @@ def test_a_preview_that_is_killed_or_fills_the_disk_changes_nothing(
 
 
 @pytest.mark.parametrize("what", ["a truncated checkpoint", "a foreign folder", "an unfinished copy"])
-def test_foreign_and_damaged_files_next_to_a_model(
-    what: str, grown: tuple[Path, list[str]], zoo_command: Zoo
-) -> None:
+def test_foreign_and_damaged_files_nearby(what: str, grown: tuple[Path, list[str]], zoo_command: Zoo) -> None:
     folder, add = grown
     if what == "a truncated checkpoint":
         last = folder / "checkpoints" / "last.ckpt"

@@ -77,9 +77,7 @@ def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Pat
     }
 
 
-def test_a_model_without_weights_to_fit_cannot_be_tuned(
-    trained_run: Path, zoo_command: Zoo, tmp_path: Path
-) -> None:
+def test_a_model_without_weights_cannot_be_tuned(trained_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
     dev = write_table(tmp_path / "dev.csv", sentences(9, seed=5))
     assert "a KNNBiLSTM has no weights" in refusal(zoo_command("memory", "tune", trained_run, dev))
 

@@ -142,9 +142,7 @@ def private(tmp_path: Path) -> Path:
         ("data", "retriever", "init_args", "encoder"),
     ],
 )
-def test_names_of_files_elsewhere_are_refused(
-    keys: tuple[str, ...], name: str, exported: Path, private: Path
-) -> None:
+def test_files_elsewhere_are_refused(keys: tuple[str, ...], name: str, exported: Path, private: Path) -> None:
     folder = altered(exported, put(*keys, value=name.replace("PRIVATE", str(private))))
     with pytest.raises(InputError, match=r"^[^\n]*altered[^\n]*$"):
         zoo.load(folder)
@@ -158,9 +156,7 @@ def test_a_server_that_a_model_names_is_not_used(exported: Path) -> None:
         model.retriever()
 
 
-def test_nothing_is_imported_by_a_name_in_a_folder(
-    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_named_module_is_imported(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evil.py").write_text("open('executed', 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     for keys in (("model",), ("data", "kind"), ("data", "retriever", "class_path")):

@@ -46,9 +46,7 @@ def test_predictions(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_an_export_to_a_small_file_system(
-    trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_export_to_a_small_disk(trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if not disks.can_mount():
         pytest.skip("this machine allows no mount")
 

@@ -142,9 +142,7 @@ def test_a_run_with_other_options_or_data_is_refused(data_dir: Path, stand_in: C
     assert stand_in() == []
 
 
-def test_another_test_file_of_the_same_size_is_another_test(
-    data_dir: Path, test_csv: Path, stand_in: Calls
-) -> None:
+def test_a_test_file_of_equal_size_is_another_test(data_dir: Path, test_csv: Path, stand_in: Calls) -> None:
     table = write_yaml(ROWS)
     reproduce(table, str(data_dir), str(test_csv), "M1", seeds=1)
     assert [call[0] for call in stand_in()] == ["fit", "test"]

@@ -92,9 +92,7 @@ def test_threads_train_and_evaluate_and_leave_the_process_as_it_was(
     assert len({(folder / "scores.json").read_text() for folder in folders}) == 1
 
 
-def test_an_interrupt_is_one_for_the_caller(
-    train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupts_reach_callers(train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -58,9 +58,7 @@ def test_the_vectors_are_the_models(zoo_command: Zoo, model: str) -> None:
     assert np.abs(np.load(documents / "vectors.npy") - np.load(queries / "vectors.npy")).max() > 0.01
 
 
-def test_a_text_alone_has_the_vector_that_it_has_among_others(
-    zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_has_one_vector_whatever_the_others(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = trained(zoo_command, CORPUS, "run", "--model.bidirectional=true")
     texts = ["rain", "", "apple " * 50, "old iron near the fog", "rain"]
     lines = [json.dumps({"text": text}) for text in texts]

@@ -518,9 +518,7 @@ def wait_for(is_over: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists processes")
-def test_processes_share_a_memory_and_restart(
-    server: tuple[subprocess.Popen[str], str], folder: Path
-) -> None:
+def test_processes_share_memory_and_restart(server: tuple[subprocess.Popen[str], str], folder: Path) -> None:
     """They are killed while clients add rows: each acknowledged row is there, and once."""
     process, url = server
     acknowledged, is_over = list[str](), threading.Event()

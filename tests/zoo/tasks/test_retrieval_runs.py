@@ -128,9 +128,7 @@ def test_predict_writes_records_and_trec_runs(fit: Fit, zoo_command: Zoo, collec
     assert line == ["q0", "Q0", best["id"], "1", repr(best["score"]), "lstm"]
 
 
-def test_the_retrievers_score_is_mixed_in(
-    fit: Fit, zoo_command: Zoo, collection: Collection, tmp_path: Path
-) -> None:
+def test_retrieval_is_mixed_in(fit: Fit, zoo_command: Zoo, collection: Collection, tmp_path: Path) -> None:
     run = fit(*MIXED)
     weights = torch.load(best(run), weights_only=True)["state_dict"]
     mixture = float(weights["mixture"])

@@ -69,9 +69,7 @@ def weights(model: Task) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_old_classes_keep_their_rows_and_new_ones_get_their_own(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_old_classes_keep_rows_and_new_ones_get_own(name: str, caplog: pytest.LogCaptureFixture) -> None:
     options, kind = SMALL[name], model_class(name)
     start = keep(train(kind(**options), table("old", OLD, **DATA.get(name, {}))))
     words = start.meta.data.vocabulary["words"]

@@ -131,9 +131,7 @@ def test_batches_and_long_texts(tmp_path: Path, tiny_encoder: str) -> None:
     np.testing.assert_allclose(five.search(["the old heron"], 1).scores, 1, atol=1e-6)
 
 
-def test_texts_of_the_collection_are_not_encoded_again(
-    tmp_path: Path, tiny_encoder: str, encoded: list[str]
-) -> None:
+def test_indexed_texts_are_not_encoded_again(tmp_path: Path, tiny_encoder: str, encoded: list[str]) -> None:
     retriever = build(tmp_path, TEXTS, tiny_encoder)
     expected = retriever.search(QUERIES, 5)
     encoded.clear()

@@ -305,9 +305,7 @@ def test_search_survives(
 
 
 @pytest.mark.server
-def test_the_server_is_given_up_in_the_end(
-    elasticsearch_url: str, index_prefix: str, no_pauses: list[float]
-) -> None:
+def test_the_server_is_given_up(elasticsearch_url: str, index_prefix: str, no_pauses: list[float]) -> None:
     built(index_prefix)
     with proxy(elasticsearch_url) as between:
         retriever = ElasticsearchRetriever(url=between.url, index_prefix=index_prefix)

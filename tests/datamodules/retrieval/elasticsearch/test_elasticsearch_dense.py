@@ -138,9 +138,7 @@ def test_duplicates_have_equal_scores_and_are_in_row_order(
 
 
 @pytest.mark.server
-def test_no_text_of_the_collection_is_encoded_again(
-    index_prefix: str, tiny_encoder: str, encoded: list[str]
-) -> None:
+def test_no_indexed_text_is_encoded_again(index_prefix: str, tiny_encoder: str, encoded: list[str]) -> None:
     retriever = built(index_prefix, tiny_encoder)
     assert sorted(encoded) == sorted(set(TEXTS))
     encoded.clear()

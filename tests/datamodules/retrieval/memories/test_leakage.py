@@ -90,9 +90,7 @@ def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytes
 @pytest.mark.parametrize(
     ("options", "number"), [({"validation_split": 0.3}, 70), ({"rows_per_class": 5}, 15)]
 )
-def test_the_memory_has_the_rows_that_the_model_is_trained_on(
-    tmp_path: Path, options: dict[str, Any], number: int
-) -> None:
+def test_the_memory_has_the_training_rows(tmp_path: Path, options: dict[str, Any], number: int) -> None:
     texts, labels = labelled_texts(100, seed=3)
     texts = [f"{text} n{i}" for i, text in enumerate(texts)]  # all distinct
     train_file = write_csv(tmp_path / "all.csv", texts, labels)

@@ -65,9 +65,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_new_rows_are_found_at_once_and_old_versions_stay(
-    tmp_path: Path, make: MakeRetriever, similarity: str
-) -> None:
+def test_new_rows_are_found_and_versions_stay(tmp_path: Path, make: MakeRetriever, similarity: str) -> None:
     grown = build(tmp_path / "m", retriever=make(similarity=similarity))
     before = hits_of(grown.search(QUERIES, 5))
     assert before[3] == []
@@ -140,9 +138,7 @@ def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
         (more([], []), None, "no rows to add"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(
-    tmp_path: Path, table: Rows, labels: list[str] | None, expected: str
-) -> None:
+def test_unfit_rows_are_refused(tmp_path: Path, table: Rows, labels: list[str] | None, expected: str) -> None:
     memory = build(tmp_path / "m")
     before = contents(tmp_path / "m")
     with refused(expected):
