@@ -114,6 +114,7 @@ def make_app(
             "memory_version": served.memory_version,
             "rows": len(memory) if isinstance(memory, FolderMemory) else None,
             "classifies": isinstance(served.predictor, ClassificationPredictor),
+            "label_separator": served.folder.meta.spec.get("label_separator"),
             "pool": None if pool is None else pool.source,
         }
 

@@ -119,7 +119,9 @@ class Removed(_Edit):
 class Labels(_Edit):
     """Rows to relabel."""
 
-    labels: dict[str, _Name] = Field(min_length=1, description="id of a row: its new label")
+    labels: dict[str, _Name | None] = Field(
+        min_length=1, description="id of a row: its new label; null: none, of rows with sets of labels"
+    )
     new_labels: bool = Field(False, description="also labels that the model does not know yet")
 
     def values(self) -> list[str]:
@@ -128,7 +130,10 @@ class Labels(_Edit):
 
     def edit(self, opened: OpenedMemory) -> Change:
         """Make the edit."""
-        return opened.relabel(self.labels, self.new_labels, self.note)
+        if opened.separator is None and None in self.labels.values():
+            raise InputError("labels: null is an empty set of labels, and these rows have one label each")
+        changes = {name: label or "" for name, label in self.labels.items()}
+        return opened.relabel(changes, self.new_labels, self.note)
 
 
 def _kind_of(edit: object) -> str:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Query, Response
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
+from datamodules.corpora.multilabel import split_labels
 from datamodules.corpora.readers import read_blocks
 from datamodules.corpora.records import Columns
 from datamodules.corpora.rows import Rows
@@ -82,8 +83,11 @@ def add_pool(app: FastAPI, live: LiveModel, pool: Rows, answer: Callable[[PlainD
         random, number = np.random.default_rng(), min(_PICKED, len(rows))
         row, drawn = pick(pool.texts, rows, number, random, predictor, most=_COMPARED)[0]
         (prediction,) = predictor.predict(pool.texts[row], memories=0)
-        label = pool.label(row)
-        known = {"label": label if label in prediction.probabilities else None, "id": ids[row].as_py()}
+        written, separator = pool.label(row), predictor.model.spec.label_separator
+        # A row of the pool without a label is not labelled, even where sets may be empty.
+        labels = [] if written is None else split_labels(written, separator)
+        is_known = bool(labels) and prediction.probabilities.keys() >= set(labels)
+        known = {"label": (separator or "").join(labels) if is_known else None, "id": ids[row].as_py()}
         return answer({"row": row, **known, "drawn": drawn, "prediction": as_record(prediction), **counts})
 
 
@@ -91,8 +95,6 @@ def _opened(served: Served) -> tuple[ClassificationPredictor, FolderMemory]:
     """Return the classifier and its memory; an `InputError` if labelled texts cannot be added to it."""
     if not isinstance(served.predictor, ClassificationPredictor):
         raise InputError("--pool: the model gives no labels; serve a classifier")
-    if served.predictor.model.spec.label_separator is not None:
-        raise InputError("--pool: a key gives one label; label sets in a table of `zoo suggest`, and add it")
     served.folder.check_changeable()
     memory = served.opened.folder
     if not memory.labels():

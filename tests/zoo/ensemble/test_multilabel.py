@@ -310,7 +310,7 @@ def test_knn_bilstm_votes_for_sets(tmp_path: Path) -> None:
     table, test = write_sets(tmp_path / "train.jsonl", 300, 1), write_sets(tmp_path / "test.jsonl", 100, 2)
     options = {"label_column": "labels", "label_separator": ";", "num_memories": 10, "validation_split": 0.2}
     adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.02}}
-    model = {"features": "M2", "attention": "softmax", "optimizer": adam}
+    model = {"features": "M2", "attention": "softmax", "hidden_size": 16, "optimizer": adam}
     found = zoo.fit(table, model="KNNBiLSTM", model_options=model, trainer={"max_epochs": 5}, **options)
     assert found.model.network.rule.tolist() != [0.5, 0.0]
     rows = [json.loads(line) for line in test.read_text().splitlines()]
@@ -320,9 +320,9 @@ def test_knn_bilstm_votes_for_sets(tmp_path: Path) -> None:
     answers = binarizer.transform([[one.label for one in each.of_labels] for each in predictions])
     assert metrics.f1_score(truth, answers, average="micro") > 0.65
     with pytest.raises(
-        InputError, match="a CNN predicts one label a text; use a MemoryEnsemble or a KNNBiLSTM"
+        InputError, match="a TextCNN predicts one label a text; use a MemoryEnsemble or a KNNBiLSTM"
     ):
-        zoo.fit(["a", "b"], [["x"], []], model="CNN")
+        zoo.fit(["a", "b"], [["x"], []], model="TextCNN")
 
 
 def test_memory_does_not_help_with_random_sets() -> None:

@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
+import zoo
 from datamodules.corpora.rows import Rows
-from tests.zoo.serve.test_serve import SECRET, serving
+from tests.zoo.ensemble.test_multilabel import write_sets
+from tests.zoo.serve.test_serve import SECRET, call, serving
 from zoo.serve.bodies import Texts
 from zoo.serve.live_model import LiveModel
 
@@ -287,6 +290,43 @@ def test_one_of_many_labels_is_written(live: LiveModel, page: Page) -> None:
         assert live.current().predictor.memory.rows.table.to_pylist()[-1]["label"] == "kind"
         assert page.browser.execute_script("return window.owned") is None
         assert page.all("main img, main script") == []
+
+
+def test_sets_are_labelled_by_keys(page: Page, tmp_path: Path) -> None:
+    options = {"label_column": "labels", "label_separator": ";", "num_memories": 5}
+    zoo.fit(write_sets(tmp_path / "train.jsonl", 60, 1), run_dir=tmp_path / "run", **options)
+    live = LiveModel(str(tmp_path / "run"))
+    pool = Rows.from_lists(
+        [f"gold zebra {number}" for number in range(4)], ["metal; fruit"] * 4, source="texts.csv"
+    )
+    last = lambda: live.current().predictor.memory.rows.table.to_pylist()[-1]["label"]  # noqa: E731
+    with serving(live, pool=pool) as url:
+        page.open(url)
+        page.find("#tab-label").click()
+        page.wait(lambda: page.find("#other").is_displayed())
+        guess, first = page.find("#other").get_attribute("value"), page.find(".choices bdi").text
+        pressed = {each.text for each in page.all(".choices [aria-pressed=true] bdi")}
+        assert pressed == set(filter(None, guess.split(";")))
+        page.press("1")
+        changed = ";".join(sorted(pressed ^ {first}))
+        assert page.find("#other").get_attribute("value") == changed
+        page.press(ENTER)
+        page.wait_for("Saved: ")
+        assert last() == changed
+        assert "The table has fruit;metal" in page.find("#status").text
+        for written, saved in (("weather; fruit", "fruit;weather"), ("", "")):
+            page.wait(lambda: page.browser.switch_to.active_element.get_attribute("id") == "to-label")
+            page.press("/")
+            page.find("#other").clear()
+            page.find("#other").send_keys(written, ENTER)
+            page.wait_for(f"Saved: {saved or 'no label'}")
+            assert last() == saved
+        page.press("u")
+        page.wait_for("Undone: ")
+        assert last() == "fruit;weather"
+        # An audit may suggest an empty set.
+        done = call(f"{url}memory/relabel", {"labels": {"0": None}})
+        assert (done["changed"], live.current().predictor.memory.rows.label(0)) == (1, "")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -447,7 +447,7 @@ function showQuestion(question, hasFocus = true) {
   Object.assign(page.info, { left: question.texts - question.unlabelled, texts: question.texts });
   const isLeft = question.row !== null;
   find("skip").hidden = !isLeft;
-  find("field-keys").hidden = !isLeft || labelsOf(question).length <= 9;
+  find("field-keys").hidden = !isLeft || !(question.prediction.of_labels || labelsOf(question).length > 9);
   find("question-to-label").replaceChildren(...(isLeft ? questionNodes(question) : nothingLeft(question)));
   showProgress();
   if (hasFocus) find("to-label").focus();
@@ -463,13 +463,18 @@ function nothingLeft(question) {
   return [make("p", { id: "to-label", tabindex: "-1" }, words), number && question.unlabelled ? button("Show the skipped texts", again) : ""];
 }
 
+// Of sets, the one that a table would have.
+const guessOf = (question) => (question.prediction.of_labels ? question.prediction.label : labelsOf(question)[0]);
+
 const labelsOf = (question) => Object.entries(question.prediction.probabilities).sort((one, other) => other[1] - one[1]).map(([label]) => label);
 
 function questionNodes(question) {
-  const { text, probabilities } = question.prediction, labels = labelsOf(question);
+  const { text, probabilities, of_labels: set } = question.prediction, labels = labelsOf(question);
+  const isGuess = (label, i) => (set ? set.some((each) => each.label === label) : i === 0);
   const choices = labels.slice(0, 9).map((label, i) => make("li", {}, make("button",
-    { type: "button", class: i ? null : "main", "aria-keyshortcuts": String(i + 1), onclick: () => run(() => give(label)) },
-    make("kbd", {}, String(i + 1)), inert(label), make("span", { class: "number" }, `${i ? "" : "guess, "}${percent(probabilities[label])}`))));
+    { type: "button", class: set || i ? null : "main", "aria-keyshortcuts": String(i + 1), "aria-pressed": set ? String(isGuess(label)) : null,
+      "data-label": label, onclick: () => (set ? toggle(label) : run(() => give(label))) },
+    make("kbd", {}, String(i + 1)), inert(label), make("span", { class: "number" }, `${isGuess(label, i) ? "guess, " : ""}${percent(probabilities[label])}`))));
   const words = textOf(text);
   words.id = "words-to-label";
   const why = question.drawn === "at random" ? "drawn at random" : "typical, and the model is unsure";
@@ -477,8 +482,30 @@ function questionNodes(question) {
     make("div", { id: "to-label", tabindex: "0", role: "group", "aria-label": "Text", "aria-describedby": words.id }, words),
     make("p", { class: "facts" }, make("span", {}, "row ", inert(question.id), " of ", inert(page.info.pool.split("/").pop())), make("span", {}, why)),
     make("ol", { class: "choices", "aria-label": "Labels, the guess first" }, ...choices),
-    labels.length > 9 ? otherLabel(labels) : "",
+    set ? writtenSet(question) : labels.length > 9 ? otherLabel(labels) : "",
   ];
+}
+
+// A field with a set of labels, as a table has it; the numbered labels are switched on and off in it.
+function writtenSet(question) {
+  const field = make("input", { id: "other", autocomplete: "off", spellcheck: "false", dir: "auto", value: guessOf(question), oninput: showPressed });
+  return make("form", { class: "row", id: "set", onsubmit: (event) => { event.preventDefault(); run(() => give(setOf(field.value).join(page.info.label_separator))); } },
+    make("label", { for: "other" }, "All labels of the text"), field, make("button", { type: "submit", class: "main" }, "Save (Enter)"));
+}
+
+const setOf = (written) => [...new Set(written.split(page.info.label_separator).map((label) => label.trim()).filter(Boolean))].sort();
+
+function toggle(label) {
+  const labels = new Set(setOf(find("other").value));
+  if (!labels.delete(label)) labels.add(label);
+  find("other").value = [...labels].sort().join(page.info.label_separator);
+  showPressed();
+  find("to-label").focus(); // where Enter saves
+}
+
+function showPressed() {
+  const labels = setOf(find("other").value);
+  for (const each of document.querySelectorAll(".choices button")) each.setAttribute("aria-pressed", String(labels.includes(each.dataset.label)));
 }
 
 // A field for one of many labels, which offers those that contain its words.
@@ -503,13 +530,13 @@ function otherLabel(labels) {
 }
 
 async function give(label) {
-  const question = page.question, guess = labelsOf(question)[0];
+  const question = page.question, guess = guessOf(question);
   page.given = label;
   // By characters: a half of one would be refused.
   const note = Array.from(`row ${question.id} of ${page.info.pool}, guess ${guess}`).slice(0, 500).join("");
   let done;
   try {
-    done = await call("memory/add", { rows: [{ text: question.prediction.text, label }], note });
+    done = await call("memory/add", { rows: [{ text: question.prediction.text, label: label || null }], note });
   } catch (error) {
     find("again")?.remove();
     const again = make("button", { type: "button", id: "again", class: "main", onclick: () => run(() => give(label)) }, "Save again: ", inert(label));
@@ -526,7 +553,7 @@ async function give(label) {
   find("undo").hidden = true;
   Object.assign(page.info, { memory_version: done.version, rows: done.rows });
   showInfo();
-  const saved = ["Saved: ", inert(label, "label"), label === guess ? ", as guessed. " : ["; the guess was ", inert(guess, "label"), ". "]].flat();
+  const saved = ["Saved: ", labelOf(label || null), label === guess ? ", as guessed. " : ["; the guess was ", labelOf(guess || null), ". "]].flat();
   if (!done.added) say("Somebody has labelled this text meanwhile, as ", inert(label, "label"), ", too: nothing to save.");
   else if (done.conflicting) say(...saved, "Somebody has meanwhile given this text another label; the memory has both.");
   else say(...saved, ...(question.label === null || question.label === label ? [] : ["The table has ", inert(question.label, "label"), "."]));
@@ -539,7 +566,7 @@ function count(question, label, sign) {
   const add = (name, isTrue) => { counts[name] += isTrue ? sign : 0; };
   add("labelled", true);
   add("drawn", question.drawn === "at random");
-  add("right", question.drawn === "at random" && labelsOf(question)[0] === label);
+  add("right", question.drawn === "at random" && guessOf(question) === label);
   add("compared", question.label !== null);
   add("equal", question.label === label);
   sessionStorage.setItem(tallyName(), JSON.stringify(counts));
@@ -591,6 +618,7 @@ function labelByKey(event) {
     if (key === "Escape") find("to-label").focus();
     return;
   }
+  if (key === "Enter" && target.id === "to-label") find("set")?.requestSubmit();
   if (key.length > 1 || key === " " || event.repeat) return;
   event.preventDefault();
   const choices = document.querySelectorAll(".choices button");
@@ -661,7 +689,7 @@ function showAccepted() {
 }
 
 async function applyAudit() {
-  const chosen = acceptedRows().map((node) => [node.row.id, node.row.suggested]);
+  const chosen = acceptedRows().map((node) => [node.row.id, node.row.suggested || null]);
   const done = await call("memory/relabel", { labels: Object.fromEntries(chosen), note: "audit" });
   if (done.changed) remember(done);
   for (const node of acceptedRows()) node.remove();
