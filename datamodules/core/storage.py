@@ -20,7 +20,7 @@ import xxhash
 from filelock import FileLock, Timeout
 
 from datamodules.core.errors import DamagedError, InputError
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, mapped
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ def check_inside(folder: Path) -> None:
 
 def with_checksum(values: PlainDict) -> PlainDict:
     """Return plain values with their checksum, which `read_checked` compares."""
-    written = json.loads(json.dumps(_finite(values)))
+    written = json.loads(json.dumps(mapped(_finite, values)))
     return {**written, "checksum": fingerprint_of(written)}
 
 
@@ -323,15 +323,11 @@ def write_text(path: Path, text: str, option: str = "folder") -> None:
 
 def write_json(path: Path, contents: object, option: str = "folder") -> None:
     """Write plain values as a JSON file, in one step (see `new_file`). NaN and infinity become null."""
-    write_text(path, json.dumps(_finite(contents), indent=1, allow_nan=False) + "\n", option)
+    write_text(path, json.dumps(mapped(_finite, contents), indent=1, allow_nan=False) + "\n", option)
 
 
 def _finite(value: object) -> object:
-    """Replace the numbers that JSON lacks."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+    """Replace a number that JSON lacks."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

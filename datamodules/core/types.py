@@ -15,6 +15,15 @@ PlainDict: TypeAlias = dict[str, Any]
 Message: TypeAlias = tuple[int, str]
 
 
+def mapped(change: Callable[[Any], object], values: object) -> Any:
+    """Return plain values with a change of each that is neither a mapping nor a list."""
+    if isinstance(values, dict):
+        return {name: mapped(change, value) for name, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [mapped(change, value) for value in values]
+    return change(values)
+
+
 class _Rule(NamedTuple):
     """The numbers that an option takes, in the annotation of its type."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
@@ -55,7 +56,8 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
         raise InputError("the description of the retriever is damaged; name a retriever with --retriever")
     kind = retriever_class(str(description.get("class_path")))
     arguments = {
-        str(name): _checked_argument(value, folder) for name, value in description["init_args"].items()
+        str(name): with_members(value, lambda member: checked_description(member, folder))
+        for name, value in description["init_args"].items()
     }
     if unknown := sorted(arguments.keys() - option_names(kind)):
         raise InputError(f"the retriever {kind.__name__} has no option {excerpt(unknown[0])!r}")
@@ -75,12 +77,11 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
 
 
-def _checked_argument(value: object, folder: Path | None) -> object:
-    if isinstance(value, dict) and "class_path" in value:
-        return checked_description(value, folder)
+def with_members(value: object, change: Callable[[PlainDict], PlainDict]) -> object:
+    """Return a retriever's described option with a change of each description of another retriever in it."""
     if isinstance(value, list):
-        return [_checked_argument(item, folder) for item in value]
-    return value
+        return [with_members(item, change) for item in value]
+    return change(value) if isinstance(value, dict) and "class_path" in value else value
 
 
 def make_retriever(description: object, folder: Path | None = None) -> Retriever:

@@ -98,12 +98,8 @@ def is_outside(name: str) -> bool:
     return path.is_absolute() or name.startswith("~") or ".." in path.parts or "\0" in name
 
 
-def without_places(value: object) -> Any:
-    """Replace strings that could name files elsewhere by their last parts."""
-    if isinstance(value, dict):
-        return {key: without_places(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_places(item) for item in value]
+def without_place(value: object) -> object:
+    """Replace a string that could name a file elsewhere by its last part."""
     if isinstance(value, str) and is_outside(value):
         return PurePosixPath(value).name.replace("\0", "").strip(".~") or None
     return value

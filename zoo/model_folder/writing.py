@@ -17,15 +17,16 @@ from torch import Tensor
 
 from datamodules.base import DataModule
 from datamodules.core import storage
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, mapped
 from datamodules.retrieval import FolderMemory, is_memory
 from datamodules.retrieval.dense.ranking import files_of_encoder, trained_model
 from datamodules.retrieval.dense.vector_store import store_folder
+from datamodules.retrieval.registry import with_members
 from datamodules.text.sentence_modules import model_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.layers.lora import without_adapters
 from zoo.model_folder.folder import FITTED, KIND, MEMORY, MODEL, STATE, TOKENIZER, VOCABULARY, WEIGHTS
-from zoo.model_folder.meta import Meta, without_places
+from zoo.model_folder.meta import Meta, without_place
 from zoo.model_folder.state import Fitted, State, without_tensors, write_values
 
 #: Files by which `transformers` loads a tokenizer, and those of published modules.
@@ -101,10 +102,10 @@ def _portable(meta: Meta, data: DataModule, folder: Path) -> Meta:
     return replace(
         meta,
         options={
-            name: None if name in _STARTED_WITH else without_places(value)
+            name: None if name in _STARTED_WITH else mapped(without_place, value)
             for name, value in meta.options.items()
         },
-        transformer_config=without_places(meta.transformer_config),
+        transformer_config=mapped(without_place, meta.transformer_config),
         data=replace(state, options=options, retriever=retriever),
     )
 
@@ -146,7 +147,10 @@ def copy_tokenizer(name: str, folder: Path) -> str:
 
 def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
     """Copy the encoders that a retriever reads from folders, and return its description with their names here."""
-    arguments = {name: _copied(value, folder) for name, value in description["init_args"].items()}
+    arguments = {
+        name: with_members(value, lambda member: copy_encoders(member, folder))
+        for name, value in description["init_args"].items()
+    }
     encoder = arguments.get("encoder")
     if isinstance(encoder, str) and Path(encoder).exists():
         others = len([*folder.glob(f"{_ENCODER}*")])
@@ -156,13 +160,7 @@ def copy_encoders(description: PlainDict, folder: Path) -> PlainDict:
         if trained_model(encoder) is not None:
             storage.set_key(folder / name / STATE, "fitted", {})
         arguments["encoder"] = name
-    return {"class_path": description["class_path"], "init_args": without_places(arguments)}
-
-
-def _copied(value: object, folder: Path) -> object:
-    if isinstance(value, list):
-        return [_copied(item, folder) for item in value]
-    return copy_encoders(value, folder) if isinstance(value, dict) and "class_path" in value else value
+    return {"class_path": description["class_path"], "init_args": mapped(without_place, arguments)}
 
 
 def keep_encodings(memory: Path, encoder: str | None) -> None:

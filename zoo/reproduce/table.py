@@ -18,7 +18,7 @@ from datamodules.core.classes import option_names
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import load_mapping
 from datamodules.core.secrets import refuse_secrets
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, mapped
 from zoo.registry import model_class
 
 _SHIPPED = Path(__file__).with_name("tables")
@@ -125,7 +125,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     if encoder is not None:
         if own_encoder is None:
             raise InputError(f"--encoder: {path.stem} has no pre-trained encoder that could be replaced")
-        contents = _replaced(contents, own_encoder, encoder)
+        contents = mapped(lambda value: encoder if value == own_encoder else value, contents)
     if missing := {"description", "minutes", "base", "rows"} - contents.keys():
         raise InputError(f"{path}: {', '.join(sorted(missing))} is missing; add it")
     if isinstance(contents["base"], str):
@@ -139,15 +139,6 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     for row, entry in entries.items():
         rows[str(row)] = _make_row(f"{path}: row {row}", str(row), entry or {}, table, shared)
     return table
-
-
-def _replaced(value: Any, old: str, new: str) -> Any:
-    """Return the value with every `old` in its mappings and lists replaced by `new`."""
-    if isinstance(value, dict):
-        return {key: _replaced(each, old, new) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_replaced(each, old, new) for each in value]
-    return new if value == old else value
 
 
 def _read_table(path: Path) -> PlainDict:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.sharing import cached_property
-from datamodules.core.types import PlainDict
+from datamodules.core.types import PlainDict, mapped
 from datamodules.retrieval import base
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
@@ -311,11 +311,7 @@ class OpenSearchRetriever(ElasticsearchRetriever):
 
 def _filled(template: Any, text: str) -> Any:
     """Return a query template with the text in place of the placeholder, in string values only."""
-    if isinstance(template, dict):
-        return {name: _filled(value, text) for name, value in template.items()}
-    if isinstance(template, list):
-        return [_filled(value, text) for value in template]
-    return template.replace(_PLACEHOLDER, text) if isinstance(template, str) else template
+    return mapped(lambda each: each.replace(_PLACEHOLDER, text) if isinstance(each, str) else each, template)
 
 
 def _fields_of(answer: PlainDict) -> dict[str, bool] | None:
