@@ -70,7 +70,6 @@ class _SplitTokenizer(Tokenizer):
     """Splits texts that are tokenized already at white space, or any texts into code points, spaces included."""
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
-        """See `Tokenizer.encode`."""
         split: Callable[[str], Iterable[str]] = iter if self.name == CHARACTERS else str.split
         return (list(map(lexicon.__getitem__, split(text))) for text in self._folded(texts))
 
@@ -109,14 +108,12 @@ class _WordTokenizer(Tokenizer):
     """
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
-        """See `Tokenizer.encode`."""
         # No token contains white space, so each piece between spaces is split alone.
         pieces = _Pieces(lexicon)
         for text in self._folded(texts):
             yield list(chain.from_iterable(map(pieces.__getitem__, text.split())))
 
     def describe(self) -> dict[str, str | bool]:
-        """See `Tokenizer.describe`."""
         expression = hashlib.sha256(_SEGMENT.pattern.encode()).hexdigest()[:16]
         return {**super().describe(), "expression": expression}
 

@@ -196,7 +196,6 @@ class _States(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: Any, *grad_outputs: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None]:
-        """Run the steps back."""
         recurrent, steps, gates, cells, cell_tanh, states = ctx.saved_tensors
         batch_sizes: list[int] = ctx.batch_sizes
         hidden = states.shape[2]

@@ -42,7 +42,6 @@ class _Best(NamedTuple):
 
     @classmethod
     def none(cls, q: int, k: int) -> _Best:
-        """Return no keys."""
         keys, sizes = np.zeros((q, 2 * k + 32), np.int64), np.zeros(q, np.int64)
         return cls(keys, sizes, np.zeros_like(sizes), np.full(q, -np.inf, np.float32))
 
