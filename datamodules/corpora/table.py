@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from datamodules.core.errors import LONGEST, InputError, excerpt, name_some
 from datamodules.corpora.multilabel import join_fields
@@ -120,13 +120,14 @@ def _batches(
     """Turn blocks into Arrow batches, and refuse rows without a label; `hashes` receives those of the rows."""
     repairs = Repairs()
     distinct = set[str]()
-    unlabeled, empty = _NamedRows(), _NamedRows()
-    num_rows = 0
+    unlabeled, empty = list[int](), list[int]()
+    num_rows, place = 0, source
     for block in blocks:
+        place = block.source
         if columns.labels and separator is None:
             missing = [not label.strip() for label in _labels(block, len(columns.texts))]
             if any(missing):
-                unlabeled.add(block, missing)
+                unlabeled += compress(block.numbers, missing)
                 block = block.select([record for record, is_missing in enumerate(missing) if not is_missing])
         texts = _texts(block, len(columns.texts))
         labels = None
@@ -146,39 +147,25 @@ def _batches(
                 raise InputError(f"{location}: no id in column {columns.id!r}; give it one")
         num_rows += len(texts)
         if "" in texts:
-            empty.add(block, [not text for text in texts])
+            empty += [number for number, text in zip(block.numbers, texts, strict=True) if not text]
         keys = texts if labels is None else zip(texts, labels, strict=True)
         hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
         yield repairs.batch(ids, texts, labels)
-    if unlabeled.count:
-        raise InputError(f"{unlabeled}: no label; add labels, or remove these rows")
+    if unlabeled:
+        raise InputError(f"{_named_rows(place, unlabeled)}: no label; add labels, or remove these rows")
     repairs.report(source)
     _warn_of_blanks(distinct, source)
     if separator is None:
         _warn_of_several(distinct, source)
-    if empty.count:
-        log.warning("%s: %d of %d texts are empty; they are kept", empty, empty.count, num_rows)
+    if empty:
+        named = _named_rows(place, empty)
+        log.warning("%s: %d of %d texts are empty; they are kept", named, len(empty), num_rows)
 
 
-class _NamedRows:
-    """Rows of a table that a message names: the first ten, and the number of the others."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._source = ""
-        self._numbers: list[int] = []
-
-    def add(self, block: Block, chosen: Sequence[bool]) -> None:
-        numbers = [number for number, is_chosen in zip(block.numbers, chosen, strict=True) if is_chosen]
-        self._source = block.source
-        self._numbers += numbers[: _MAX_NAMED - len(self._numbers)]
-        self.count += len(numbers)
-
-    @override
-    def __str__(self) -> str:
-        more = self.count - len(self._numbers)
-        numbers = ", ".join(map(str, self._numbers))
-        return f"{self._source} {numbers}" + (f" and {more:,} more" if more else "")
+def _named_rows(source: str, numbers: list[int]) -> str:
+    """Name rows in a message: the first ones, and the number of the others."""
+    named, more = ", ".join(map(str, numbers[:_MAX_NAMED])), len(numbers) - _MAX_NAMED
+    return f"{source} {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _labels(block: Block, column: int) -> list[str]:
