@@ -33,11 +33,8 @@ def test_metrics_are_appended_to_the_same_file(tmp_path: Path) -> None:
     second.log_metrics({"a": 3.0, "b": 4.0}, step=2)
     second.save()
     rows = read_csv(tmp_path / "metrics.csv")
-    assert [(row["step"], row["a"], row["b"]) for row in rows] == [
-        ("0", "1.0", ""),
-        ("1", "2.0", ""),
-        ("2", "3.0", "4.0"),
-    ]
+    expected = [("0", "1.0", ""), ("1", "2.0", ""), ("2", "3.0", "4.0")]
+    assert [(row["step"], row["a"], row["b"]) for row in rows] == expected
 
 
 @pytest.mark.slow

@@ -28,11 +28,8 @@ def test_pairs(tmp_path: Path) -> None:
         train_file=jsonl(tmp_path / "a.jsonl", record), question_column="topic", id_column="key", **columns
     )
     pairs = data.read_splits(["train"])["train"]
-    assert [pairs.first.texts[:], pairs.second.texts[:], pairs.target.tolist()] == [
-        ["where ?"],
-        ["here"],
-        [2],
-    ]
+    expected = [["where ?"], ["here"], [2]]
+    assert [pairs.first.texts[:], pairs.second.texts[:], pairs.target.tolist()] == expected
     assert [pairs.question_ids.to_pylist(), pairs.ids.to_pylist()] == [["t"], ["k"]]
 
 

@@ -163,12 +163,8 @@ def test_retrieved_turns_belong_to_the_questions_dialogue(tmp_path: Path) -> Non
         "name which name",
     ]
     batch = data.dataset(split).__getitems__([0, 1])
-    assert batch.readable.tolist() == [
-        [True, False, False],
-        [False, True, False],
-        [False, False, True],
-        [True, False, False],
-    ]
+    expected = [[True, False, False], [False, True, False], [False, False, True], [True, False, False]]
+    assert batch.readable.tolist() == expected
     assert batch.age[0].tolist() == [4, 2, 0]
     assert batch.age[1].tolist()[0] == 2
     assert np.array_equal(data.split_of(split.dialogues).reading.values, split.reading.values)

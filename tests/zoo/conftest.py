@@ -35,18 +35,10 @@ SMALL_MODEL = [
     "--model.optimizer=torch.optim.Adam",
     "--model.optimizer.lr=0.02",
 ]
-SMALL_DATA = [
-    "--data=ClassificationDataModule",
-    "--data.num_memories=3",
-    "--data.batch_size=16",
-    "--data.validation_split=0.2",
-]
-QUIET_TRAINER = [
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--trainer.log_every_n_steps=1",
-]
+SMALL_DATA = ["--data=ClassificationDataModule", "--data.num_memories=3", "--data.batch_size=16"]
+SMALL_DATA += ["--data.validation_split=0.2"]
+QUIET_TRAINER = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+QUIET_TRAINER += ["--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1"]
 #: A model and data so small that a run takes about a second.
 SMALL = [*SMALL_MODEL, *SMALL_DATA, *QUIET_TRAINER]
 

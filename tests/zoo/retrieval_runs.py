@@ -7,13 +7,8 @@ from tests.clicks import write_collection
 from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl
 
 #: A model and data so small that an epoch takes a tenth of a second.
-SMALL = [
-    "--data=ClickthroughDataModule",
-    "--data.document_column=title",
-    "--data.validation_split=0.25",
-    "--data.batch_size=16",
-    *QUIET_TRAINER,
-]
+SMALL = ["--data=ClickthroughDataModule", "--data.document_column=title", "--data.validation_split=0.25"]
+SMALL += ["--data.batch_size=16", *QUIET_TRAINER]
 #: Of a model that learns by gradient steps.
 LEARNING = ["--model.num_trigrams=200", "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02"]
 

@@ -8,22 +8,8 @@ import datamodules.corpora
 import datamodules.retrieval
 import datamodules.text
 
-HEAVY = [
-    "datasets",
-    "elasticsearch",
-    "fsspec",
-    "huggingface_hub",
-    "nltk",
-    "numba",
-    "pandas",
-    "pyarrow",
-    "pyarrow.compute",
-    "pyarrow.dataset",
-    "pyarrow.parquet",
-    "sklearn",
-    "torch",
-    "transformers",
-]
+HEAVY = ["datasets", "elasticsearch", "fsspec", "huggingface_hub", "nltk", "numba", "pandas", "pyarrow"]
+HEAVY += ["pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet", "sklearn", "torch", "transformers"]
 
 
 def imported(*modules: str) -> list[list[str]]:

@@ -78,11 +78,8 @@ def test_the_scores_of_small_lists() -> None:
 def test_the_fused_list_is_that_of_the_sums(
     tmp_path: Path, tiny_encoder: str, method: Method, weights: list[float] | None, depth: int
 ) -> None:
-    members: list[Retriever] = [
-        EmbeddedRetriever(),
-        EmbeddedRetriever(similarity="LMDirichlet", mu=20),
-        DenseRetriever(tiny_encoder, device="cpu"),
-    ]
+    members: list[Retriever] = [EmbeddedRetriever(), EmbeddedRetriever(similarity="LMDirichlet", mu=20)]
+    members += [DenseRetriever(tiny_encoder, device="cpu")]
     fused = FusedRetriever(members, method, weights, depth)
     fused.index(Collection(TEXTS, "fingerprint"), tmp_path / "index")
     rng = random.Random(0)

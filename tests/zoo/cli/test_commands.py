@@ -124,9 +124,8 @@ def test_a_module_that_cannot_be_imported(zoo_command: Zoo) -> None:
     refusal(zoo_command("list", "--import"), "--import: name a module")
     refusal(zoo_command("--import", "mine"), "name a command, such as")
     for name in ("gone", "gone.py"):
-        refusal(
-            zoo_command("list", f"--import={name}"), f"--import {name}: no such module, here or installed"
-        )
+        result = zoo_command("list", f"--import={name}")
+        refusal(result, f"--import {name}: no such module, here or installed")
 
 
 def test_a_retriever_of_the_users_own(

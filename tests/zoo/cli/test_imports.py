@@ -9,28 +9,14 @@ import zoo
 from tests.zoo.conftest import Zoo, done, python, read_jsonl, write_table
 from tests.zoo.ensemble.conftest import trained_ensemble as trained_ensemble
 
-HEAVY = [
-    "torch",
-    "pytorch_lightning",
-    "transformers",
-    "datasets",
-    "sklearn",
-    "nltk",
-    "torchmetrics",
-    "matplotlib",
-    "wandb",
-    "elasticsearch",
-    "gensim",
-]
+HEAVY = ["torch", "pytorch_lightning", "transformers", "datasets", "sklearn", "nltk", "torchmetrics"]
+HEAVY += ["matplotlib", "wandb", "elasticsearch", "gensim"]
 
 
 def imported(*commands: str, before: str = "from zoo.cli import main") -> list[set[str]]:
     """Run commands in a process, after another, and return the heavy packages that are imported after each."""
-    lines = [
-        before,
-        "import json, sys",
-        f"loaded = lambda: [name for name in {HEAVY!r} if name in sys.modules]",
-    ]
+    lines = [before, "import json, sys"]
+    lines += [f"loaded = lambda: [name for name in {HEAVY!r} if name in sys.modules]"]
     lines += ["imported = [loaded()]"]
     for command in commands:
         lines += [f"main({command.split()!r})", "imported.append(loaded())"]

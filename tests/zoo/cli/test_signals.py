@@ -132,12 +132,8 @@ def test_checkpoints_are_written_beside_their_place(
 @pytest.mark.parametrize("every", [1, 50])
 def test_a_training_that_diverges_is_one_line(every: int, zoo_command: Zoo, train_csv: Path) -> None:
     options = ["--model.optimizer.lr=1e30", "--trainer.max_epochs=9", f"--trainer.log_every_n_steps={every}"]
-    refusal(
-        zoo_command(*fit_options(train_csv, *options)),
-        "training diverged",
-        " in epoch 1, ",
-        "--model.optimizer.lr",
-    )
+    result = zoo_command(*fit_options(train_csv, *options))
+    refusal(result, "training diverged", " in epoch 1, ", "--model.optimizer.lr")
     assert not Path("run/summary.json").exists()
     assert "NaN" not in "".join(path.read_text() for path in Path("run").rglob("*.json"))
 

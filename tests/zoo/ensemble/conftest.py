@@ -8,19 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import LABELS, TOPIC_WORDS, Fit, Zoo, done, sentences, write_table
+from tests.zoo.conftest import LABELS, QUIET_TRAINER, TOPIC_WORDS, Fit, Zoo, done, sentences, write_table
 
-SMALL = [
-    "--model=MemoryEnsemble",
-    "--data=ClassificationDataModule",
-    "--data.characters=false",
-    "--data.num_memories=4",
-    "--data.batch_size=16",
-    "--data.validation_split=0.2",
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-]
+SMALL = ["--model=MemoryEnsemble", "--data=ClassificationDataModule", "--data.characters=false"]
+SMALL += ["--data.num_memories=4", "--data.batch_size=16", "--data.validation_split=0.2", *QUIET_TRAINER]
 
 
 #: So many that two drawn texts are never near-duplicates.

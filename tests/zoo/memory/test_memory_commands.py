@@ -130,10 +130,8 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
     columns = ("--text_column=name", "--label_column=class")
     done(zoo_command("memory", "add", checkpoint, second, *columns))
     predictions = zoo.load(checkpoint).predict(["tungsten", "durian"])
-    assert [[(m.text, m.label) for m in p.memories] for p in predictions] == [
-        [("tungsten", "metal")],
-        [("durian", "fruit")],
-    ]
+    expected = [[("tungsten", "metal")], [("durian", "fruit")]]
+    assert [[(m.text, m.label) for m in p.memories] for p in predictions] == expected
 
 
 def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:

@@ -160,18 +160,12 @@ def test_matrices() -> None:
     def names(network: MemoryNetwork) -> list[str]:
         return [name for name, _ in network.named_parameters()]
 
-    assert [name for name in names(make_network()) if name.endswith("table")] == [
-        "text.words.table",
-        "memory.words.table",
-    ]
+    expected = ["text.words.table", "memory.words.table"]
+    assert [name for name in names(make_network()) if name.endswith("table")] == expected
     tied = names(make_network(tie_matrices=True))
     assert [name for name in tied if name.endswith("table")] == ["text.words.table"]
-    assert names(make_network(MemNet)) == [
-        "text.words.table",
-        "memory.words.table",
-        "output.words.table",
-        "classifier.weight",
-    ]
+    expected = ["text.words.table", "memory.words.table", "output.words.table", "classifier.weight"]
+    assert names(make_network(MemNet)) == expected
     assert names(make_network(hops=0)) == ["text.words.table", "classifier.weight"]
 
 

@@ -264,14 +264,8 @@ def test_word_dropout_draws_rare_words_and_answers_with_them(tmp_path: Path) -> 
 def test_a_trained_model_answers_with_unknown_words(tmp_path: Path, zoo_command: Zoo) -> None:
     checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=12", dialogues=150)
     predictor = zoo.load(checkpoint)
-    turns = [
-        "good day .",
-        "who is it for?",
-        "it is for Zappelin .",
-        "when do you come ?",
-        "on tuesday",
-        "thank you !",
-    ]
+    turns = ["good day .", "who is it for?", "it is for Zappelin .", "when do you come ?", "on tuesday"]
+    turns += ["thank you !"]
     who, when = predictor.predict(turns, ["what is the name?", "what is the day ?"])
     assert who.answer == "Zappelin"
     assert when.answer == "tuesday"

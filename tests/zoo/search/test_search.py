@@ -14,14 +14,8 @@ from tests.zoo.examples import python_blocks
 from zoo.search import search
 
 QUERIES = {"q1": "old iron", "q2": "a plum", "q3": "umbrella", "q4": "rain near the sun", "q5": "plum rain"}
-TEXTS = [
-    "the plum is old",
-    "iron in the rain",
-    "a plum near the sun",
-    "some new fog",
-    "iron iron iron",
-    "rain",
-]
+TEXTS = ["the plum is old", "iron in the rain", "a plum near the sun", "some new fog", "iron iron iron"]
+TEXTS += ["rain"]
 
 
 @pytest.fixture(autouse=True)

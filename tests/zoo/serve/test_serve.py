@@ -192,20 +192,15 @@ def test_the_history_and_the_way_back(client: TestClient) -> None:
     post(client, "/memory/add", rows=[NEW], note="why")
     done = post(client, "/memory/add", rows=[{**NEW, "label": "metal"}], relabel=True)
     assert (done["version"], done["added"], done["relabelled"]) == (3, 0, 1)
-    assert client.get("/memory/diff?from=1&to=3").json()["added"] == {
-        "count": 1,
-        "rows": [{**NEW, "id": "2:0", "label": "metal"}],
-    }
+    expected = {"count": 1, "rows": [{**NEW, "id": "2:0", "label": "metal"}]}
+    assert client.get("/memory/diff?from=1&to=3").json()["added"] == expected
     (suspect,) = client.get("/memory/audit").json()["rows"]
     assert (suspect["id"], suspect["label"]) == ("2:0", "metal")
     assert post(client, "/memory/revert", version=1, note="back")["version"] == 4
     assert post(client, "/predict", texts=TEXTS) == before
     logged = client.get("/memory/log?versions=3").json()["versions"]
-    assert [(each["change"], each["note"]) for each in logged] == [
-        ("+1", "why"),
-        ("1 relabelled", None),
-        ("back to 1", "back"),
-    ]
+    expected = [("+1", "why"), ("1 relabelled", None), ("back to 1", "back")]
+    assert [(each["change"], each["note"]) for each in logged] == expected
     for route, status, words in (("?from=1&to=9", 400, "has no version 9"), ("?from=x&to=1", 422, "from: ")):
         answer = client.get(f"/memory/diff{route}")
         assert (answer.status_code, words in answer.json()["detail"]) == (status, True)

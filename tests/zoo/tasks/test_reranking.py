@@ -77,11 +77,7 @@ def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: Path) -> None
     # Ids in JSON lines, where their columns are named.
     done(zoo_command(*options, "--question_column=question", "--id_column=candidate", "--output=out.jsonl"))
     records = read_jsonl("out.jsonl")
-    assert [(row["question"], row["id"]) for row in records] == [
-        ("x7", "k1"),
-        ("x7", "k2"),
-        ("x8", "k1"),
-    ]
+    assert [(row["question"], row["id"]) for row in records] == [("x7", "k1"), ("x7", "k2"), ("x8", "k1")]
     Path("no_ids.csv").write_text("first,second\nwhere is plum,iron\n")
     result = zoo_command(*options[:-1], "--input=no_ids.csv", "--output=out.run")
     refusal(result, "no_ids.csv", "no column 'question'")
@@ -116,15 +112,10 @@ def test_runs_of_another_collection(zoo_command: Zoo, matcher: Path) -> None:
         assert not Path("out.run").exists()
     # The memory of the model on pairs has other texts.
     write_run(["d7"])
-    refusal(
-        zoo_command("predict", "--ckpt_path", matcher, *FILES),
-        "'d7' is not in the model's memory",
-        "--documents",
-    )
-    refusal(
-        zoo_command("predict", "--ckpt_path", matcher, "--input=pairs.csv", documents),
-        "name it with --rerank",
-    )
+    result = zoo_command("predict", "--ckpt_path", matcher, *FILES)
+    refusal(result, "'d7' is not in the model's memory", "--documents")
+    result = zoo_command("predict", "--ckpt_path", matcher, "--input=pairs.csv", documents)
+    refusal(result, "name it with --rerank")
     Path("questions.txt").write_text("where is plum\n")
     texts = ["--input=questions.txt", "--output=out.run"]
     refusal(zoo_command("predict", "--ckpt_path", matcher, *texts), "questions.txt has none")
@@ -154,11 +145,8 @@ def test_a_collection_of_ones_own_in_csv_files(zoo_command: Zoo) -> None:
     Path("qrels.csv").write_text(
         "\n".join([*names, *(",".join(line.split()) for line in judged if line)]) + "\n"
     )
-    files = [
-        "--data.corpus_file=corpus.csv",
-        "--data.train_queries=queries.csv",
-        "--data.train_judgements=qrels.csv",
-    ]
+    files = ["--data.corpus_file=corpus.csv", "--data.train_queries=queries.csv"]
+    files += ["--data.train_judgements=qrels.csv"]
     small = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--model.hidden_sizes=[8, 4]"]
     done(zoo_command("fit", "--config=your_own_data/search", *files, *small, "--run_dir=run"))
     done(zoo_command("predict", "--ckpt_path=run", "--input=queries.csv", "--k=5", "--output=out.run"))

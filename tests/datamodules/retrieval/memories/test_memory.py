@@ -70,11 +70,8 @@ def test_the_fingerprint_is_that_of_rows_and_ranking(tmp_path: Path) -> None:
 
     base = fingerprint("a", rows(30))
     assert fingerprint("b", rows(30)) == base
-    others = [
-        fingerprint("c", rows(30, seed=1)),
-        fingerprint("d", rows(29)),
-        fingerprint("e", rows(30), b=0.5),
-    ]
+    others = [fingerprint("c", rows(30, seed=1)), fingerprint("d", rows(29))]
+    others += [fingerprint("e", rows(30), b=0.5)]
     assert len({base, *others}) == 4
 
 

@@ -24,14 +24,8 @@ from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.conftest import MakeRetriever
 from tests.datamodules.retrieval.memories.test_memory_growth import build, contents, hits_of, kill_after
 
-QUERIES = [
-    "the old lion and the tiger",
-    "Yeast dough",
-    "rudder oar sail",
-    "otter",
-    "nothing here is known",
-    "",
-]
+QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder oar sail", "otter", "nothing here is known"]
+QUERIES += [""]
 
 
 def built_of(memory: FolderMemory, folder: Path, make: MakeRetriever) -> FolderMemory:

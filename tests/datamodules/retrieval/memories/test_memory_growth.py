@@ -118,12 +118,8 @@ def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
         )
     )
     assert addition == (2, 7, 4, 3, 3, 0)
-    assert list(zip(memory.rows.texts, memory.rows.labels or [], strict=True))[3:] == [
-        ("the lion", "boats"),
-        ("A Sail", "beasts"),
-        ("new", "boats"),
-        ("new", "bread"),
-    ]
+    expected = [("the lion", "boats"), ("A Sail", "beasts"), ("new", "boats"), ("new", "bread")]
+    assert list(zip(memory.rows.texts, memory.rows.labels or [], strict=True))[3:] == expected
     # Nothing new: no version.
     before = contents(tmp_path / "m")
     assert memory.add(more(["new", "THE LION"], ["bread", "boats"])) == (2, 7, 0, 2, 0, 0)
@@ -194,12 +190,8 @@ def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-PLACES = [
-    (versions, "_write", True),
-    (inverted_index, "_write_postings", True),
-    (versions, "write_pointer", False),
-    (versions, "write_pointer", True),
-]
+PLACES = [(versions, "_write", True), (inverted_index, "_write_postings", True)]
+PLACES += [(versions, "write_pointer", False), (versions, "write_pointer", True)]
 
 
 @pytest.mark.parametrize("same", [True, False])
