@@ -21,7 +21,7 @@ from datamodules.duplicates import DuplicateMarks
 from zoo.ensemble.members import titles
 from zoo.markdown import markdown_table
 from zoo.tasks.classification.multilabel import row_scores
-from zoo.tasks.metrics import sign_test
+from zoo.tasks.metrics import paired_test
 
 #: Rows of the table that are no single member or reference.
 _COMBINATIONS = ("without memory", "memory alone", "all")
@@ -111,6 +111,8 @@ class Line:
     #: number of groups of duplicates in which the whole ensemble classifies more texts correctly, and this row does.
     gained: int
     lost: int
+    #: of the difference; see `paired_test`.
+    p_value: float
     #: of a member, in the whole ensemble.
     weight: float | None = None
 
@@ -127,6 +129,7 @@ class Line:
             difference_error=_grouped_error(gain, texts),
             gained=int((gain > 0).sum()),
             lost=int((gain < 0).sum()),
+            p_value=paired_test(gain.cpu().numpy()),
             weight=weight,
         )
 
@@ -139,11 +142,6 @@ class Line:
     def percentage(self) -> str:
         """The accuracy in percent."""
         return f"{100 * self.accuracy:.1f}"
-
-    @property
-    def p_value(self) -> float:
-        """The exact sign test; of classes, McNemar's."""
-        return sign_test(self.gained, self.lost)
 
 
 def _grouped_error(sums: Tensor, sizes: Tensor) -> float:
@@ -225,7 +223,7 @@ class Answer:
             return f"{rows} the memory was not measured: it has no vote."
         if without is None:
             return f"{rows} the memory alone has {whole.percentage} %: no member reads the text itself."
-        test = "McNemar" if self.measure == "accuracy" else "sign test"
+        test = "McNemar" if self.measure == "accuracy" else "randomization test"
         figures = (
             f"{whole.percentage} % with it, {without.percentage} % without"
             f" ({100 * without.difference:+.1f} ± {100 * without.difference_error:.1f} points, {test} p ="
@@ -273,7 +271,7 @@ class Answer:
 
     def as_json(self) -> PlainDict:
         """The answer as plain values."""
-        rows = [{**asdict(line), "accuracy": line.accuracy, "p_value": line.p_value} for line in self.lines]
+        rows = [{**asdict(line), "accuracy": line.accuracy} for line in self.lines]
         weights = {line.name: line.weight for line in self.lines if line.weight is not None}
         answer = {"split": self.split, "measure": self.measure, "sentence": self.sentence()}
         measured = {"left_out": asdict(self.left_out), "weights": weights, "rows": rows}

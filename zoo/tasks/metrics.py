@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.core.lightning import Metric
@@ -19,6 +21,19 @@ def sign_test(gained: int, lost: int) -> float:
 
     differ = gained + lost
     return float(binomtest(gained, differ).pvalue) if differ else 1.0
+
+
+def paired_test(gains: NDArray[np.float64]) -> float:
+    """Return the probability of a sum of paired differences [n] as far from 0 if each had either sign as often.
+
+    Of whole numbers, such as right answers, the sign test is exact; of others, 9,999 random draws of all signs decide.
+    """
+    from scipy.stats import permutation_test
+
+    if np.array_equal(gains, np.rint(gains)):
+        return sign_test(int((gains > 0).sum()), int((gains < 0).sum()))
+    drawn = {"permutation_type": "samples", "n_resamples": 9_999, "batch": 100, "random_state": 0}
+    return float(permutation_test((gains,), np.sum, vectorized=True, **drawn).pvalue)
 
 
 class RowMeans(Metric):

@@ -8,7 +8,7 @@ from zoo.ensemble.answer import Answer, LeftOut, Line
 
 def line_of(name: str, right: int, of_all: int = 90) -> Line:
     difference = (of_all - right) / 100
-    return Line(name, 100, right, 0.03, difference, 0.02, 5, 5)
+    return Line(name, 100, right, 0.03, difference, 0.02, 5, 5, 1.0)
 
 
 def answer_of(**right: int) -> Answer:

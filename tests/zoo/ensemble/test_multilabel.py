@@ -30,6 +30,18 @@ from zoo.tasks.classification.held_out import rows_to_keep
 from zoo.tasks.classification.metric_learning import balanced_batches, supervised_contrastive_loss
 from zoo.tasks.classification.metrics import MultilabelScores
 from zoo.tasks.classification.multilabel import choose_labels, fit_rule, row_scores
+from zoo.tasks.metrics import paired_test, sign_test
+
+
+def test_paired_differences_are_tested_by_random_signs() -> None:
+    random, p_values = np.random.default_rng(0), []
+    for _ in range(60):
+        p_values.append(paired_test(random.choice([-1, -0.5, 0, 0.4, 0.9], 40)))
+    assert np.mean(np.array(p_values) < 0.1) < 0.2
+    assert paired_test(random.normal(0.5, size=60)) < 0.01
+    gains = np.array([1.0] * 9 + [-1.0] + [0.0] * 5)
+    assert paired_test(gains) == sign_test(9, 1)
+    assert paired_test(gains * 0.5) == pytest.approx(sign_test(9, 1), abs=0.01)
 
 
 def draw_sets(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
