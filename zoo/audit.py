@@ -147,8 +147,9 @@ def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement, separ
     def contradictions(row: int) -> list[Contradiction]:
         # Where a label is missing, neighbors that have it; where only one is too many, neighbors without it.
         missing, excess = suggested[row] & ~sets[row], sets[row] & ~suggested[row]
-        agrees = np.any(sets[:, missing] if missing.any() else ~sets[:, excess], axis=1)
-        chosen = [*conflicts.get(row, []), *_neighbors_among(judgement, row, agrees)]
+        others = np.array(_neighbors(judgement, row), np.int64)
+        agrees = sets[others][:, missing] if missing.any() else ~sets[others][:, excess]
+        chosen = [*conflicts.get(row, []), *others[agrees.any(axis=1)].tolist()]
         return [Contradiction(ids[each], texts[each], written[each]) for each in chosen[:_CONTRADICTIONS]]
 
     def write(chosen: NDArray[np.int64]) -> str:
@@ -171,24 +172,26 @@ def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement, separ
     return Audit(audited, wrong, standard_error, len(conflicts))
 
 
-def _neighbors_among(judgement: Judgement, row: int, wanted: NDArray[np.bool_]) -> list[int]:
-    """The neighbors of a row among some rows [n], the nearest of each search first."""
+def _neighbors(judgement: Judgement, row: int) -> list[int]:
+    """The neighbors of a row, the nearest of each search first."""
     found = [vote.rows[row] for vote in judgement.votes.values() if vote.rows is not None]
-    nearest = torch.stack(found, dim=1).flatten().tolist()
-    return [each for each in dict.fromkeys(nearest) if each >= 0 and wanted[each]]
+    return [each for each in dict.fromkeys(torch.stack(found, dim=1).flatten().tolist()) if each >= 0]
 
 
 def share_of_errors(logs: NDArray[np.float64], target: NDArray[np.int64]) -> float:
     """Estimate the share of rows with wrong labels: how often the surest fifth of the judgements disagrees.
 
     A row's own label has no part in its judgement, so that the fifth has as many wrong labels as the others, and its
-    texts are clear enough for the members to be right. `logs` and `target` are those of a `Judgement`.
+    texts are clear enough for the members to be right. `logs` and `target` are those of a `Judgement`. Of sets, it is
+    the surest fifth of those of each size: small ones are surer.
     """
-    sureness, disagrees = logs.max(axis=1), logs.argmax(axis=1) != target
+    sureness, answer, sizes = logs.max(axis=1), logs.argmax(axis=1), np.zeros(len(target))
+    disagrees = answer != target
     if target.ndim == 2:
-        sureness, disagrees = sureness.sum(axis=1), disagrees.any(axis=1)
-    surest = np.argsort(-sureness, kind="stable")[: surest_rows(len(target))]
-    return float(disagrees[surest].mean())
+        sureness, disagrees, sizes = sureness.sum(axis=1), disagrees.any(axis=1), answer.sum(axis=1)
+    of_sizes = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+    surest = [rows[np.argsort(-sureness[rows], kind="stable")][: surest_rows(len(rows))] for rows in of_sizes]
+    return float(disagrees[np.concatenate(surest)].mean())
 
 
 def surest_rows(count: int) -> int:
@@ -230,7 +233,7 @@ def describe(result: Audit) -> str:
     count = len(result.rows)
     percent = f"{100 * result.wrong:.1f} ± {100 * result.standard_error:.1f} %"
     return (
-        f"{count:,} rows; about {round(result.wrong * count):,} labels ({percent}) are probably wrong;"
+        f"{count:,} rows; about {round(result.wrong * count):,} of them ({percent}) are probably wrong;"
         f" {result.conflicts:,} rows have the text of a row with another label"
     )
 

@@ -29,7 +29,7 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
-from zoo.tasks.classification.multilabel import choose_labels
+from zoo.tasks.classification.multilabel import choose_labels, fit_rule, probabilities_of
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
@@ -125,7 +125,7 @@ class KNNNetwork(nn.Module):
         #: feature -> its width.
         self.sizes = {name: sizes[name] for name in self.features}
         self.classifier = nn.Linear(sum(self.sizes.values()), len(spec.labels))
-        #: of sets of labels: a `SetRule`, fitted to the validation rows after each epoch.
+        #: of sets of labels: a `SetRule`, fitted to the validation rows after the last epoch.
         self.rule: Tensor | None
         self.register_buffer("rule", None if spec.label_separator is None else torch.tensor([0.5, 0.0]))
         #: whether the label feature is a vote for the memories' classes before training.
@@ -309,11 +309,25 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
     def batch_contents(self, split: str) -> BatchContents:
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
 
+    # --- sets of labels ---
+
+    @property
     @override
-    def on_validation_epoch_end(self) -> None:
-        super().on_validation_epoch_end()
-        if self.network.rule is not None and self.metrics.rule is not None:
-            self.network.rule.copy_(torch.tensor(self.metrics.rule))
+    def finishes(self) -> bool:
+        return self.network is None or self.network.rule is not None
+
+    @override
+    def finish(self, data: ClassificationDataModule) -> None:
+        split, rule = data.split("validation"), self.network.rule
+        if rule is None or not len(split.independent_rows):
+            return
+        dataset = data.dataset(split, self.batch_contents("validation"))
+        outputs = ClassificationPredictor(self, data).outputs(
+            dataset, data.options.batch_size, split.independent_rows
+        )
+        parts = [(probabilities_of(output.logits).cpu(), batch.target.cpu()) for batch, output in outputs]
+        probabilities, target = (torch.cat(each) for each in zip(*parts, strict=True))
+        rule.copy_(torch.tensor(fit_rule(probabilities, target)))
 
     # --- starting from another model ---
 

@@ -58,7 +58,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
     """Base of `MemoryEnsemble`: its members, fitted without gradients, their encoder, and the memory that they search.
 
     Args:
-        members: some of `lexical` (support vector machine of n-grams), `naive_bayes` (of the same), `encoder`
+        members: some of `lexical` (support vector machine of n-grams), `named` (the same, which learns from the names
+            of the classes as well), `naive_bayes` (of n-grams), `encoder`
             (kernel machine on the vectors of the `transformer`), `self_trained` (regression on these, which learns
             from the names of the classes and from texts without labels as well), `bag` (kernel machine on the mean
             of pre-trained word vectors), `lexical_vote` (of the retriever's memories), `dense_vote` (of the
@@ -99,7 +100,9 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self.class_weight = class_weight
         self.member_names = list(members)
         self.metric_steps, self.metric_layers = metric_steps, metric_layers
-        self.reads_guides = self.transformer is not None and "self_trained" in members
+        is_self_trained = self.transformer is not None and "self_trained" in members
+        self.guides_read = {"label_texts"} if is_self_trained or "named" in members else set()
+        self.guides_read |= {"unlabelled_file"} if is_self_trained else set()
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: the table of the last fit.
         self.answer: Answer | None = None
@@ -313,5 +316,7 @@ def read_table(
         with using(network.encoder, network.encoder_before):
             readings = readings._replace(published=torch.from_numpy(model.encode(data, texts)))
     if "guides" in inputs and network.guides is not None:
-        readings = readings._replace(guides=network.guides.encoded_by(encode))
+        guides = network.guides if network.encoder is None else network.guides.encoded_by(encode)
+        ngrams = network.ngrams(guides.texts) if guides.texts else None
+        readings = readings._replace(guides=guides._replace(ngrams=ngrams))
     return readings

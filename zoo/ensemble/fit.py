@@ -20,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datamodules.batch import BatchContents
-from datamodules.classification import UNKNOWN, ClassificationDataModule, targets_of
+from datamodules.batch import BatchContents, ClassificationSpec
+from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers, targets_of
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
@@ -63,6 +64,8 @@ class LabelledRows(NamedTuple):
     target: NDArray[np.int64]
     #: the rows that are not used.
     left_out: LeftOut = LeftOut()
+    #: int64 [n], number of labels of a set that the members do not know; None of classes.
+    unknown: NDArray[np.int64] | None = None
 
 
 class EnsembleFit:
@@ -83,7 +86,9 @@ class EnsembleFit:
         target = targets_of(split.rows, data.spec)[rows]
         left_out = LeftOut.of(split.duplicates) if len(rows) else LeftOut()
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
-        self.validation = LabelledRows(split, rows, target, left_out)
+        self.validation = LabelledRows(
+            split, rows, target, left_out, unknown_labels(split.rows, rows, data.spec)
+        )
         self.class_weights = self._class_weights()
         #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
@@ -144,8 +149,11 @@ class EnsembleFit:
 
     def _read_guides(self) -> Guides:
         """The texts that classes are described by, and those without labels; without those that would mislead."""
+        guides = read_guides(self.data, self.data.spec.labels)
+        if self.network.encoder is None:
+            return guides
         encode = partial(self.model.encode, self.data)
-        guides = read_guides(self.data, self.data.spec.labels).encoded_by(encode)
+        guides = guides.encoded_by(encode)
         rows = np.random.default_rng(0).permutation(len(self.target))[:MOST_TEXTS]
         is_tuned = bool(self.model.metric_plans(len(self.target)))
         vectors = self.published[rows] if is_tuned else encode(self.training.rows.texts.take(rows))
@@ -217,7 +225,10 @@ class EnsembleFit:
             familiarity[rows] = fitted.familiarity(outputs, logits["all"])
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
-            scores.update(table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
+            unknown = None if held_out.unknown is None else held_out.unknown[rows]
+            scores.update(
+                table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)), unknown
+            )
         assert scores is not None
         if not len(held_out.known(num_classes).target):
             condition = _UNKNOWN_CONDITION
@@ -272,6 +283,16 @@ class EnsembleFit:
         return notes
 
 
+def unknown_labels(
+    rows: Rows, chosen: NDArray[np.int64], spec: ClassificationSpec
+) -> NDArray[np.int64] | None:
+    """The number of each chosen row's labels that the training lacks; None where rows have one label."""
+    if spec.label_separator is None:
+        return None
+    numbers = label_numbers(rows.select(chosen), spec.labels, spec.label_separator)
+    return np.asarray((numbers == UNKNOWN).sum(axis=1), np.int64)
+
+
 def classify_rows(
     model: EnsembleModel,
     data: ClassificationDataModule,
@@ -280,13 +301,16 @@ def classify_rows(
     excludes_duplicates: bool = False,
 ) -> HeldOut:
     """Outputs of some members and references, as they are now, for labelled rows."""
-    split, rows, target, _ = labelled
+    split, rows, target, _, unknown = labelled
     network: EnsembleNetwork = model.network
     readings = read_table(model, data, split, network.members.inputs_of(names), rows)
     if excludes_duplicates:
         readings = readings.without_duplicates()
     outputs = classify(network.members, names, readings, model.device)
-    return HeldOut(outputs, torch.from_numpy(target), data.duplicate_keys(split.rows)[rows])
+    groups = data.duplicate_keys(split.rows)[rows]
+    return HeldOut(
+        outputs, torch.from_numpy(target), groups, None if unknown is None else torch.from_numpy(unknown)
+    )
 
 
 def without_near_duplicates(
@@ -329,7 +353,8 @@ def fit_members(
         published: float32 [n, l], vectors of the rows by the encoder before it was tuned, where they are known.
     """
     network = model.network
-    network.ngrams.fit(split.rows.texts[:])
+    named = [] if network.guides is None else network.guides.named
+    network.ngrams.fit([*split.rows.texts, *named])
     if network.bag is not None:
         # Words without a pre-trained vector have the weight 0.
         has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector

@@ -81,8 +81,11 @@ class Readings(NamedTuple):
             return self
         from sklearn.preprocessing import normalize
 
-        pairs = zip(self.ngrams, learned.ngrams, strict=True)
-        known = [part.multiply(other.getnnz(axis=0) > 0).tocsr() for part, other in pairs]
+        counts = [part.getnnz(axis=0) for part in learned.ngrams]
+        if learned.guides is not None and learned.guides.ngrams is not None:
+            more = [part.getnnz(axis=0) for part in learned.guides.ngrams]
+            counts = [own + other for own, other in zip(counts, more, strict=True)]
+        known = [part.multiply(own > 0).tocsr() for part, own in zip(self.ngrams, counts, strict=True)]
         return self._replace(ngrams=list(map(normalize, known)))
 
     def to(self, device: torch.device) -> Readings:

@@ -44,6 +44,8 @@ _CLASSIFIERS = {
 _COST = 10.0
 #: Labelled rows that the member learns from: with more of them, it brings nothing.
 _ROWS = 3000
+#: Rows a class up to which names of classes help n-grams.
+_NAMED_ROWS = 50
 #: Times that texts without labels are classified and learned from, and that probabilities are scaled to shares.
 _ROUNDS, _SCALINGS = 3, 20
 #: Labelled rows of a class that say as much about the shares of texts without labels as a first guess of these.
@@ -78,6 +80,30 @@ class Lexical(Member):
 
         assert readings.ngrams is not None
         return hstack(readings.ngrams, format="csr", dtype=np.float32)
+
+
+class Named(Lexical):
+    """The same, which learns from the classes' own words as from rows, where labelled rows are few; or unfitted."""
+
+    name = "named"
+    title = "linear SVM of words and letters with class names"
+    learns_from: ClassVar[frozenset[Input]] = frozenset({"guides"})
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        from scipy.sparse import vstack
+
+        self.linear.set_extra_state({})
+        guides = readings.guides
+        if guides is None or guides.ngrams is None or len(target) > _NAMED_ROWS * self.sizes.num_classes:
+            return
+        named = np.flatnonzero(guides.target != UNLABELLED)
+        if not len(named):
+            return
+        words = Readings([], ngrams=[part[named] for part in guides.ngrams])
+        vectors = vstack([self._vectors(readings), self._vectors(words)], format="csr")
+        of_words = guides.sets(self.sizes.num_classes) if self.sizes.multilabel else guides.target
+        self.linear.fit(vectors, np.concatenate([target, of_words[named]]), self.fit_planes)
 
 
 class NaiveBayes(Lexical):
@@ -332,9 +358,12 @@ class SelfTrained(Regression):
         )
         others = directions[~is_known]
         if self.sizes.multilabel:
-            self._fit_sets(
-                vectors, np.concatenate([target[rows], guides.sets(target.shape[1])[is_known]]), others
-            )
+            sets = np.concatenate([target[rows], guides.sets(target.shape[1])[is_known]])
+            self.fit_labels(vectors, sets)
+            if len(others):
+                guessed = guess_sets(self.linear(torch.from_numpy(others)), target)
+                vectors, weight = _with_others(vectors, others)
+                self.fit_labels(vectors, np.concatenate([sets, guessed]), weight)
             return
         classes = np.concatenate([target[rows], guides.target[is_known]])
         if len(np.unique(classes)) < 2:
@@ -348,20 +377,11 @@ class SelfTrained(Regression):
                 model.fit(vectors, np.append(classes, guessed), weight)
         self.use_planes(model)
 
-    def _fit_sets(
-        self, vectors: NDArray[np.float32], sets: NDArray[np.int64], others: NDArray[np.float32]
-    ) -> None:
-        """Fit a regression for each label to sets [n, C], and once to others' most probable ones as well."""
-        self.fit_labels(vectors, sets)
-        if len(others):
-            guessed = guess_sets(self.linear(torch.from_numpy(others)), sets)
-            vectors, weight = _with_others(vectors, others)
-            self.fit_labels(vectors, np.concatenate([sets, guessed]), weight)
-
 
 #: Members by name; those that read texts precede the votes.
 MEMBERS: dict[str, type[Member]] = {
-    member.name: member for member in (Lexical, NaiveBayes, Encoder, SelfTrained, Bag, LexicalVote, DenseVote)
+    member.name: member
+    for member in (Lexical, Named, NaiveBayes, Encoder, SelfTrained, Bag, LexicalVote, DenseVote)
 }
 
 REFERENCES: dict[str, type[Member]] = {member.name: member for member in (Majority, BestOfSix, Regression)}

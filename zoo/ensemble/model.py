@@ -105,9 +105,11 @@ class MemoryEnsemble(EnsembleModel):
 
     # --- what is fitted again for a memory that has grown ---
 
-    def refit(self, data: Any, memory: Memory | None, rows: Rows | None, members: bool = False) -> str:
-        """Fit the weights again on labelled rows, after the members; return a report."""
-        return refit(self, data, memory, rows, members)
+    def refit(
+        self, data: Any, memory: Memory | None, rows: Rows | None, members: bool = False, is_own: bool = False
+    ) -> str:
+        """Fit the weights again on labelled rows, after the members; return a report. See `zoo.ensemble.refit`."""
+        return refit(self, data, memory, rows, members, is_own)
 
     def describe_weights(self) -> PlainDict | None:
         """Calibrations and weights as plain values."""

@@ -26,6 +26,8 @@ from zoo.tasks.classification.multilabel import SetRule, choose_labels, fit_rule
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
+#: Weight of the last member.
+_LEAST_WEIGHT = 1e-3
 #: Of a difference that counts as significant.
 _STANDARD_ERRORS = 1.96
 #: Standard deviation of a sign that says something.
@@ -50,11 +52,14 @@ class HeldOut(NamedTuple):
     target: Tensor
     #: [n], equal for duplicates.
     groups: NDArray[np.integer]
+    #: int64 [n], number of labels of a set that the members do not know; None = they know all.
+    unknown: Tensor | None = None
 
     def select(self, rows: NDArray[np.int64]) -> HeldOut:
         """Some of the rows."""
         outputs = {name: each.select(rows) for name, each in self.outputs.items()}
-        return HeldOut(outputs, self.target[rows], self.groups[rows])
+        unknown = None if self.unknown is None else self.unknown[rows]
+        return HeldOut(outputs, self.target[rows], self.groups[rows], unknown)
 
     def distinct(self) -> HeldOut:
         """The first row of each group."""
@@ -67,10 +72,13 @@ class HeldOut(NamedTuple):
         return self if number >= len(self.target) else self.select(np.sort(drawn))
 
     def known(self, num_classes: int) -> HeldOut:
-        """The rows whose label the model knows; of sets all, each with those that it knows."""
-        if self.target.ndim == 2:
+        """The rows whose label, or all of whose labels, the model knows."""
+        if self.unknown is not None:
+            is_known = self.unknown == 0
+        elif self.target.ndim == 1:
+            is_known = (self.target >= 0) & (self.target < num_classes)
+        else:
             return self
-        is_known = (self.target >= 0) & (self.target < num_classes)
         return self.select(np.flatnonzero(is_known.numpy()))
 
     @classmethod
@@ -169,7 +177,7 @@ class Pool(NamedTuple):
 
 def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     """Fit calibrations and weights on held-out rows; duplicates are one row, since they are one observation."""
-    outputs, target, _ = held_out.distinct().few()
+    outputs, target, *_ = held_out.distinct().few()
     multilabel = target.ndim == 2
     references = {name: each for name, each in outputs.items() if is_reference(name, multilabel)}
     outputs = {name: each for name, each in outputs.items() if name not in references}
@@ -205,7 +213,9 @@ def fit_familiarity(outputs: Mapping[str, Outputs], logits: Tensor, target: Tens
     """
     if logits.shape[-1] < 2:
         return {PROBABILITY: 1.0}
-    absent = target > 0 if target.ndim == 2 else functional.one_hot(target, logits.shape[1]) > 0
+    absent = target > 0
+    if target.ndim == 1:
+        absent = torch.zeros(logits.shape, dtype=torch.bool).scatter(1, target[:, None], True)
     signs, without = _signs_of_class(outputs, logits), _signs_of_class(outputs, logits, absent)
     others = np.random.default_rng(0).permutation(len(target))
     pairs = {name: torch.stack([signs[name], without[name][others]], dim=1).double() for name in signs}
@@ -276,6 +286,8 @@ def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict
         if gains.sum() > max(PRICE, _STANDARD_ERRORS * gains.std() * math.sqrt(len(target))):
             break
         kept, (weights, losses) = others[least], without[least]
+    if len(kept) == 1:  # where no row is more likely by any member, an answer is more than the first class
+        weights = [max(weights[0], _LEAST_WEIGHT)]
     return {name: weights[kept.index(name)] if name in kept else 0.0 for name in log_probabilities}
 
 

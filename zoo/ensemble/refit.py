@@ -14,14 +14,20 @@ from numpy.typing import NDArray
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
-from datamodules.corpora.multilabel import distinct_labels
+from datamodules.corpora.multilabel import distinct_labels, split_labels
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import FOLDS, cross_fit, pools_by_fold
-from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_near_duplicates
+from zoo.ensemble.fit import (
+    LabelledRows,
+    classify_rows,
+    fit_members,
+    unknown_labels,
+    without_near_duplicates,
+)
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
@@ -39,8 +45,11 @@ def refit(
     memory: Memory | None,
     rows: Rows | None,
     members: bool = False,
+    is_own: bool = False,
 ) -> str:
     """Fit calibrations and weights again; duplicates of the memory or of training rows are skipped.
+
+    Labels that the model lacks are an error, but for its own held-out rows (`is_own`): these are skipped, too.
 
     Without labelled rows, weights are fitted to cross-fitted rows of the memory, and kept where there are none.
     """
@@ -50,6 +59,10 @@ def refit(
         raise InputError("zoo memory tune: the run stopped before its weights were fitted; train it again")
     model.read_memory(data, memory)
     model.search_memory(data, memory)  # also for members that have no weight yet
+    if rows is not None and is_own:
+        of_rows = [split_labels(label, model.spec.label_separator) for label in rows.labels or ()]
+        kept = np.flatnonzero([set(labels) <= set(model.labels) for labels in of_rows])
+        rows = rows.select(kept) if len(kept) else None
     labelled = None if rows is None else _labelled_rows(model, data, memory, rows)
     held_out = None if labelled is None else classify_rows(model, data, labelled, network.names)
     accuracy = None if held_out is None else _accuracy(before, held_out.known(network.num_classes))
@@ -91,18 +104,19 @@ def _labelled_rows(
     """Retrieve neighbors of rows; raise an `InputError` for labels that the model lacks, and if no row is left."""
     if rows.labels is None:
         raise InputError(f"{rows.source}: tuning needs labelled rows")
-    if unknown := sorted(set(distinct_labels(rows.labels, model.spec.label_separator)) - set(model.labels)):
-        raise InputError(f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows")
+    if lacking := sorted(set(distinct_labels(rows.labels, model.spec.label_separator)) - set(model.labels)):
+        raise InputError(f"{rows.source}: the model does not know the label {lacking[0]!r}; remove such rows")
     split = data.split_of(rows, memory)
     marks = data.marks_of(rows, split.neighbors, memory, data.seen)
     used = np.flatnonzero(marks.is_independent)
     target = model.targets(rows)[used]
-    if not (target < model.network.num_classes).any():
+    unknown = unknown_labels(rows, used, model.spec)
+    if not (target < model.network.num_classes if unknown is None else unknown == 0).any():
         raise InputError(
             "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones included, or"
             " labels that only the memory has; tune on other rows"
         )
-    return LabelledRows(split, used, target, LeftOut.of(marks))
+    return LabelledRows(split, used, target, LeftOut.of(marks), unknown)
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:
@@ -148,7 +162,7 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
     used = np.flatnonzero(marks.is_independent & _is_known(target, model.network.num_classes))
     if len(used) == 0:
         return []
-    added = LabelledRows(split, used, target[used])
+    added = LabelledRows(split, used, target[used], unknown=unknown_labels(rows, used, model.spec))
     return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True)]
 
 

@@ -118,7 +118,7 @@ def classifier(model: ModelFolder, version: int | None = None) -> Classification
 
 def describe_change(before: Prediction, after: Prediction) -> str:
     """Describe two answers to a text in a line."""
-    states = " -> ".join(f"{each.label} {each.probability:.2f}" for each in (before, after))
+    states = " -> ".join(f"{each.label or 'no label'} {each.probability:.2f}" for each in (before, after))
     return f"~ [{visible(states)}] {excerpt(after.text)}"
 
 

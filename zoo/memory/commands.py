@@ -153,7 +153,13 @@ def relabel(
         labels = [str(label)] * len(wanted)
     opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
     changes = dict(zip(wanted, labels, strict=True))
-    _correct(opened, lambda each: each.relabel(changes, note=note), "relabelled", refit, preview)
+    _correct(
+        opened,
+        lambda each: each.relabel(changes, note=note, edits=file is None),
+        "relabelled",
+        refit,
+        preview,
+    )
 
 
 def replace(
@@ -368,11 +374,11 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
     version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else 0
     before = state.fitted_to(version)
     kept = held_out_rows(folder, before)
-    if rows is None and kept is not None and kept.texts is not None:
+    if is_own := rows is None and kept is not None and kept.texts is not None:
         rows = Rows.from_lists(kept.texts, kept.labels, source="the held-out rows of the model")
     task = predictor.model
     task.held_out = None if refit else kept  # stay where the weights stay as they are
-    report = task.refit(predictor.data, predictor.memory, rows, refit)
+    report = task.refit(predictor.data, predictor.memory, rows, refit, is_own)
     values, held_out = folder.path / FITTED, task.describe_held_out()
     fitted = Fitted(
         weights=write_values(values, "weights", task.describe_weights()),

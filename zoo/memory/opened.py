@@ -98,11 +98,19 @@ class OpenedMemory(NamedTuple):
         return memory.add(rows, allowed, keep_ids, note)._replace(relabelled=relabelled)
 
     def relabel(
-        self, changes: Mapping[str, str], new_labels: bool = False, note: str | None = None
+        self,
+        changes: Mapping[str, str],
+        new_labels: bool = False,
+        note: str | None = None,
+        edits: bool = False,
     ) -> Change:
-        """Give rows of the memory other labels: id -> label, or a change of a set (see `edit_labels`)."""
+        """Give rows of the memory other labels: id -> label or, with `edits`, a change of a set (see `edit_labels`)."""
         memory, separator = self.folder, self.separator
-        if separator is not None:
+        if separator is not None and not edits:
+            changes = {
+                name: join_labels(split_labels(new, separator), separator) for name, new in changes.items()
+            }
+        elif separator is not None:
             rows = memory.rows.select(memory.opened.rows_with_ids(list(changes)))
             before = zip(changes.items(), rows.table.column("label").to_pylist(), strict=True)
             changes = {name: edit_labels(old or "", change, separator) for (name, change), old in before}

@@ -40,8 +40,11 @@ def read_pool(file: str, model: ModelFolder) -> Rows:
     columns, labels = model.training_columns(), None
     if (column := columns.get("label_column")) is not None:
         try:
-            blocks = read_blocks(file, Columns(column), columns.get("header"), columns.get("quotes"))
-            labels = [field.strip() or None for block in blocks for field in block.strings(0)]
+            if columns.get("label_separator") is not None:
+                labels = [label or None for label in read_table(file, **columns).labels or ()]
+            else:
+                blocks = read_blocks(file, Columns(column), columns.get("header"), columns.get("quotes"))
+                labels = [field.strip() or None for block in blocks for field in block.strings(0)]
         except InputError as error:
             log.info("--pool: guesses are not compared with labels: %s", error)
     try:

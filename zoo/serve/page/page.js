@@ -539,7 +539,7 @@ async function give(label) {
     done = await call("memory/add", { rows: [{ text: question.prediction.text, label: label || null }], note });
   } catch (error) {
     find("again")?.remove();
-    const again = make("button", { type: "button", id: "again", class: "main", onclick: () => run(() => give(label)) }, "Save again: ", inert(label));
+    const again = make("button", { type: "button", id: "again", class: "main", onclick: () => run(() => give(label)) }, "Save again: ", labelOf(label || null));
     find("question-to-label").prepend(again);
     again.focus();
     throw new Error(`${error.message} Your answer is not saved yet; it stays here.`);
@@ -554,7 +554,7 @@ async function give(label) {
   Object.assign(page.info, { memory_version: done.version, rows: done.rows });
   showInfo();
   const saved = ["Saved: ", labelOf(label || null), label === guess ? ", as guessed. " : ["; the guess was ", labelOf(guess || null), ". "]].flat();
-  if (!done.added) say("Somebody has labelled this text meanwhile, as ", inert(label, "label"), ", too: nothing to save.");
+  if (!done.added) say("Somebody has labelled this text meanwhile, as ", labelOf(label || null), ", too: nothing to save.");
   else if (done.conflicting) say(...saved, "Somebody has meanwhile given this text another label; the memory has both.");
   else say(...saved, ...(question.label === null || question.label === label ? [] : ["The table has ", inert(question.label, "label"), "."]));
   await showNext();
@@ -608,7 +608,7 @@ async function takeBack() {
   }
   page.answers.pop();
   showQuestion(last.question);
-  say(...(last.label === null ? ["Back to the text that you skipped."] : ["Undone: ", inert(last.label, "label"), " is no longer in the memory."]));
+  say(...(last.label === null ? ["Back to the text that you skipped."] : ["Undone: ", labelOf(last.label || null), " is no longer in the memory."]));
 }
 
 function labelByKey(event) {
@@ -651,7 +651,7 @@ function suspect(row, number) {
   node.append(
     textOf(row.text),
     make("div", { class: "facts" },
-      make("span", {}, inert(row.label, "label"), " \u2192 probably ", inert(row.suggested, "label")),
+      make("span", {}, labelOf(row.label || null), " \u2192 probably ", labelOf(row.suggested || null)),
       make("span", {}, "id ", inert(row.id)), make("span", {}, `suspicion ${row.suspicion.toFixed(3)}`)),
     against.length ? make("ul", { class: "list", "aria-label": "Rows that contradict it" }, ...against) : "",
     make("div", { class: "actions" }, ...choices));

@@ -62,14 +62,14 @@ class Calibration:
 
     def as_markdown(self) -> str:
         """The error, and the table of coverage against error."""
-        lines = [["error among answers, at most", "rows answered"]]
+        lines = [["error among answers, at most", "answered"]]
         lines += [
             [f"{100 * float(level):g} %", f"{100 * share:.1f} %"] for level, share in self.coverage.items()
         ]
         return (
-            f"Calibration on {self.rows:,} rows: ECE {self.ece:.4f} ({BINS} bins of equal mass).\n"
+            f"Calibration on {self.rows:,} answers: ECE {self.ece:.4f} ({BINS} bins of equal mass).\n"
             f"{markdown_table(lines)}\n"
-            "This table is of these rows; `zoo predict --max_error` bounds the error of further rows."
+            "This table is of these answers; `zoo predict --max_error` bounds the error of further ones."
         )
 
     def chart(self) -> Chart:

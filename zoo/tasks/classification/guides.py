@@ -6,7 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.folding import distinct_rows, fold_hashes
 from zoo.tasks.classification.held_out import drift
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 log = logging.getLogger("zoo")
 
@@ -47,6 +50,13 @@ class Guides(NamedTuple):
     target: NDArray[np.int64]
     #: float32 [m, l], vectors of the encoder; None before they are encoded.
     vectors: Tensor | None = None
+    #: their vectors [m, V] by kinds of n-grams; None where no member reads them.
+    ngrams: list[csr_matrix] | None = None
+
+    @property
+    def named(self) -> list[str]:
+        """The texts that have a class."""
+        return [self.texts[row] for row in np.flatnonzero(self.target != UNLABELLED)]
 
     def encoded_by(self, encode: Encode) -> Self:
         """The same texts with their vectors by an encoder."""
@@ -117,8 +127,7 @@ class Guides(NamedTuple):
 
     def describe(self) -> PlainDict:
         """Plain values of the texts that have a class."""
-        rows = np.flatnonzero(self.target != UNLABELLED)
-        return {"texts": [self.texts[row] for row in rows], "target": self.target[rows].tolist()}
+        return {"texts": self.named, "target": self.target[self.target != UNLABELLED].tolist()}
 
     @classmethod
     def of(cls, described: PlainDict) -> Self:

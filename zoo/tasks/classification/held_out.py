@@ -13,7 +13,7 @@ the level needs.
 
 Of sets, the error is the share of wrong labels among those that are given. Labels of one text are not independent:
 one of the places for labels of each held-out row is drawn, which may be empty. Each label is drawn with the same
-probability, as no answer has more labels than there are places.
+probability, as no answer has more labels than there are places: so many that most labels of the held-out rows have one.
 
 Assumptions:
 
@@ -57,7 +57,7 @@ _POINTS = 50
 #: Probability of an alarm where nothing has changed.
 _ALARM = 0.001
 
-#: The sequence of tests starts where at least one of this number of the held-out rows with an answer is answered.
+#: The sequence of tests starts where at least one of this number of held-out rows is answered.
 _LEAST_ANSWERED = 4
 
 #: The way to more held-out rows.
@@ -69,9 +69,10 @@ TUNE_ADVICE = (
 class HeldOutScores(NamedTuple):
     """A model's results for n held-out rows, which are no duplicates of each other."""
 
-    #: float64 [n], of the answer, or of a label that is drawn from a set; negative where there is none at any level.
+    #: float64 [n], of the answer, negative where the model has no answer at any threshold; of sets [m], of the labels
+    #: that are drawn from those that have one.
     probability: NDArray[np.float64]
-    #: bool [n].
+    #: bool [n] or [m].
     is_right: NDArray[np.bool_]
     #: float64 [n], probability of the row's own label, of a set the least; 0 where the model does not know it.
     of_label: NDArray[np.float64]
@@ -97,8 +98,14 @@ class HeldOutRows:
         """Return the rows that `describe` described."""
         numbers = {name: values["scores"][name].numpy() for name in HeldOutScores._fields}
         rows = cls(**{**values, "scores": HeldOutScores(**numbers)})
-        counts = {len(each) for each in (rows.labels, *rows.scores)}
-        if counts != {len(rows.labels if rows.texts is None else rows.texts)}:
+        scores = rows.scores
+        pairs: list[Sequence[Any]] = [
+            (rows.labels, scores.of_label),
+            (scores.of_label, scores.familiarity),
+            scores[:2],
+        ]
+        pairs += [] if rows.texts is None else [(rows.texts, rows.labels)]
+        if any(len(one) != len(other) for one, other in pairs):
             raise ValueError("held-out rows lack a text, a label or a result")
         if not all(np.isfinite(each).all() for each in rows.scores):
             raise ValueError("the results of held-out rows are not finite")
@@ -168,11 +175,11 @@ def rows_to_keep(
     drawn = np.where(given > 0, -values, 1.0).argsort(axis=1, kind="stable")[every, place]
     # Nothing is known about the error of an answer that only the memory has, unless held-out rows have the label.
     is_proven = (np.arange(len(known)) < num_classes) | own.any(axis=0)
-    has_answer = (place < sizes) & is_proven[drawn]
+    has_answer = place < sizes
     lacks = np.array([any(label not in column for label in written) for written in of_rows], bool)
     scores = HeldOutScores(
-        np.where(has_answer, values[every, drawn], -1.0),
-        (place < sizes) & own[every, drawn],
+        np.where(is_proven[drawn], values[every, drawn], -1.0)[has_answer],
+        own[every, drawn][has_answer],
         np.where(lacks, 0.0, np.where(own, values, 1.0).min(axis=1)),
         familiarity[rows].double().numpy(),
     )
@@ -233,7 +240,7 @@ def calibration(scores: HeldOutScores) -> PlainDict:
         {"answered": answered[point] / rows, "error": errors[point] / answered[point], "bound": bounds[point]}
         for point in points
     ]
-    return {"rows": rows, "accuracy": scores.is_right[has_answer].mean(), "bins": bins, "coverage": coverage}
+    return {"rows": rows, "accuracy": scores.is_right.mean(), "bins": bins, "coverage": coverage}
 
 
 def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float) -> float:
@@ -287,8 +294,7 @@ def lowest_level(scores: HeldOutScores, confidence: float) -> float | None:
 
 def _start(scores: HeldOutScores, max_error: float, confidence: float) -> int:
     """Return the number of answered rows with which a sequence of tests starts."""
-    answers = int((scores.probability >= 0).sum())
-    return max(math.ceil(answers / _LEAST_ANSWERED), rows_needed(max_error, confidence))
+    return max(math.ceil(len(scores.probability) / _LEAST_ANSWERED), rows_needed(max_error, confidence))
 
 
 def _error_bounds(

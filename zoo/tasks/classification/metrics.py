@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch
 from zoo.tasks.classification.calibration import Calibration
-from zoo.tasks.classification.multilabel import SetRule, fit_rule, probabilities_of, row_scores
+from zoo.tasks.classification.multilabel import probabilities_of, row_scores
 from zoo.tasks.metrics import PARTS, RowMeans
 from zoo.tasks.outputs import ClassificationOutput
 
@@ -114,8 +114,6 @@ class MultilabelScores(ClassificationScores):
         # Of all counted rows: probabilities of labels [rows, C], and their sets.
         self.add_state("scored", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
-        #: of the highest micro F1 on the counted rows, over all processes; after `compute`.
-        self.rule: SetRule | None = None
 
     scored: list[Tensor]
     target: list[Tensor]
@@ -153,7 +151,6 @@ class MultilabelScores(ClassificationScores):
         precision = ranking = torch.tensor(torch.nan, dtype=torch.double)
         if len(target):
             has_rows, target = target.any(dim=0), target.long()
-            self.rule = fit_rule(probability, target)
             of_labels = classification.multilabel_average_precision(probability, target, n, average=None)
             precision = of_labels[has_rows].double().mean()
             ranking = classification.multilabel_ranking_average_precision(probability, target, n).double()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import asdict
 from typing import ClassVar
 
@@ -40,8 +40,8 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
 
     #: the options that disable the memory; "" = the model also runs without one, None = it does not.
     without_memory: ClassVar[str | None] = None
-    #: the model learns from the words of labels and from texts without labels.
-    reads_guides: bool = False
+    #: the options with words of labels and texts without labels that the model learns from.
+    guides_read: Collection[str] = ()
     #: predicts sets of labels where the data has them.
     takes_sets: ClassVar[bool] = False
     #: meaning of the output's `memory_weight`, for charts.
@@ -50,13 +50,14 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     @override
     def idle_options(self, data: ClassificationDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
-        if not self.reads_guides:
-            for name in ("label_texts", "unlabelled_file"):
-                if getattr(data.options, name, None) is not None:
-                    yield (
-                        f"data.{name}",
-                        "only the member self_trained of MemoryEnsemble reads it, with model.transformer",
-                    )
+        readers = {"label_texts": "members named and self_trained", "unlabelled_file": "member self_trained"}
+        for name in readers.keys() - set(self.guides_read):
+            if getattr(data.options, name, None) is not None:
+                yield (
+                    f"data.{name}",
+                    f"only the {readers[name]} of MemoryEnsemble can read it, self_trained with"
+                    " model.transformer",
+                )
 
     @override
     def check_data(self, data: ClassificationDataModule) -> None:
