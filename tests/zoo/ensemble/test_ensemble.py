@@ -62,7 +62,7 @@ def test_word_vectors_are_a_member(run: Fit, zoo_command: Zoo, vectors_file: Pat
 def test_a_run_answers_whether_the_memory_helps(run: Fit, zoo_command: Zoo, test_csv: Path) -> None:
     folder = run("run")
     answer = json.loads((folder / "answer.json").read_text())
-    names = ["majority", "six", "lexical", "naive_bayes", "lexical_vote"]
+    names = ["majority", "six", "lexical", "named", "naive_bayes", "lexical_vote"]
     assert any(note.endswith("without model.transformer: bag.") for note in answer["notes"])
     assert [row["name"] for row in answer["rows"]] == [*names, "without memory", "memory alone", "all"]
     assert set(answer["weights"]) == set(names[2:])

@@ -158,9 +158,14 @@ def test_bad_files_are_named(
     refusal(zoo_command("fit", *SMALL, f"--data.train_file={table}", *options), message)
 
 
-def test_without_a_transformer_nothing_reads_them(
+def test_without_a_transformer_only_names_are_read(
     run: Fit, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = write_table(tmp_path / "pool.csv", distinct_sentences(5, seed=9))
     run("run", f"--data.unlabelled_file={pool}")
     assert "data.unlabelled_file has no effect: only the member self_trained" in caplog.text
+    texts = [(f"unheard {word} word", label) for label, word in (("fruit", "durian"), ("metal", "osmium"))]
+    table = write_table(tmp_path / "words.csv", texts)
+    model = zoo.load(run("named", f"--data.label_texts={table}", "--model.members=[named]"))
+    assert model.predict(["a durian"])[0].label == "fruit"
+    assert model.predict(["some osmium"])[0].label == "metal"

@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError
 from tests.zoo.conftest import LABELS, Zoo, done, read_csv, refusal
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.tasks.test_classification_task import count
-from zoo.audit import audit
+from zoo.audit import audit, share_of_errors
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Regression, SelfTrained, guess_sets
 from zoo.ensemble.outputs import Votes
@@ -283,13 +283,45 @@ def test_audit_names_what_is_too_many_and_what_is_missing(run: Path, zoo_command
     done(zoo_command("memory", "relabel", run, "--ids", json.dumps([one.id]), "--label", f"+{other}"))
     gone = none.label.split(";")[0]
     done(zoo_command("memory", "relabel", run, "--ids", json.dumps([none.id]), f"--label=-{gone}"))
-    assert "labels" in done(zoo_command("audit", run, "--output", "audit.csv")).out
+    assert "of them" in done(zoo_command("audit", run, "--output", "audit.csv")).out
     after = {row["id"]: row for row in read_csv("audit.csv")}
     for row in (one, none):
         assert after[row.id]["suggested"] == row.label
         assert float(after[row.id]["suspicion"]) > 0.5
     assert all(other not in each.split(";") for each in json.loads(after[one.id]["contradicting_labels"]))
     assert all(gone in each.split(";") for each in json.loads(after[none.id]["contradicting_labels"]))
+
+
+def test_share_of_errors_is_that_of_sets_of_each_size() -> None:
+    """Small sets are surer, and right; half of the large ones are wrong."""
+    target = np.zeros((200, 4), np.int64)
+    target[100:] = 1
+    present = np.where(target > 0, 0.8, 0.01)
+    target[100::2, 0] = 0
+    logs = np.log(np.stack([1 - present, present], axis=1))
+    assert share_of_errors(logs, target) == 0.25
+
+
+def test_labels_that_look_like_edits_are_labels_in_files(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
+    table = tmp_path / "signs.csv"
+    table.write_text("text,labels\nzebra unicorn,+1;-1\n")
+    done(zoo_command("memory", "add", run, table, "--new_labels", "true"))
+    table.write_text("id,label\n2:0,-1\n")
+    done(zoo_command("memory", "relabel", run, "--file", table))
+    assert zoo.load(run).predict(["zebra unicorn"])[0].label == "-1"
+
+
+def test_unknown_labels_count_in_the_table_and_stop_no_tuning(tmp_path: Path, zoo_command: Zoo) -> None:
+    train, other = write_sets(tmp_path / "train.jsonl", 90, 1), write_sets(tmp_path / "other.jsonl", 40, 8)
+    columns = {"label_column": "labels", "label_separator": ";", "num_memories": 5}
+    right, written = list[float](), other.read_text()
+    for labels in (["weather"], ["weather", "alien"]):
+        other.write_text(written + "\n" + json.dumps({"text": "hail and hail", "labels": labels}))
+        model = zoo.fit(train, validation_file=str(other), run_dir=tmp_path / f"{len(labels)}", **columns)
+        right.append(model.answer.lines[-1].right)
+    assert right[1] < right[0]
+    added = done(zoo_command("memory", "add", tmp_path / "2", train, "--tune", "true")).out
+    assert "on the 40 rows" in added
 
 
 def test_guessed_sets_keep_the_shares_of_labels() -> None:
