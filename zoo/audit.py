@@ -27,14 +27,14 @@ from datamodules.retrieval import FolderMemory, Memory, open_memory
 from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.base import read_table
-from zoo.ensemble.cross_fitting import ReadWithout, cross_fit
+from zoo.ensemble.cross_fitting import cross_fit
 from zoo.ensemble.member import Readings, SearchedMemory, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.new_labels import votes_of
 from zoo.ensemble.outputs import Votes
-from zoo.ensemble.pool import fit_pool, folds_of
+from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
 from zoo.layers.lora import is_adapter
 from zoo.layers.tfidf import NGrams
 from zoo.loading import load
@@ -122,14 +122,20 @@ def audit(source: Predictor[Any, Any] | Memory) -> Audit:
         raise InputError(f"{memory.location()}: {named}; an audit needs rows with two labels or more")
     if len(np.unique(duplicate_codes(memory.rows.texts[:]))) < 2:
         raise InputError(f"{memory.location()}: a single text, so that no other can judge it; add rows")
-    judgement = judge(memory, labels, predictor, separator)
-    return _ranked(memory, labels, judgement, separator)
+    held_out, logs = judge(memory, labels, predictor, separator)
+    return _ranked(memory, labels, held_out, logs, separator)
 
 
-def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement, separator: str | None) -> Audit:
+def _ranked(
+    memory: FolderMemory,
+    labels: list[str],
+    held_out: HeldOut,
+    logs: NDArray[np.float64],
+    separator: str | None,
+) -> Audit:
     """Rank the rows of a memory by the probability of their labels; of a set, by its least probable part."""
-    target, logs = judgement.target, judgement.logs
-    suggested = logs.argmax(axis=1)
+    target, suggested = held_out.target.numpy(), logs.argmax(axis=1)
+    wrong = share_of_errors(logs, target)
     if separator is None:  # a class is a set of one label
         own = logs[np.arange(len(logs)), target]
         target, suggested = (np.eye(len(labels), dtype=bool)[each] for each in (target, suggested))
@@ -143,11 +149,14 @@ def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement, separ
         for group in conflicting_rows(rows, memory.opened.lookup)
         for row in group
     }
+    # The nearest neighbors of each search first; -1 for none.
+    neighbors = [vote.rows for vote in votes_of(held_out.outputs).values() if vote.rows is not None]
+    nearest = torch.stack(neighbors, dim=2).flatten(1)
 
     def contradictions(row: int) -> list[Contradiction]:
         # Where a label is missing, neighbors that have it; where only one is too many, neighbors without it.
         missing, excess = suggested[row] & ~sets[row], sets[row] & ~suggested[row]
-        others = np.array(_neighbors(judgement, row), np.int64)
+        others = np.array([each for each in dict.fromkeys(nearest[row].tolist()) if each >= 0], np.int64)
         agrees = sets[others][:, missing] if missing.any() else ~sets[others][:, excess]
         chosen = [*conflicts.get(row, []), *others[agrees.any(axis=1)].tolist()]
         return [Contradiction(ids[each], texts[each], written[each]) for each in chosen[:_CONTRADICTIONS]]
@@ -167,23 +176,16 @@ def _ranked(memory: FolderMemory, labels: list[str], judgement: Judgement, separ
         )
         for row in np.argsort(own, kind="stable").tolist()
     ]
-    wrong = share_of_errors(logs, judgement.target)
     standard_error = math.sqrt(wrong * (1 - wrong) / surest_rows(len(sets)))
     return Audit(audited, wrong, standard_error, len(conflicts))
-
-
-def _neighbors(judgement: Judgement, row: int) -> list[int]:
-    """The neighbors of a row, the nearest of each search first."""
-    found = [vote.rows[row] for vote in judgement.votes.values() if vote.rows is not None]
-    return [each for each in dict.fromkeys(torch.stack(found, dim=1).flatten().tolist()) if each >= 0]
 
 
 def share_of_errors(logs: NDArray[np.float64], target: NDArray[np.int64]) -> float:
     """Estimate the share of rows with wrong labels: how often the surest fifth of the judgements disagrees.
 
     A row's own label has no part in its judgement, so that the fifth has as many wrong labels as the others, and its
-    texts are clear enough for the members to be right. `logs` and `target` are those of a `Judgement`. Of sets, it is
-    the surest fifth of those of each size: small ones are surer.
+    texts are clear enough for the members to be right. `logs` are those of `judge`. Of sets, it is the surest fifth of
+    those of each size: small ones are surer.
     """
     sureness, answer, sizes = logs.max(axis=1), logs.argmax(axis=1), np.zeros(len(target))
     disagrees = answer != target
@@ -261,27 +263,17 @@ class _Rows(NamedTuple):
         return self._replace(readings=readings, sizes=self.sizes._replace(vector_size=vectors.shape[1]))
 
 
-class Judgement(NamedTuple):
-    """The labels of n rows by members that were fitted without them."""
-
-    #: int64 [n], classes, or sets of labels [n, C] of 0 and 1.
-    target: NDArray[np.int64]
-    #: float64 [n, C], log probabilities; of sets [n, 2, C], that a label is missing and present.
-    logs: NDArray[np.float64]
-    #: the neighbors of each row, by member.
-    votes: dict[str, Votes]
-
-
 def judge(
     memory: FolderMemory,
     labels: list[str],
     predictor: Predictor[Any, Any] | None,
     separator: str | None = None,
-) -> Judgement:
+) -> tuple[HeldOut, NDArray[np.float64]]:
     """Judge the rows of a memory with these labels; the vectors are those of the predictor's model, if it has some.
 
-    An encoder whose metric was learned is tuned again for each fold, on the rows of the others, from the weights that
-    it had before.
+    Returns outputs of members for the n rows, and log probabilities, float64 [n, C]; of sets [n, 2, C]. An encoder
+    whose metric was learned is tuned again for each fold, on the rows of the others, from the weights that it had
+    before.
     """
     rows = read_texts(memory, labels, separator)
     model = None if predictor is None else predictor.model
@@ -308,7 +300,7 @@ def judge(
     metric = EncoderMetric(model, data, split, rows.target, rows.groups, [plan], rows.sizes, before)
     with model.in_use, using(metric.encoder, metric.original):
         metric.tune_folds()
-        return cross_judge(rows, metric.fold_of_row, metric.read_without)
+        return cross_judge(rows, metric)
 
 
 def read_texts(memory: FolderMemory, labels: list[str], separator: str | None = None) -> _Rows:
@@ -324,18 +316,17 @@ def read_texts(memory: FolderMemory, labels: list[str], separator: str | None = 
     return _Rows(of_rows, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
 
 
-def cross_judge(
-    rows: _Rows, folds: NDArray[np.int64] | None = None, read_without: ReadWithout | None = None
-) -> Judgement:
-    """Judge each row by members that were fitted without its fold; see `cross_fit`."""
+def cross_judge(rows: _Rows, metric: EncoderMetric | None = None) -> tuple[HeldOut, NDArray[np.float64]]:
+    """Judge each row by members, and an encoder if its metric was learned, that were fitted without its fold."""
     readings, target, groups = rows.readings, rows.target, rows.groups
     names = [
         name
         for name, member in MEMBERS.items()
         if all(getattr(readings, each) is not None for each in member.reads | member.learns_from)
     ]
-    folds = folds_of(target, FOLDS, groups) if folds is None else folds
+    folds = folds_of(target, FOLDS, groups) if metric is None else metric.fold_of_row
+    read_without = None if metric is None else metric.read_without
     held_out = cross_fit(readings, names, rows.sizes, target, groups, folds, read_without)
     pool = fit_pool(held_out)
     logs = pool.combine(pool.calibrate(held_out.outputs)).log_softmax(dim=1)
-    return Judgement(target, logs.double().numpy(), votes_of(held_out.outputs))
+    return held_out, logs.double().numpy()

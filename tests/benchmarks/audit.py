@@ -142,7 +142,7 @@ def measure(
         inputs = read_texts(memory, labels)
         if train.vectors is not None:
             inputs = inputs.with_vectors(EncodedMemory(memory, train.vectors, lambda texts: train.vectors))
-        probabilities = np.exp(cross_judge(inputs).logs)
+        probabilities = np.exp(cross_judge(inputs)[1])
     is_wrong = noisy != train.target
     suspicion = 1 - probabilities[np.arange(len(noisy)), noisy]
     corrected = noisy.copy()

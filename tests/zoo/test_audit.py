@@ -34,6 +34,7 @@ from zoo import audit as audit_module
 from zoo.audit import audit, judge, share_of_errors
 from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.model import MemoryEnsemble
+from zoo.ensemble.new_labels import votes_of
 
 #: Row -> the wrong label that it gets.
 PLANTED = {4: "fruit", 20: "metal", 44: "fruit"}
@@ -129,9 +130,10 @@ def test_vectors_of_a_frozen_encoder_are_read(
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", "--data.validation_split=0"]
     folder = run("bert", *options, "--model.members=[lexical_vote,dense_vote]", table=train)
     predictor = zoo.load(folder)
-    judgement = judge(predictor.memory, predictor.memory.labels(), predictor)
-    assert judgement.votes.keys() == {"lexical_vote", "dense_vote"}
-    for votes in judgement.votes.values():
+    held_out, _ = judge(predictor.memory, predictor.memory.labels(), predictor)
+    of_members = votes_of(held_out.outputs)
+    assert of_members.keys() == {"lexical_vote", "dense_vote"}
+    for votes in of_members.values():
         for row in (0, 90):
             assert not {0, 90} & set(votes.rows[row].tolist())
     assert len(audit(predictor).rows) == 91
