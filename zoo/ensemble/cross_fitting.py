@@ -35,16 +35,10 @@ def cross_fit(
     folds: NDArray[np.int64],
     read_without: ReadWithout | None = None,
 ) -> HeldOut:
-    """Outputs for n rows, each of members that are fitted without its fold.
+    """Outputs for n rows, each of members and references that are fitted without its fold, 0, 1, ... [n].
 
-    Args:
-        readings: of the n rows.
-        members: names of members and references.
-        sizes: of the members.
-        target: int64 [n], classes.
-        groups: [n], equal for duplicates.
-        folds: int64 [n], 0, 1, ...; rows of one group are in one fold.
-        read_without: None = the encoder of `readings` has learned from no row.
+    `target` has classes [n], or sets [n, C]. Rows of one group [n], which are duplicates, are in one fold. Without
+    `read_without`, the encoder of `readings` has learned from no row.
     """
     parts, order = [], []
     for fold in range(folds.max() + 1):
@@ -74,19 +68,16 @@ def classify(
 
 
 def pools_by_fold(
-    held_out: HeldOut, added: Sequence[HeldOut], num_classes: int, pool: Pool
+    held_out: HeldOut, added: Sequence[HeldOut], pool: Pool
 ) -> Iterator[tuple[NDArray[np.int64], Pool | None]]:
     """The rows of each fold of held-out rows, and weights that are fitted without it; None if no other row is left.
 
-    Args:
-        held_out: rows whose classes may be unknown to the model.
-        added: further rows on which weights are fitted.
-        num_classes: C of the model.
-        pool: fitted on all rows; its class weights and, since familiarity has a scale of its own, those of it are kept.
+    Weights are fitted on the `added` rows as well. The class weights of the pool, which is fitted on all rows, and,
+    since familiarity has a scale of its own, those of it are kept.
     """
     folds = folds_of(held_out.target.numpy(), FOLDS, held_out.groups)
     for fold in range(folds.max() + 1):
-        others = held_out.select(np.flatnonzero(folds != fold)).known(num_classes)
+        others = held_out.select(np.flatnonzero(folds != fold)).known()
         fitted_on = [part for part in (others, *added) if len(part.target)]
         without = None
         if fitted_on:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from datamodules.classification import UNKNOWN, ClassificationDataModule, label_
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import FolderMemory
+from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextSplit
@@ -36,7 +36,7 @@ from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import BestOfSix
 from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
-from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
+from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.tasks.classification.guides import MOST_TEXTS, Guides, read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.classification.multilabel import probabilities_of
@@ -54,18 +54,41 @@ _NO_CONDITION = (
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
 
+#: Numbers of a fold's rows; and their logits, answers and familiarity by weights that were fitted without them.
+FoldResults: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor, Tensor]
+
+
 class LabelledRows(NamedTuple):
-    """Rows of known labels that members have not learned from: weights are fitted to them, and measured on them."""
+    """Labelled rows that members have not learned from: weights are fitted to them, and measured on them."""
 
     split: TextSplit
     #: int64 [n], numbers of the rows that are used.
     rows: NDArray[np.int64]
-    #: int64 [n], their classes; C and above for those that the members do not know.
+    #: int64 [n], their classes, C and above for those that the members do not know; or their sets.
     target: NDArray[np.int64]
+    #: int64 [n], number of their labels that the members do not know.
+    unknown: NDArray[np.int64]
     #: the rows that are not used.
-    left_out: LeftOut = LeftOut()
-    #: int64 [n], number of labels of a set that the members do not know; None of classes.
-    unknown: NDArray[np.int64] | None = None
+    left_out: LeftOut
+
+    @classmethod
+    def of(
+        cls,
+        split: TextSplit,
+        rows: NDArray[np.int64],
+        target: NDArray[np.int64],
+        spec: ClassificationSpec,
+        left_out: LeftOut | None = None,
+    ) -> LabelledRows:
+        """Some rows of a split, by the targets of all."""
+        numbers = label_numbers(split.rows.select(rows), spec.labels, spec.label_separator)
+        is_unknown = numbers[:, None] < 0 if spec.label_separator is None else numbers == UNKNOWN
+        return cls(split, rows, target[rows], is_unknown.sum(axis=1), left_out or LeftOut())
+
+    @property
+    def used(self) -> Rows:
+        """The rows that are used."""
+        return self.split.rows.select(self.rows)
 
 
 class EnsembleFit:
@@ -83,12 +106,10 @@ class EnsembleFit:
         self.groups = self.near.first_rows(keys)
         split = data.split("validation")
         rows = split.independent_rows  # the others measure memorization
-        target = targets_of(split.rows, data.spec)[rows]
-        left_out = LeftOut.of(split.duplicates) if len(rows) else LeftOut()
+        target = targets_of(split.rows, data.spec)
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
-        self.validation = LabelledRows(
-            split, rows, target, left_out, unknown_labels(split.rows, rows, data.spec)
-        )
+        left_out = LeftOut.of(split.duplicates) if len(rows) else None
+        self.validation = LabelledRows.of(split, rows, target, data.spec, left_out)
         self.class_weights = self._class_weights()
         #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
@@ -120,7 +141,7 @@ class EnsembleFit:
             excludes = self.data.excludes_duplicates("validation")
             split, added = "validation", [held_out]
             held_out = classify_rows(self.model, self.data, self.validation, network.used, excludes)
-        fitted_on = [held_out.known(network.num_classes), *added]
+        fitted_on = [held_out.known(), *added]
         network.pool = fit_pool(HeldOut.join(fitted_on), self.class_weights)
         lines, condition = self._measure(held_out, added)
         notes = self._notes(fitted_on, split, condition)
@@ -207,22 +228,20 @@ class EnsembleFit:
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
-        pool, num_classes = self.network.pool, self.network.num_classes
+        pool: Pool | None = self.network.pool
         assert pool is not None
         scores: AnswerScores | None = None
-        probabilities = torch.zeros(len(held_out.target), num_classes)
-        answers = torch.zeros(held_out.target.shape, dtype=torch.long)
-        familiarity = torch.zeros(len(held_out.target))
+        parts: list[FoldResults] = []
         groups = number_groups(held_out.groups, np.arange(len(held_out.target)))
         condition = _FOLD_CONDITION
-        for rows, without in pools_by_fold(held_out, added, num_classes, pool):
+        for rows, without in pools_by_fold(held_out, added, pool):
             if without is None:
                 condition = _NO_CONDITION
             outputs, fitted = held_out.select(rows).outputs, without or pool
             logits = fitted.table_logits(outputs)
             table = fitted.answers(logits)
-            probabilities[rows], answers[rows] = probabilities_of(logits["all"]), table["all"]
-            familiarity[rows] = fitted.familiarity(outputs, logits["all"])
+            familiarity = fitted.familiarity(outputs, logits["all"])
+            parts.append((rows, logits["all"], table["all"], familiarity))
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
             unknown = None if held_out.unknown is None else held_out.unknown[rows]
@@ -230,24 +249,15 @@ class EnsembleFit:
                 table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)), unknown
             )
         assert scores is not None
-        if not len(held_out.known(num_classes).target):
+        if not len(held_out.known().target):
             condition = _UNKNOWN_CONDITION
         if condition == _FOLD_CONDITION:
-            self.held_out = self._rows_to_keep(held_out, probabilities, answers, familiarity)
+            data, kept = self.data, self.validation.used
+            # Texts of training rows do not stay with the model.
+            labels, texts = (kept.labels, kept.texts) if len(kept) else (self.training.rows.labels, None)
+            memory, known = data.open_memory(), data.spec.labels
+            self.held_out = keep_rows(data, held_out.groups, parts, memory, known, labels, texts)
         return scores.lines(pool.weights["all"]), condition
-
-    def _rows_to_keep(
-        self, held_out: HeldOut, probabilities: Tensor, answers: Tensor, familiarity: Tensor
-    ) -> HeldOutRows:
-        """The rows of the table that stay with the model; texts of training rows do not."""
-        data, labels, rows = self.data, self.data.spec.labels, self.training.rows
-        if len(self.validation.rows):
-            rows = self.validation.split.rows.select(self.validation.rows)
-        return rows_to_keep(
-            rows.texts if len(self.validation.rows) else None, rows.labels or [], held_out.groups, labels,
-            probabilities, answers, familiarity, len(labels), data.open_memory(), data.seed,
-            data.spec.label_separator,
-        )  # fmt: skip
 
     def _notes(self, fitted_on: Sequence[HeldOut], split: str, condition: str) -> list[str]:
         """The conditions of the table."""
@@ -283,14 +293,23 @@ class EnsembleFit:
         return notes
 
 
-def unknown_labels(
-    rows: Rows, chosen: NDArray[np.int64], spec: ClassificationSpec
-) -> NDArray[np.int64] | None:
-    """The number of each chosen row's labels that the training lacks; None where rows have one label."""
-    if spec.label_separator is None:
-        return None
-    numbers = label_numbers(rows.select(chosen), spec.labels, spec.label_separator)
-    return np.asarray((numbers == UNKNOWN).sum(axis=1), np.int64)
+def keep_rows(
+    data: ClassificationDataModule,
+    groups: NDArray[np.integer],
+    parts: Sequence[FoldResults],
+    memory: Memory | None,
+    known: Sequence[str],
+    labels: Sequence[str] | None,
+    texts: Sequence[str] | None,
+) -> HeldOutRows:
+    """The held-out rows that stay with the model, by the results of their folds; see `rows_to_keep`."""
+    numbers, *results = zip(*parts, strict=True)
+    order = np.argsort(np.concatenate(numbers))
+    logits, answers, familiarity = (torch.cat(each)[order] for each in results)
+    return rows_to_keep(
+        texts, labels or [], groups, known, probabilities_of(logits), answers, familiarity,
+        len(data.spec.labels), memory, data.seed, data.spec.label_separator,
+    )  # fmt: skip
 
 
 def classify_rows(
@@ -301,16 +320,14 @@ def classify_rows(
     excludes_duplicates: bool = False,
 ) -> HeldOut:
     """Outputs of some members and references, as they are now, for labelled rows."""
-    split, rows, target, _, unknown = labelled
+    split, rows, target, unknown, _ = labelled
     network: EnsembleNetwork = model.network
     readings = read_table(model, data, split, network.members.inputs_of(names), rows)
     if excludes_duplicates:
         readings = readings.without_duplicates()
     outputs = classify(network.members, names, readings, model.device)
     groups = data.duplicate_keys(split.rows)[rows]
-    return HeldOut(
-        outputs, torch.from_numpy(target), groups, None if unknown is None else torch.from_numpy(unknown)
-    )
+    return HeldOut(outputs, torch.from_numpy(target), groups, torch.from_numpy(unknown))
 
 
 def without_near_duplicates(
@@ -340,17 +357,10 @@ def fit_members(
     has_vector: Tensor | None = None,
     published: Tensor | None = None,
 ) -> Readings:
-    """Fit some members and references to the rows of a split, and return their inputs, for the same rows.
+    """Fit some members and references to n rows, and return their inputs and further ones, for the same rows.
 
-    Args:
-        model: its network has the members, and an encoder that stays as it is.
-        data: prepares batches of the split.
-        split: n rows.
-        target: int64 [n], their classes.
-        names: of the members and references.
-        inputs: further ones that are returned.
-        has_vector: bool [V], words with a pre-trained vector, for a bag; None = those of its last fit.
-        published: float32 [n, l], vectors of the rows by the encoder before it was tuned, where they are known.
+    The encoder stays as it is. `has_vector`, bool [V], are the words with a pre-trained vector, for a bag; None = those
+    of its last fit. `published`, float32 [n, l], are vectors by the encoder before it was tuned, where they are known.
     """
     network = model.network
     named = [] if network.guides is None else network.guides.named

@@ -52,7 +52,7 @@ class HeldOut(NamedTuple):
     target: Tensor
     #: [n], equal for duplicates.
     groups: NDArray[np.integer]
-    #: int64 [n], number of labels of a set that the members do not know; None = they know all.
+    #: int64 [n], number of a row's labels that the members do not know; None = they know all.
     unknown: Tensor | None = None
 
     def select(self, rows: NDArray[np.int64]) -> HeldOut:
@@ -71,15 +71,9 @@ class HeldOut(NamedTuple):
         drawn = np.random.default_rng(0).permutation(len(self.target))[:number]
         return self if number >= len(self.target) else self.select(np.sort(drawn))
 
-    def known(self, num_classes: int) -> HeldOut:
-        """The rows whose label, or all of whose labels, the model knows."""
-        if self.unknown is not None:
-            is_known = self.unknown == 0
-        elif self.target.ndim == 1:
-            is_known = (self.target >= 0) & (self.target < num_classes)
-        else:
-            return self
-        return self.select(np.flatnonzero(is_known.numpy()))
+    def known(self) -> HeldOut:
+        """The rows of whose labels the members know all."""
+        return self if self.unknown is None else self.select(np.flatnonzero(self.unknown.numpy() == 0))
 
     @classmethod
     def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
@@ -193,14 +187,12 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     if "text" in weights and not multilabel and _loses(weights["all"], weights["text"], logs, target):
         weights["all"] = dict.fromkeys(logs, 0.0) | weights["text"]
     if multilabel:  # the references' sets are chosen as well as the members'
-        of_references = {name: each.best_calibration(target) for name, each in references.items()}
-        pool = Pool(calibrations | of_references, weights)
-        pool = pool._replace(familiar=fit_familiarity(outputs, pool.combine(logs), target))
-        rows = pool.table_logits(outputs | references)
-        rules = {name: fit_rule(probabilities_of(logits), target) for name, logits in rows.items()}
-        return pool._replace(rules=rules)
+        calibrations |= {name: each.best_calibration(target) for name, each in references.items()}
     pool = Pool(calibrations, weights, class_weights)
-    return pool._replace(familiar=fit_familiarity(outputs, pool.combine(logs), target))
+    pool = pool._replace(familiar=fit_familiarity(outputs, pool.combine(logs), target))
+    rows = pool.table_logits(outputs | references) if multilabel else {}
+    rules = {name: fit_rule(probabilities_of(logits), target) for name, logits in rows.items()}
+    return pool._replace(rules=rules)
 
 
 def fit_familiarity(outputs: Mapping[str, Outputs], logits: Tensor, target: Tensor) -> dict[str, float]:

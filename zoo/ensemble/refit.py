@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from datamodules.classification import ClassificationDataModule
@@ -22,16 +21,17 @@ from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import FOLDS, cross_fit, pools_by_fold
 from zoo.ensemble.fit import (
+    FoldResults,
     LabelledRows,
     classify_rows,
     fit_members,
-    unknown_labels,
+    keep_rows,
     without_near_duplicates,
 )
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
-from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
-from zoo.tasks.classification.multilabel import probabilities_of, row_scores
+from zoo.tasks.classification.held_out import HeldOutRows
+from zoo.tasks.classification.multilabel import row_scores
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50
@@ -65,14 +65,14 @@ def refit(
         rows = rows.select(kept) if len(kept) else None
     labelled = None if rows is None else _labelled_rows(model, data, memory, rows)
     held_out = None if labelled is None else classify_rows(model, data, labelled, network.names)
-    accuracy = None if held_out is None else _accuracy(before, held_out.known(network.num_classes))
+    accuracy = None if held_out is None else _accuracy(before, held_out.known())
     if members:
-        count = 0 if held_out is None else len(held_out.known(network.num_classes).target)
+        count = 0 if held_out is None else len(held_out.known().target)
         added, fitted = refit_members(model, data, memory, crosses=count < _FEW_ROWS)
         held_out = None if labelled is None else classify_rows(model, data, labelled, network.names)
     else:
         added, fitted = _added_rows(model, data, memory), ""
-    known = [] if held_out is None else [held_out.known(network.num_classes)]
+    known = [] if held_out is None else [held_out.known()]
     if not known and sum(len(part.target) for part in added) < _FEWEST_ROWS:
         return (
             f"{fitted}the weights are as they were: there are no held-out rows, and fewer than {_FEWEST_ROWS} rows of"
@@ -109,14 +109,13 @@ def _labelled_rows(
     split = data.split_of(rows, memory)
     marks = data.marks_of(rows, split.neighbors, memory, data.seen)
     used = np.flatnonzero(marks.is_independent)
-    target = model.targets(rows)[used]
-    unknown = unknown_labels(rows, used, model.spec)
-    if not (target < model.network.num_classes if unknown is None else unknown == 0).any():
+    labelled = LabelledRows.of(split, used, model.targets(rows), model.spec, LeftOut.of(marks))
+    if labelled.unknown.all():
         raise InputError(
             "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones included, or"
             " labels that only the memory has; tune on other rows"
         )
-    return LabelledRows(split, used, target, LeftOut.of(marks), unknown)
+    return labelled
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:
@@ -133,21 +132,15 @@ def _rows_to_keep(
     added: Sequence[HeldOut],
 ) -> HeldOutRows | None:
     """The rows that stay with the model, with results by weights without their fold; None for a single row."""
-    network, labels = model.network, model.labels
-    probabilities, familiarity = torch.zeros(len(labelled.rows), len(labels)), torch.zeros(len(labelled.rows))
-    answers = torch.zeros_like(probabilities if network.sizes.multilabel else familiarity).long()
-    for rows, pool in pools_by_fold(held_out, added, network.num_classes, network.pool):
+    network, parts = model.network, list[FoldResults]()
+    for rows, pool in pools_by_fold(held_out, added, network.pool):
         if pool is None:
             return None
         outputs = held_out.select(rows).outputs
         logits, _ = combine(outputs, pool, network.rarity.cpu(), network.blank(len(rows)))
-        probabilities[rows], answers[rows] = probabilities_of(logits), pool.answer("all", logits)
-        familiarity[rows] = pool.familiarity(outputs, logits)
-    kept = labelled.split.rows.select(labelled.rows)
-    return rows_to_keep(
-        kept.texts, list(kept.labels or []), held_out.groups, labels, probabilities, answers, familiarity,
-        network.num_classes, memory, data.seed, model.spec.label_separator,
-    )  # fmt: skip
+        parts.append((rows, logits, pool.answer("all", logits), pool.familiarity(outputs, logits)))
+    used = labelled.used
+    return keep_rows(data, held_out.groups, parts, memory, model.labels, used.labels, used.texts)
 
 
 def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None) -> list[HeldOut]:
@@ -162,7 +155,7 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
     used = np.flatnonzero(marks.is_independent & _is_known(target, model.network.num_classes))
     if len(used) == 0:
         return []
-    added = LabelledRows(split, used, target[used], unknown=unknown_labels(rows, used, model.spec))
+    added = LabelledRows.of(split, used, target, model.spec)
     return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True)]
 
 
@@ -176,11 +169,8 @@ def refit_members(
 ) -> tuple[list[HeldOut], str]:
     """Fit the members that need no gradients to the rows of a memory, except rows of classes that training lacked.
 
-    Returns:
-        With `crosses`, cross-fitted outputs for rows that the training lacked, if any; and the report's beginning.
-
-    Raises:
-        InputError: there is nothing to fit, or nothing to fit it on.
+    Returns, with `crosses`, cross-fitted outputs for rows that the training lacked, if any; and the report's beginning.
+    An `InputError` is raised if there is nothing to fit, or nothing to fit it on.
     """
     network = model.network
     if not isinstance(memory, FolderMemory):

@@ -98,14 +98,9 @@ class HeldOutRows:
         """Return the rows that `describe` described."""
         numbers = {name: values["scores"][name].numpy() for name in HeldOutScores._fields}
         rows = cls(**{**values, "scores": HeldOutScores(**numbers)})
-        scores = rows.scores
-        pairs: list[Sequence[Any]] = [
-            (rows.labels, scores.of_label),
-            (scores.of_label, scores.familiarity),
-            scores[:2],
-        ]
-        pairs += [] if rows.texts is None else [(rows.texts, rows.labels)]
-        if any(len(one) != len(other) for one, other in pairs):
+        scores, texts = rows.scores, rows.labels if rows.texts is None else rows.texts
+        lengths = {len(each) for each in (texts, rows.labels, scores.of_label, scores.familiarity)}
+        if len(lengths) > 1 or len(scores.probability) != len(scores.is_right):
             raise ValueError("held-out rows lack a text, a label or a result")
         if not all(np.isfinite(each).all() for each in rows.scores):
             raise ValueError("the results of held-out rows are not finite")
@@ -139,20 +134,11 @@ def rows_to_keep(
     seed: int,
     separator: str | None,
 ) -> HeldOutRows:
-    """The held-out rows without duplicates of each other, drawn by the seed where there are many.
+    """The rows, of n held-out ones, without duplicates of each other, drawn by the seed where there are many.
 
-    Args:
-        texts: of n rows; None = training rows.
-        labels: of n rows.
-        groups: [n], equal for duplicates.
-        known: the model's labels, those that only the memory has last.
-        probabilities: [n, C + N], of the model's labels, by weights that were fitted without the row.
-        answers: [n], classes by the same weights, or sets [n, C + N] of 0 and 1.
-        familiarity: [n], by the same weights.
-        num_classes: C; the others only the memory has.
-        memory: read by the members.
-        seed: of the run.
-        separator: stands between the labels of a set; None: each row has one.
+    Training rows have no texts (None). Of the `known` labels, the model's, the last N only the memory has. The
+    probabilities of these [n, C + N], the answers (classes [n], or sets [n, C + N] of 0 and 1) and the familiarity [n]
+    of a row are those by weights that were fitted without it.
     """
     random = np.random.default_rng(seed)
     rows = np.unique(groups, return_index=True)[1]
