@@ -155,9 +155,8 @@ class KNNNetwork(nn.Module):
                 known = batch.memory_target >= 0
                 one_hot = functional.one_hot(batch.memory_target.clamp(min=0), self.num_memory_classes)
                 labels = one_hot * known.unsqueeze(-1)  # [B, K, C], or of sets [B, K, L, C]
-                features.append(
-                    weighted_sums(weights, labels if known.ndim == 2 else labels.sum(dim=2))
-                )  # [B, I*C]
+                labels = labels if known.ndim == 2 else labels.sum(dim=2)
+                features.append(weighted_sums(weights, labels))  # [B, I*C]
             else:  # Equation 5
                 features.append(weighted_sums(weights, memories[batch.memory]))  # [B, I*l]
         return self._classify(features, weights.mean(dim=2), text)

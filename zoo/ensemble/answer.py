@@ -66,14 +66,10 @@ class AnswerScores(Metric):
         weight: Tensor,
         unknown: Tensor | None = None,
     ) -> None:
-        """Count a batch.
+        """Count the answers of each row of the table for a batch, classes [B] or sets [B, C] as the target.
 
-        Args:
-            table: row of the table -> its answers: classes [B], or sets [B, C].
-            target: int64 [B], classes; or sets [B, C].
-            row: int64 [B], numbers of the texts.
-            weight: [B], 0 for texts that only pad the batch.
-            unknown: int64 [B], number of the texts' labels that the model does not know, of sets.
+        `row` [B] has the numbers of the texts, whose weight [B] is 0 where they only pad the batch, and `unknown` [B]
+        the number of their labels that the model does not know, of sets.
         """
         groups = self.groups[row]
         labelled = target >= 0 if target.ndim == 1 else weight > 0

@@ -212,9 +212,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         encoder = self.encoder_fingerprint(data)
         if network.memory is None or not network.memory.encoded.is_of(memory, encoder):
             encoded = EncodedMemory.open(memory, encoder, partial(self.encode, data))
-            numbers = label_numbers(memory.rows, self.labels, self.spec.label_separator)
-            target = torch.from_numpy(numbers)
-            network.memory = SearchedMemory(encoded, target)
+            target = label_numbers(memory.rows, self.labels, self.spec.label_separator)
+            network.memory = SearchedMemory(encoded, torch.from_numpy(target))
 
     # --- the encoder's metric ---
 

@@ -51,10 +51,9 @@ class EnsemblePredictor(ClassificationPredictor):
             }
             if prediction.of_labels is not None:
                 odds = {name: (scores[1] - scores[0]).tolist() for name, scores in of_row.items()}
-                numbers = [columns[each.label] for each in prediction.of_labels]
                 of_labels = [
-                    each._replace(contributions={name: values[number] for name, values in odds.items()})
-                    for each, number in zip(prediction.of_labels, numbers, strict=True)
+                    each._replace(contributions={name: odds[name][columns[each.label]] for name in odds})
+                    for each in prediction.of_labels
                 ]
                 explained.append(prediction._replace(of_labels=of_labels))
                 continue

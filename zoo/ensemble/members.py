@@ -303,7 +303,10 @@ class Regression(Member):
         weight: NDArray[np.float64] | None = None,
     ) -> None:
         """Fit a regression for each label to vectors [n, l] of sets [n, C], with weights [n] of their errors."""
-        fitted = planes_by_label(partial(_regression_planes, weight=weight), vectors, target)
+        from sklearn.linear_model import LogisticRegression
+
+        model = LogisticRegression(C=_COST, max_iter=500)
+        fitted = planes_by_label(lambda *rows: planes_of(model.fit(*rows, weight)), vectors, target)
         for part, values in zip((self.linear.weight, self.linear.bias), fitted, strict=True):
             part.copy_(torch.from_numpy(values))
 
@@ -427,14 +430,6 @@ class Members(nn.ModuleDict):
 def titles() -> dict[str, str]:
     """Name -> name in tables, of all members and references."""
     return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
-
-
-def _regression_planes(
-    vectors: NDArray[np.float32], target: NDArray[np.int64], weight: NDArray[np.float64] | None
-) -> Planes:
-    from sklearn.linear_model import LogisticRegression
-
-    return planes_of(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target, weight))
 
 
 def _with_others(

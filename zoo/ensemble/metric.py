@@ -99,13 +99,12 @@ class EncoderMetric:
     def learn(self, published: NDArray[np.float32]) -> MetricPlan | None:
         """Tune the encoder by the best plan, unless held-out rows are clearly less likely by `published` [n, l] then.
 
+        Returns the plan; None if the encoder is as it was.
+
         Plans are tried on the first fold, until one gains nothing over the plan before. The encoder then has the mean
         weights of all folds' encoders, which is as good as one that is tuned on all rows (Wortsman et al., "Model
         soups", ICML 2022). Of sets, it is tuned on all rows: the mean moves less than the encoders of the parts, and
         its labels would be less probable than those of held-out rows.
-
-        Returns:
-            The plan; None if the encoder is as it was.
         """
         before = self.published = published
         plan, gains_of_first = self._best_plan(before)
@@ -181,10 +180,8 @@ class EncoderMetric:
             return None
         member, vectors = SelfTrained(self.sizes), torch.from_numpy(self.published[rows])
         member.fit(Readings([], vectors=vectors, guides=self._guides), self.target[rows])
-        scores, is_unknown = (
-            member(Readings([], vectors=self._guides.vectors)).scores,
-            self._guides.target == UNLABELLED,
-        )
+        scores = member(Readings([], vectors=self._guides.vectors)).scores
+        is_unknown = self._guides.target == UNLABELLED
         if self.sizes.multilabel:
             sets = self._guides.sets(self.sizes.num_classes)
             sets[is_unknown] = guess_sets(scores[is_unknown], self.target[rows])

@@ -85,9 +85,9 @@ class Guides(NamedTuple):
         is_like = (shares >= _LEAST_SHARE) & (shares.mean() >= _LEAST_MEAN_SHARE)
         if is_like.all():
             return self
-        names = name_some([self.texts[guide] for guide in guides[~is_like]])
-        log.info("names and texts of classes that their rows are not like are not used: %s", names)
-        return self._without(guides[~is_like])
+        return self._without(
+            guides[~is_like], "names and texts of classes that their rows are not like are not used"
+        )
 
     def without_foreign(self, vectors: NDArray[np.float32]) -> Self:
         """Leave out, and log, texts without labels that are unlike n rows with vectors [n, l], if many are.
@@ -107,16 +107,15 @@ class Guides(NamedTuple):
             return self
         foreign = unlabelled[of_texts < found["threshold"]]
         counts = f"{len(foreign)} of {len(unlabelled)} texts without labels"
-        names = name_some([self.texts[text] for text in foreign])
-        log.info("%s are not used, since they are unlike all rows: %s", counts, names)
-        return self._without(foreign)
+        return self._without(foreign, f"{counts} are not used, since they are unlike all rows")
 
     def _directions(self, texts: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some texts, encoded before."""
         assert self.vectors is not None
         return np.asarray(self.vectors[texts], np.float32)
 
-    def _without(self, texts: NDArray[np.int64]) -> Self:
+    def _without(self, texts: NDArray[np.int64], message: str) -> Self:
+        log.info("%s: %s", message, name_some([self.texts[text] for text in texts]))
         kept = np.setdiff1d(np.arange(len(self.texts)), texts)
         vectors = None if self.vectors is None else self.vectors[kept]
         return type(self)([self.texts[text] for text in kept], self.target[kept], vectors)
@@ -153,9 +152,8 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str]) -> Guides
     texts = [words[number] for number in target]
     if data.options.label_texts is not None:
         rows = read_table(data.options.label_texts)
-        for row, (text, number) in enumerate(
-            zip(rows.texts[:], label_numbers(rows, labels).tolist(), strict=True)
-        ):
+        numbers = label_numbers(rows, labels).tolist()
+        for row, (text, number) in enumerate(zip(rows.texts[:], numbers, strict=True)):
             if number < 0:
                 raise InputError(
                     f"{rows.source}: row {row}: {excerpt((rows.labels or [])[row])!r} is no label of the training table"

@@ -57,15 +57,8 @@ def steps_for(num_rows: int) -> int:
 def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: float) -> Tensor:
     """Mean loss of the texts that share their class with another one (Khosla et al. 2020, Equation 2).
 
-    A pair of sets counts by the share of its labels that both have.
-
-    Args:
-        vectors: [B, l], of length 1.
-        target: int64 [B], classes, or sets of labels [B, C] of 0 and 1.
-        temperature: divides the cosines.
-
-    Returns:
-        A scalar; 0 if no two texts share a class.
+    Vectors [B, l] have the length 1. The target has classes [B], or sets of labels [B, C] of 0 and 1; a pair of sets
+    counts by the share of its labels that both have. The loss is 0 if no two texts share a class.
     """
     own = torch.eye(len(target), dtype=torch.bool, device=vectors.device)
     # Equation 2 normalizes over all texts but the anchor.
@@ -87,34 +80,22 @@ def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: fl
 def balanced_batches(
     target: NDArray[np.int64], batch_size: int, steps: int, seed: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches with equally many texts of each class, at least two where a class has them.
+    """Row numbers of batches with equally many texts of each class, at least two where a class has them.
 
-    Args:
-        target: [n], classes, or sets of labels [n, C] of 0 and 1; a text of several drawn labels is in a batch once.
-        batch_size: texts per batch, at most.
-        steps: number of batches.
-        seed: of the draws.
-
-    Yields:
-        Row numbers.
+    Of sets of labels [n, C], a text of several drawn labels is in a batch once.
     """
     random = np.random.default_rng(seed)
     if target.ndim == 1:
-        rows_of = {label: np.flatnonzero(target == label) for label in np.unique(target).tolist()}
+        rows_of = [np.flatnonzero(target == label) for label in np.unique(target)]
     else:
-        rows_of = {
-            label: np.flatnonzero(target[:, label]) for label in np.flatnonzero(target.any(axis=0)).tolist()
-        }
-    labels = np.array(list(rows_of))
-    texts = max(2, batch_size // len(labels))
+        rows_of = [np.flatnonzero(target[:, label]) for label in np.flatnonzero(target.any(axis=0))]
+    texts = max(2, batch_size // len(rows_of))
     for _ in range(steps):
-        drawn = random.permutation(labels)[: max(2, batch_size // texts)]
-        rows = np.concatenate(
-            [
-                random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False)
-                for label in drawn.tolist()
-            ]
-        )
+        drawn = random.permutation(len(rows_of))[: max(2, batch_size // texts)]
+        chosen = [
+            random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False) for label in drawn
+        ]
+        rows = np.concatenate(chosen)
         yield rows if target.ndim == 1 else np.unique(rows)
 
 
@@ -128,16 +109,9 @@ def learn_metric(
 ) -> None:
     """Tune an encoder, in place; the same rows and seed give the same weights in every process.
 
-    Args:
-        encoder: to be tuned; afterwards it is in its mode again, and as frozen as it was.
-        read: returns the batch of these rows, on the encoder's device.
-        target: int64 [n], the classes of the rows.
-        plan: of the training.
-        seed: of batches and dropout.
-        precision: of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16. None = float32.
-
-    Raises:
-        InputError: the loss is not finite.
+    Afterwards it is in its mode again, and as frozen as it was. `read` returns the batch of some rows on its device;
+    the precision is that of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16, None in float32. An `InputError`
+    is raised if the loss is not finite.
     """
     was_trained = {name: weight.requires_grad for name, weight in encoder.named_parameters()}
     was_training = encoder.training

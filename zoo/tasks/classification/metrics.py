@@ -88,8 +88,6 @@ class ClassificationScores(RowMeans):
         return scores | {name: torch.where(is_present, values, absent) for name, values in by_class.items()}
 
     def _calibration(self) -> Calibration | None:
-        if len(self.probability) == 0:
-            return None
         probability, is_right = _joined(self.probability).double(), _joined(self.is_right)
         is_finite = len(probability) > 0 and bool(probability.isfinite().all())
         return Calibration.of(probability.numpy(), is_right.numpy() > 0) if is_finite else None
