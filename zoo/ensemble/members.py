@@ -356,9 +356,8 @@ class SelfTrained(Regression):
         rows = np.random.default_rng(0).permutation(len(target))[:_ROWS]
         directions = functional.normalize(guides.vectors.float(), dim=1).numpy()
         is_known = guides.target != UNLABELLED
-        vectors = np.concatenate(
-            [functional.normalize(self._vectors(readings)[rows].float(), dim=1).numpy(), directions[is_known]]
-        )
+        of_rows = functional.normalize(self._vectors(readings)[rows].float(), dim=1).numpy()
+        vectors = np.concatenate([of_rows, directions[is_known]])
         others = directions[~is_known]
         if self.sizes.multilabel:
             sets = np.concatenate([target[rows], guides.sets(target.shape[1])[is_known]])

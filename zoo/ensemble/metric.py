@@ -125,10 +125,9 @@ class EncoderMetric:
                     rows = np.arange(len(self.target))
                     self._tune_on(plan, rows, self._guess(rows))
                     return plan
-                tuned = {
-                    name: torch.stack([fold.weights[name] for fold in self.folds]) for name in self.original
-                }
-                use_weights(self.encoder, {name: value.mean(dim=0) for name, value in tuned.items()})
+                tuned = {name: [fold.weights[name] for fold in self.folds] for name in self.original}
+                means = {name: torch.stack(values).mean(dim=0) for name, values in tuned.items()}
+                use_weights(self.encoder, means)
                 return plan
         self.folds = []
         use_weights(self.encoder, self.original)
@@ -198,9 +197,8 @@ class EncoderMetric:
         self._tune_on(plan._replace(steps=_TIMED_STEPS), np.arange(len(self.target)))
         seconds = (time.monotonic() - begun) * plan.steps / _TIMED_STEPS
         seconds += seconds_to_encode(self.texts, len(self.texts), self._encode)
-        return self._model.has_time(
-            f"the encoder's metric by {plan}", (FOLDS + self.sizes.multilabel) * seconds
-        )
+        seconds *= FOLDS + self.sizes.multilabel
+        return self._model.has_time(f"the encoder's metric by {plan}", seconds)
 
     def read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
         """The inputs for the n rows by the encoder that has not seen a fold; see `cross_fit`."""

@@ -315,9 +315,8 @@ def folds_of(target: NDArray[np.int64], folds: int, groups: NDArray[np.integer])
     own = target[first]
     if own.ndim == 2:  # the rarest label of each row; none is a class, too
         counts = np.append(own.sum(axis=0), len(own))
-        own = np.where(np.pad(own, ((0, 0), (0, 1)), constant_values=1) > 0, counts, len(own) + 1).argmin(
-            axis=1
-        )
+        padded = np.pad(own, ((0, 0), (0, 1)), constant_values=1)
+        own = np.where(padded > 0, counts, len(own) + 1).argmin(axis=1)
     order = np.random.default_rng(0).permutation(len(own))
     by_class = order[np.argsort(own[order], kind="stable")]
     numbers = np.empty(len(own), np.int64)

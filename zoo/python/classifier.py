@@ -215,11 +215,9 @@ def _labels(y: Any) -> Any:
 def _names_of(labels: Any, number: int, least: int = 2) -> list[str]:
     """The labels of texts as a memory keeps them, of classes [n] or of sets, a matrix [n, C] of 0 and 1."""
     sets = label_sets(labels, number)
-    return (
-        label_names(labels, number, least)
-        if sets is None
-        else [join_labels(each, SEPARATOR) for each in sets]
-    )
+    if sets is None:
+        return label_names(labels, number, least)
+    return [join_labels(each, SEPARATOR) for each in sets]
 
 
 def _texts(X: Iterable[str]) -> list[str]:

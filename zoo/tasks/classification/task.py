@@ -155,16 +155,11 @@ def _attention_map(
         weights = [memory.weight for memory in prediction.memories]
         rows.append([prediction.text, *weights, *[None] * (ranks - len(weights))])
         same.append([rank for rank, memory in enumerate(prediction.memories) if memory.label == label])
+    title = f"The {weight} of each memory, for {len(rows)} texts"
+    columns = ["text", *(str(rank) for rank in range(1, ranks + 1))]
+    across, mark = "rank of the memory", "has the text's label"
     return Chart(
-        "attention",
-        f"The {weight} of each memory, for {len(rows)} texts",
-        ["text", *(str(rank) for rank in range(1, ranks + 1))],
-        rows,
-        "map",
-        value=weight,
-        across="rank of the memory",
-        mark="has the text's label",
-        marked=same,
+        "attention", title, columns, rows, "map", value=weight, across=across, mark=mark, marked=same
     )
 
 
