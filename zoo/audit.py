@@ -34,7 +34,7 @@ from zoo.ensemble.metric import EncoderMetric
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.new_labels import votes_of
 from zoo.ensemble.outputs import Votes
-from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
+from zoo.ensemble.pool import HeldOut, fit_pool
 from zoo.layers.lora import is_adapter
 from zoo.layers.tfidf import NGrams
 from zoo.loading import load
@@ -48,7 +48,6 @@ _LISTS = ("contradicting_ids", "contradicting_labels", "contradicting_texts")
 #: Rows that are listed as contradicting a row.
 _CONTRADICTIONS = 3
 
-FOLDS = 5
 #: Memories that vote for a row.
 NEIGHBORS = 50
 #: Of the lexical member and of the kernel machines: labels that may be wrong are followed less than in a training.
@@ -161,20 +160,13 @@ def _ranked(
         chosen = [*conflicts.get(row, []), *others[agrees.any(axis=1)].tolist()]
         return [Contradiction(ids[each], texts[each], written[each]) for each in chosen[:_CONTRADICTIONS]]
 
-    def write(chosen: NDArray[np.int64]) -> str:
-        return join_labels([labels[number] for number in np.flatnonzero(chosen)], separator or "")
-
     # From logarithms, so that rows differ whose label is nearly certain, or nearly impossible.
+    suspicion, order = (-np.expm1(own)).tolist(), np.argsort(own, kind="stable").tolist()
+    chosen = ([labels[number] for number in np.flatnonzero(each)] for each in suggested)
+    names = [join_labels(each, separator or "") for each in chosen]
     audited = [
-        AuditedRow(
-            ids[row],
-            texts[row],
-            written[row],
-            write(suggested[row]),
-            float(-np.expm1(own[row])),
-            contradictions(row),
-        )
-        for row in np.argsort(own, kind="stable").tolist()
+        AuditedRow(ids[row], texts[row], written[row], names[row], suspicion[row], contradictions(row))
+        for row in order
     ]
     standard_error = math.sqrt(wrong * (1 - wrong) / surest_rows(len(sets)))
     return Audit(audited, wrong, standard_error, len(conflicts))
@@ -281,11 +273,10 @@ def judge(
         return cross_judge(rows)
     network, data = model.network, predictor.data
     split = data.split_of(memory.rows, None)
-    sizes = network.sizes._replace(num_classes=len(labels), num_memories=NEIGHBORS, c=_COST, ridge=_RIDGE)
-    rows = rows._replace(sizes=sizes)
     if "bag" in network.members:
         bags = read_table(model, data, split, {"bags"}).bags
-        rows = rows._replace(readings=rows.readings._replace(bags=bags))
+        sizes = rows.sizes._replace(bag_size=network.sizes.bag_size)
+        rows = rows._replace(readings=rows.readings._replace(bags=bags), sizes=sizes)
     if network.encoder is None:
         return cross_judge(rows)
     encode = partial(model.encode, data)
@@ -318,15 +309,14 @@ def read_texts(memory: FolderMemory, labels: list[str], separator: str | None = 
 
 def cross_judge(rows: _Rows, metric: EncoderMetric | None = None) -> tuple[HeldOut, NDArray[np.float64]]:
     """Judge each row by members, and an encoder if its metric was learned, that were fitted without its fold."""
-    readings, target, groups = rows.readings, rows.target, rows.groups
+    readings = rows.readings
     names = [
         name
         for name, member in MEMBERS.items()
         if all(getattr(readings, each) is not None for each in member.reads | member.learns_from)
     ]
-    folds = folds_of(target, FOLDS, groups) if metric is None else metric.fold_of_row
-    read_without = None if metric is None else metric.read_without
-    held_out = cross_fit(readings, names, rows.sizes, target, groups, folds, read_without)
+    tuned = None if metric is None else (metric.fold_of_row, metric.read_without)
+    held_out = cross_fit(readings, names, rows.sizes, rows.target, rows.groups, tuned)
     pool = fit_pool(held_out)
     logs = pool.combine(pool.calibrate(held_out.outputs)).log_softmax(dim=1)
     return held_out, logs.double().numpy()

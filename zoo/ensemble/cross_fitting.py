@@ -20,7 +20,10 @@ from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 #: Reads n rows by an encoder that has not learned from some: from inputs that all encoders share, and their numbers.
 ReadWithout: TypeAlias = Callable[[Readings, NDArray[np.int64]], Readings]
 
-#: Folds of held-out rows, each classified with weights that were fitted to the others.
+#: The fold of each of n rows, int64 [n], and encoders that have not learned from the rows of a fold.
+TunedFolds: TypeAlias = tuple[NDArray[np.int64], ReadWithout]
+
+#: Folds of held-out rows, each classified by members, or with weights, that were fitted to the others.
 FOLDS = 5
 #: Rows that are classified together.
 _ROWS = 256
@@ -32,14 +35,14 @@ def cross_fit(
     sizes: Sizes,
     target: NDArray[np.int64],
     groups: NDArray[np.integer],
-    folds: NDArray[np.int64],
-    read_without: ReadWithout | None = None,
+    tuned: TunedFolds | None = None,
 ) -> HeldOut:
-    """Outputs for n rows, each of members and references that are fitted without its fold, 0, 1, ... [n].
+    """Outputs for n rows, each of members and references that are fitted without its fold.
 
     `target` has classes [n], or sets [n, C]. Rows of one group [n], which are duplicates, are in one fold. Without
-    `read_without`, the encoder of `readings` has learned from no row.
+    `tuned` folds, the encoder of `readings` has learned from no row.
     """
+    folds, read_without = tuned or (folds_of(target, FOLDS, groups), None)
     parts, order = [], []
     for fold in range(folds.max() + 1):
         rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)

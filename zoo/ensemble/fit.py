@@ -36,7 +36,7 @@ from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import BestOfSix
 from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
-from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
+from zoo.ensemble.pool import HeldOut, Pool, fit_pool
 from zoo.tasks.classification.guides import MOST_TEXTS, Guides, read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
 from zoo.tasks.classification.multilabel import probabilities_of
@@ -219,12 +219,10 @@ class EnsembleFit:
         network = self.network
         readings = readings.without_duplicates(self.data.own_ids("train", self.training.rows))
         readings = without_near_duplicates(readings, self.groups, self.near, self.training)
-        folds, read_without = folds_of(self.target, FOLDS, self.groups), None
-        if self.metric is not None:
-            folds, read_without = self.metric.fold_of_row, self.metric.read_without
+        tuned = None if self.metric is None else (self.metric.fold_of_row, self.metric.read_without)
         needs_all = network.sizes.multilabel or not len(self.validation.rows)
         names = network.used if needs_all else network.names
-        return cross_fit(readings, names, network.sizes, self.target, self.groups, folds, read_without)
+        return cross_fit(readings, names, network.sizes, self.target, self.groups, tuned)
 
     def _measure(self, held_out: HeldOut, added: Sequence[HeldOut]) -> tuple[list[Line], str]:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""

@@ -19,7 +19,7 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
-from zoo.ensemble.cross_fitting import FOLDS, cross_fit, pools_by_fold
+from zoo.ensemble.cross_fitting import cross_fit, pools_by_fold
 from zoo.ensemble.fit import (
     FoldResults,
     LabelledRows,
@@ -29,7 +29,7 @@ from zoo.ensemble.fit import (
     without_near_duplicates,
 )
 from zoo.ensemble.new_labels import combine
-from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
+from zoo.ensemble.pool import HeldOut, Pool, fit_pool
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.tasks.classification.multilabel import row_scores
 
@@ -202,7 +202,6 @@ def refit_members(
     usable = np.flatnonzero(~np.isin(groups, groups[marks.in_training]))
     if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:
         return [], fitted
-    folds = folds_of(target, FOLDS, groups)
     readings = without_near_duplicates(readings.without_duplicates(), groups, near, split)
-    crossed = cross_fit(readings, network.names, network.sizes, target, groups, folds)
+    crossed = cross_fit(readings, network.names, network.sizes, target, groups)
     return [crossed.select(usable)], fitted
