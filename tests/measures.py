@@ -177,8 +177,8 @@ def limits(modules: list[Source]) -> list[Limit]:
     classes = [each for module in modules for each in module.public_classes()]
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
-        Limit("lines", totals["lines"], 35_952),
-        Limit("lines of tests", lines_of_tests(), 30_580),
+        Limit("lines", totals["lines"], 35_935),
+        Limit("lines of tests", lines_of_tests(), 30_823),
         Limit("public classes", len(classes), 353),
         Limit("lines of code of the largest class", max(lines for _, lines in classes), 216),
         Limit("options", len(options()), 336),
@@ -186,7 +186,7 @@ def limits(modules: list[Source]) -> list[Limit]:
         Limit("assert isinstance", sum(module.narrowings() for module in modules), 0),
         Limit("except clauses of more than two types", sum(each.broad_handlers() for each in modules), 4),
         Limit("modules in the largest folder", largest, 15),
-        Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 13.5),
+        Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 12.8),
         Limit(
             "docstrings that begin with What, Whether, How or Which",
             sum(_QUESTION.match(docstring) is not None for docstring in docstrings),
