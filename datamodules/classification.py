@@ -157,8 +157,7 @@ def _numbers_of_sets(column: pa.ChunkedArray, labels: Sequence[str], separator: 
     numbers = np.full((len(sets) + 1, max(map(len, sets), default=0)), NO_TARGET)
     for row, numbers_of_set in enumerate(sets):
         numbers[row, : len(numbers_of_set)] = numbers_of_set
-    of_row: NDArray[np.int64] = numbers[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
-    return of_row
+    return numbers[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
 
 
 def as_indicators(numbers: NDArray[np.int64], num_labels: int) -> NDArray[np.int64]:

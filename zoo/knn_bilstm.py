@@ -165,8 +165,7 @@ class KNNNetwork(nn.Module):
         """The texts' vectors [B, l] alone."""
         if batch.text_vector is not None:
             return batch.text_vector
-        vectors: Tensor = self.encoder(batch.word, batch.char, batch.text)
-        return vectors
+        return self.encoder(batch.word, batch.char, batch.text)
 
     def encode(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """Encode the texts [B, l] and the distinct memories [M, l] in one call."""

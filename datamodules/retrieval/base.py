@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -121,13 +122,16 @@ class Retriever(ABC):
     def __new__(cls, *arguments: object, **options: object) -> Self:
         """Keep the options, for `describe`."""
         retriever, defaults = super().__new__(cls), option_defaults(cls)
-        retriever.options = defaults | dict(zip(defaults, arguments, strict=False)) | options
+        given = {name: value for name, value in defaults.items() if value is not Parameter.empty}
+        retriever.options = given | dict(zip(defaults, arguments, strict=False)) | options
         return retriever
 
     def describe(self) -> PlainDict:
         """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`."""
         class_path = f"{type(self).__module__}.{type(self).__name__}"
-        described = {name: value for name, value in self.options.items() if name not in self.local_options}
+        # A subclass may give the ranking other options than its own.
+        options = self.options | (asdict(self.ranking) if hasattr(self, "ranking") else {})
+        described = {name: options[name] for name in self.options if name not in self.local_options}
         return {"class_path": class_path, "init_args": described}
 
     def idle_options(self) -> Iterator[tuple[str, str]]:

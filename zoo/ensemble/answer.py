@@ -219,7 +219,7 @@ class Answer:
             return f"{rows} the memory was not measured: it has no vote."
         if without is None:
             return f"{rows} the memory alone has {whole.percentage} %: no member reads the text itself."
-        test = "McNemar" if self.measure == "accuracy" else "randomization test"
+        test = "McNemar" if self.measure == "accuracy" else "paired test"
         figures = (
             f"{whole.percentage} % with it, {without.percentage} % without"
             f" ({100 * without.difference:+.1f} ± {100 * without.difference_error:.1f} points, {test} p ="

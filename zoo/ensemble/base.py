@@ -252,8 +252,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         dataset = data.dataset(split, BatchContents(memory_texts=False))
 
         def read(positions: NDArray[np.int64]) -> ClassificationBatch:
-            batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self)
-            return batch
+            return on_device(dataset.__getitems__(rows[positions]), self)
 
         # The stage is none of Lightning's steps, which would have this precision by themselves.
         precision = None if self._trainer is None else str(self.trainer.precision)
@@ -315,7 +314,10 @@ def read_table(
         with using(network.encoder, network.encoder_before):
             readings = readings._replace(published=torch.from_numpy(model.encode(data, texts)))
     if "guides" in inputs and network.guides is not None:
-        guides = network.guides if network.encoder is None else network.guides.encoded_by(encode)
-        ngrams = network.ngrams(guides.texts) if guides.texts else None
-        readings = readings._replace(guides=guides._replace(ngrams=ngrams))
+        guides = network.guides
+        if "named" in network.used and guides.named:
+            guides = guides._replace(ngrams=network.ngrams(guides.named))
+        if "self_trained" in network.used:
+            guides = guides.encoded_by(encode)
+        readings = readings._replace(guides=guides)
     return readings

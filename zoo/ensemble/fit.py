@@ -24,7 +24,6 @@ from datamodules.batch import BatchContents, ClassificationSpec
 from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers, targets_of
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
-from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
@@ -33,7 +32,7 @@ from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_grou
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.member import Input, Readings
-from zoo.ensemble.members import BestOfSix
+from zoo.ensemble.members import NAMED_ROWS, BestOfSix
 from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
@@ -85,11 +84,6 @@ class LabelledRows(NamedTuple):
         is_unknown = numbers[:, None] < 0 if spec.label_separator is None else numbers == UNKNOWN
         return cls(split, rows, target[rows], is_unknown.sum(axis=1), left_out or LeftOut())
 
-    @property
-    def used(self) -> Rows:
-        """The rows that are used."""
-        return self.split.rows.select(self.rows)
-
 
 class EnsembleFit:
     """Fits an ensemble; each process does it by itself, with the same result."""
@@ -122,6 +116,8 @@ class EnsembleFit:
         network.pool = None
         self.model.skipped, network.skipped = [], set()
         self._limit_inputs()
+        if len(self.target) > NAMED_ROWS * network.num_classes and set(network.names) != {"named"}:
+            network.skipped.add("named")  # now and in later fits, whose folds have fewer rows
         if "guides" in network.members.fitted_on(network.used):
             network.guides = self._read_guides()
         self._learn_metric()
@@ -170,8 +166,9 @@ class EnsembleFit:
 
     def _read_guides(self) -> Guides:
         """The texts that classes are described by, and those without labels; without those that would mislead."""
-        guides = read_guides(self.data, self.data.spec.labels)
-        if self.network.encoder is None:
+        reads_vectors = "self_trained" in self.network.used
+        guides = read_guides(self.data, self.data.spec.labels, unlabelled=reads_vectors)
+        if not reads_vectors:
             return guides
         encode = partial(self.model.encode, self.data)
         guides = guides.encoded_by(encode)
@@ -183,7 +180,8 @@ class EnsembleFit:
     def _learn_metric(self) -> None:
         """Tune the encoder, where that makes held-out rows more likely."""
         network = self.network
-        guides = network.guides if network.guides is not None and network.guides.texts else None
+        guides = network.guides if "self_trained" in network.used else None
+        guides = guides if guides is not None and guides.texts else None
         plans = self.model.metric_plans(len(self.target) + (0 if guides is None else len(guides.texts)))
         if not plans or "vectors" not in network.reads:
             return
@@ -250,7 +248,7 @@ class EnsembleFit:
         if not len(held_out.known().target):
             condition = _UNKNOWN_CONDITION
         if condition == _FOLD_CONDITION:
-            data, kept = self.data, self.validation.used
+            data, kept = self.data, self.validation.split.rows.select(self.validation.rows)
             # Texts of training rows do not stay with the model.
             labels, texts = (kept.labels, kept.texts) if len(kept) else (self.training.rows.labels, None)
             memory, known = data.open_memory(), data.spec.labels
@@ -361,7 +359,7 @@ def fit_members(
     of its last fit. `published`, float32 [n, l], are vectors by the encoder before it was tuned, where they are known.
     """
     network = model.network
-    named = [] if network.guides is None else network.guides.named
+    named = network.guides.named if network.guides is not None and "named" in network.used else []
     network.ngrams.fit([*split.rows.texts, *named])
     if network.bag is not None:
         # Words without a pre-trained vector have the weight 0.

@@ -44,8 +44,8 @@ _CLASSIFIERS = {
 _COST = 10.0
 #: Labelled rows that the member learns from: with more of them, it brings nothing.
 _ROWS = 3000
-#: Rows a class up to which names of classes help n-grams.
-_NAMED_ROWS = 50
+#: Rows a class up to which the names of classes help n-grams.
+NAMED_ROWS = 50
 #: Times that texts without labels are classified and learned from, and that probabilities are scaled to shares.
 _ROUNDS, _SCALINGS = 3, 20
 #: Labelled rows of a class that say as much about the shares of texts without labels as a first guess of these.
@@ -83,7 +83,7 @@ class Lexical(Member):
 
 
 class Named(Lexical):
-    """The same, which learns from the classes' own words as from rows, where labelled rows are few; or unfitted."""
+    """The same, which learns from the classes' own words as from rows; its scores are 0 where there are none."""
 
     name = "named"
     title = "linear SVM of words and letters with class names"
@@ -95,15 +95,12 @@ class Named(Lexical):
 
         self.linear.set_extra_state({})
         guides = readings.guides
-        if guides is None or guides.ngrams is None or len(target) > _NAMED_ROWS * self.sizes.num_classes:
+        if guides is None or guides.ngrams is None:
             return
-        named = np.flatnonzero(guides.target != UNLABELLED)
-        if not len(named):
-            return
-        words = Readings([], ngrams=[part[named] for part in guides.ngrams])
-        vectors = vstack([self._vectors(readings), self._vectors(words)], format="csr")
+        vectors = [self._vectors(readings), self._vectors(Readings([], ngrams=guides.ngrams))]
         of_words = guides.sets(self.sizes.num_classes) if self.sizes.multilabel else guides.target
-        self.linear.fit(vectors, np.concatenate([target, of_words[named]]), self.fit_planes)
+        of_words = of_words[guides.target != UNLABELLED]
+        self.linear.fit(vstack(vectors, format="csr"), np.concatenate([target, of_words]), self.fit_planes)
 
 
 class NaiveBayes(Lexical):
@@ -442,8 +439,7 @@ def _with_others(
 def guess_sets(scores: Tensor, sets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sets of texts by scores of labels [m, C]: each label has the share of the texts that it has of sets [n, C]."""
     rank = (-scores).argsort(dim=0).argsort(dim=0).numpy()
-    guessed: NDArray[np.int64] = (rank < np.rint(sets.mean(axis=0) * len(rank))).astype(np.int64)
-    return guessed
+    return (rank < np.rint(sets.mean(axis=0) * len(rank))).astype(np.int64)
 
 
 def _guess(
@@ -456,5 +452,4 @@ def _guess(
     for _ in range(_SCALINGS):
         probabilities *= shares / np.maximum(probabilities.mean(axis=0), 1e-9)
         probabilities /= probabilities.sum(axis=1, keepdims=True)
-    guessed: NDArray[np.int64] = model.classes_[probabilities.argmax(axis=1)]
-    return guessed
+    return model.classes_[probabilities.argmax(axis=1)]

@@ -80,14 +80,14 @@ class MemoryEnsemble(EnsembleModel):
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
         output: ClassificationOutput = self(batch)
-        target, unknown = batch.target, batch.unknown_labels
         scores.update(output, batch)
         if output.table:
             if self._answer_scores is None:
                 split = self.training_data.split("test")
                 groups = number_groups(self.training_data.duplicate_keys(split.rows), split.independent_rows)
-                self._answer_scores = AnswerScores(list(output.table), groups).to(target.device)
-            self._answer_scores.update(output.table, target, batch.row, batch.weight, unknown)
+                self._answer_scores = AnswerScores(list(output.table), groups).to(batch.row.device)
+            unknown = batch.unknown_labels
+            self._answer_scores.update(output.table, batch.target, batch.row, batch.weight, unknown)
 
     @override
     def on_test_start(self) -> None:

@@ -53,7 +53,7 @@ class EnsembleNetwork(nn.Module):
         references = [name for name in REFERENCES if name != "regression" or "encoder" in members]
         self.members = Members([*members, *references], sizes)
         self.requires_grad_(False)
-        #: members and references for which the fit had no time.
+        #: members and references for which the fit had no time, or too many rows.
         self.skipped: set[str] = set()
         #: None until the members are fitted.
         self.pool: Pool | None = None
@@ -74,7 +74,7 @@ class EnsembleNetwork(nn.Module):
 
     @property
     def used(self) -> list[str]:
-        """Names of members and references, without those for which the fit had no time."""
+        """Names of members and references, without those that the fit skipped."""
         return [name for name in self.members if name not in self.skipped]
 
     @property
@@ -134,8 +134,7 @@ class EnsembleNetwork(nn.Module):
         if batch.text_vector is not None:
             return batch.text_vector
         assert self.encoder is not None
-        vectors: Tensor = self.encoder(batch.word, batch.char, batch.text)
-        return vectors
+        return self.encoder(batch.word, batch.char, batch.text)
 
     def active_members(self) -> list[str]:
         """The members whose outputs are needed: those with some weight, or all, and references, for the table."""

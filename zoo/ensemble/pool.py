@@ -26,7 +26,7 @@ from zoo.tasks.classification.multilabel import SetRule, choose_labels, fit_rule
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
-#: Weight of the last member.
+#: Weight of the first member, where no row is more likely by any.
 _LEAST_WEIGHT = 1e-3
 #: Of a difference that counts as significant.
 _STANDARD_ERRORS = 1.96
@@ -184,6 +184,10 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
         for combination, names in combinations.items()
         if names
     }
+    if not any(
+        weights["all"].values()
+    ):  # no member says anything, but an answer is more than the first class
+        weights["all"] |= dict.fromkeys(list(logs)[:1], _LEAST_WEIGHT)
     if "text" in weights and not multilabel and _loses(weights["all"], weights["text"], logs, target):
         weights["all"] = dict.fromkeys(logs, 0.0) | weights["text"]
     if multilabel:  # the references' sets are chosen as well as the members'
@@ -278,8 +282,6 @@ def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict
         if gains.sum() > max(PRICE, _STANDARD_ERRORS * gains.std() * math.sqrt(len(target))):
             break
         kept, (weights, losses) = others[least], without[least]
-    if len(kept) == 1:  # where no row is more likely by any member, an answer is more than the first class
-        weights = [max(weights[0], _LEAST_WEIGHT)]
     return {name: weights[kept.index(name)] if name in kept else 0.0 for name in log_probabilities}
 
 
@@ -321,5 +323,4 @@ def folds_of(target: NDArray[np.int64], folds: int, groups: NDArray[np.integer])
     by_class = order[np.argsort(own[order], kind="stable")]
     numbers = np.empty(len(own), np.int64)
     numbers[by_class] = np.arange(len(own)) % folds
-    by_row: NDArray[np.int64] = numbers[group.reshape(-1)]
-    return by_row
+    return numbers[group.reshape(-1)]

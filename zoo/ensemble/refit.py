@@ -139,7 +139,7 @@ def _rows_to_keep(
         outputs = held_out.select(rows).outputs
         logits, _ = combine(outputs, pool, network.rarity.cpu(), network.blank(len(rows)))
         parts.append((rows, logits, pool.answer("all", logits), pool.familiarity(outputs, logits)))
-    used = labelled.used
+    used = labelled.split.rows.select(labelled.rows)
     return keep_rows(data, held_out.groups, parts, memory, model.labels, used.labels, used.texts)
 
 
@@ -156,7 +156,7 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
     if len(used) == 0:
         return []
     added = LabelledRows.of(split, used, target, model.spec)
-    return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True)]
+    return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True).known()]
 
 
 def _is_known(target: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:

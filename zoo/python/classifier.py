@@ -154,8 +154,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def explain(self, X: Iterable[str]) -> list[Prediction]:
         """Return the prediction for each text with its evidence: contributions of the members, and memories."""
         check_is_fitted(self)
-        predictions: list[Prediction] = self.model_.predict(_texts(X))
-        return predictions
+        return self.model_.predict(_texts(X))
 
     def predict(self, X: Iterable[str]) -> NDArray[Any]:
         """Return the label of each of n texts [n]; of sets, a matrix [n, C] of 0 and 1."""
@@ -164,8 +163,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             chosen = [{each.label for each in prediction.of_labels or ()} for prediction in predictions]
             return np.array([[name in each for name in self._names] for each in chosen], np.int64)
         number = {name: column for column, name in enumerate(self._names)}
-        labels: NDArray[Any] = self.classes_[[number[each.label or ""] for each in predictions]]
-        return labels
+        return self.classes_[[number[each.label or ""] for each in predictions]]
 
     def predict_proba(self, X: Iterable[str]) -> NDArray[np.float64]:
         """Return the probabilities of n texts [n, C], in the order of `classes_`; of sets, that of each label."""
@@ -175,8 +173,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if predictions and predictions[0].of_labels is not None:
             return probabilities
         # Their sum is 1 only in float32.
-        normalized: NDArray[np.float64] = probabilities / probabilities.sum(axis=1, keepdims=True)
-        return normalized
+        return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the parameters, and the files of the exported model."""

@@ -262,9 +262,11 @@ class EncodingRetriever(Retriever):
         document_prompt: str | None = None,
         **back_end: Any,
     ) -> None:
+        own = {"encoder": encoder, "pooling": pooling, "max_length": max_length}
+        own |= {"query_prompt": query_prompt, "document_prompt": document_prompt}
         # A back end may have further options of the ranking.
-        names = (each.name for each in fields(DenseRanking) if each.name in self.options)
-        self.ranking = DenseRanking(**{name: self.options[name] for name in names})
+        names = {each.name for each in fields(DenseRanking)} & self.options.keys()
+        self.ranking = DenseRanking(**{**{name: self.options[name] for name in names}, **own})
         self.vectors = TextVectors(self.ranking, batch_size, device)
         super().__init__(**back_end)
 

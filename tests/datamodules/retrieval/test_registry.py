@@ -128,3 +128,17 @@ def test_errors_of_descriptions_are_input_errors_and_those_of_constructors_are_n
     described["init_args"]["a.b"] = 1
     with pytest.raises(InputError, match=r"^the retriever OverlapRetriever has no option 'a\.b'$"):
         make_retriever(described)
+
+
+class EnglishRetriever(EmbeddedRetriever):
+    """An embedded one with another default."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"analyzer": "english", **options})
+
+
+def test_options_that_a_subclass_sets_are_described() -> None:
+    for options in ({}, {"analyzer": "cjk"}):
+        described = EnglishRetriever(**options, k1=0.9).describe()
+        assert described["init_args"]["analyzer"] == options.get("analyzer", "english")
+        assert make_retriever(described).describe() == described

@@ -169,3 +169,15 @@ def test_without_a_transformer_only_names_are_read(
     model = zoo.load(run("named", f"--data.label_texts={table}", "--model.members=[named]"))
     assert model.predict(["a durian"])[0].label == "fruit"
     assert model.predict(["some osmium"])[0].label == "metal"
+
+
+def test_many_rows_need_no_names(run: Fit, tmp_path: Path) -> None:
+    """The rows of the table decide, of which folds have fewer."""
+    for rows, skipped in ((170, {"named"}), (130, set[str]())):
+        table = write_table(tmp_path / "rows.csv", distinct_sentences(rows, 0, ["fruit", "metal", "weather"]))
+        options = "--model.members=[lexical,named]", "--data.validation_split=0"
+        network = zoo.load(run(f"of_{rows}", *options, table=table)).model.network
+        assert (network.skipped, network.pool.weights["all"].keys() | skipped) == (
+            skipped,
+            {"lexical", "named"},
+        )

@@ -42,6 +42,7 @@ def test_paired_differences_are_tested_by_random_signs() -> None:
     gains = np.array([1.0] * 9 + [-1.0] + [0.0] * 5)
     assert paired_test(gains) == sign_test(9, 1)
     assert paired_test(gains * 0.5) == pytest.approx(sign_test(9, 1), abs=0.01)
+    assert paired_test(np.array([0.5])) == 1
 
 
 def draw_sets(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

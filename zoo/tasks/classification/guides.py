@@ -50,7 +50,7 @@ class Guides(NamedTuple):
     target: NDArray[np.int64]
     #: float32 [m, l], vectors of the encoder; None before they are encoded.
     vectors: Tensor | None = None
-    #: their vectors [m, V] by kinds of n-grams; None where no member reads them.
+    #: of those that have a class, vectors [number, V] by kinds of n-grams; None where no member reads them.
     ngrams: list[csr_matrix] | None = None
 
     @property
@@ -140,8 +140,8 @@ def words_of(label: str) -> str:
     return " ".join(parts) if any(len(re.findall(r"[^\W\d]", part)) > 1 for part in parts) else ""
 
 
-def read_guides(data: ClassificationDataModule, labels: Sequence[str]) -> Guides:
-    """The words of the labels, the texts of `data.label_texts`, and those of `data.unlabelled_file`.
+def read_guides(data: ClassificationDataModule, labels: Sequence[str], unlabelled: bool = True) -> Guides:
+    """The words of the labels, the texts of `data.label_texts` and, if wanted, those of `data.unlabelled_file`.
 
     Raises:
         InputError: a text of a label is empty, or of an unknown label or two; no text without a label is left.
@@ -171,8 +171,8 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str]) -> Guides
                 f"data.label_texts: {excerpt(key)!r} is a text of the labels {excerpt(first)!r} and"
                 f" {excerpt(second)!r}; a text can stand for one"
             )
-    unlabelled = _unlabelled_texts(data) if data.options.unlabelled_file is not None else []
-    return Guides([*texts, *unlabelled], np.array([*target, *[UNLABELLED] * len(unlabelled)], np.int64))
+    others = _unlabelled_texts(data) if unlabelled and data.options.unlabelled_file is not None else []
+    return Guides([*texts, *others], np.array([*target, *[UNLABELLED] * len(others)], np.int64))
 
 
 def _unlabelled_texts(data: ClassificationDataModule) -> list[str]:

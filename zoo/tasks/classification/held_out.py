@@ -13,16 +13,17 @@ the level needs.
 
 Of sets, the error is the share of wrong labels among those that are given. Labels of one text are not independent:
 one of the places for labels of each held-out row is drawn, which may be empty. Each label is drawn with the same
-probability, as no answer has more labels than there are places: so many that most labels of the held-out rows have one.
+probability, as no answer has more labels than there are places: so many that nine of ten of their labels have one.
 
 Assumptions:
 
 - The rows to come are exchangeable with the held-out rows: they have the same source, and are no duplicates of rows
   from which the model has learned. Duplicates of each other count once. Labels that no held-out row has are not
   covered: a label that only the memory has is no answer then.
-- Neither members nor weights were fitted on a held-out row by whose result a threshold is chosen. Two small exceptions
-  are not corrected: the encoder's epoch is chosen by its accuracy on the validation rows, and where training rows are
-  cross-fitted, the members of a fold have learned from fewer rows than the model's.
+- Neither members nor weights were fitted on a held-out row by whose result a threshold is chosen. Small exceptions are
+  not corrected: the encoder's epoch is chosen by its accuracy on the validation rows, where training rows are
+  cross-fitted, the members of a fold have learned from fewer rows than the model's, and the number of places for labels
+  is chosen on these rows.
 - The start depends on the probabilities of the held-out rows. This is exact if rows below the first threshold with too
   many errors are wrong more often than the level, too.
 """
@@ -247,7 +248,11 @@ def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float)
 def rows_that_do(scores: HeldOutScores, max_error: float, confidence: float) -> int | None:
     """Return the number of rows like these that can certify a level; None = not even those that a model keeps."""
     numbers = range(2, MOST_ROWS // max(len(scores.probability), 1) + 1)
-    copies = (HeldOutScores._make(np.tile(each, number) for each in scores) for number in numbers)
+    probability, is_right = scores[:2]
+    copies = (
+        scores._replace(probability=np.tile(probability, number), is_right=np.tile(is_right, number))
+        for number in numbers
+    )
     certified = (each for each in copies if certified_threshold(each, max_error, confidence) is not None)
     return next((len(each.probability) for each in certified), None)
 

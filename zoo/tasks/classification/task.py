@@ -51,13 +51,10 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     def idle_options(self, data: ClassificationDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         readers = {"label_texts": "members named and self_trained", "unlabelled_file": "member self_trained"}
-        for name in readers.keys() - set(self.guides_read):
-            if getattr(data.options, name, None) is not None:
-                yield (
-                    f"data.{name}",
-                    f"only the {readers[name]} of MemoryEnsemble can read it, self_trained with"
-                    " model.transformer",
-                )
+        for name in readers:
+            if name not in self.guides_read and getattr(data.options, name, None) is not None:
+                members = f"only the {readers[name]} of MemoryEnsemble can read it"
+                yield f"data.{name}", f"{members}, self_trained with model.transformer"
 
     @override
     def check_data(self, data: ClassificationDataModule) -> None:
@@ -101,8 +98,7 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         if name in ("network.classifier.weight", "network.classifier.bias"):
-            labels: list[str] = data.facts.get("labels", [])
-            return labels
+            return data.facts.get("labels", [])
         return super().row_names(name, weight, data)
 
     @override
