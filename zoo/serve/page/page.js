@@ -34,7 +34,7 @@ function make(tag, properties = {}, ...children) {
 
 // Isolated, so that its direction of writing changes nothing around it.
 const inert = (value, kind = null) => make("bdi", { class: kind }, String(value));
-const labelOf = (label) => (label === null ? make("span", {}, "no label") : inert(label, "label"));
+const labelOf = (label) => (label ? inert(label, "label") : make("span", {}, "no label")); // none, or an empty set
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const signed = (number) => (number < 0 ? "\u2212" : "+") + Math.abs(number).toFixed(3);
 const button = (name, action, more = {}) => make("button", { type: "button", onclick: () => run(action), ...more }, name);
@@ -312,7 +312,7 @@ async function preview(body) {
   const items = changes.map(({ text, before, after }) =>
     make("li", {}, textOf(text), make("div", { class: "facts" }, make("span", {}, ...state(before), " \u2192 ", ...state(after)))));
   find("effects").replaceChildren(
-    make("p", {}, "Nothing is saved yet. Answers that would change with ", inert(body.rows[0].label, "label"), `, of ${asked}: ${changes.length}.`),
+    make("p", {}, "Nothing is saved yet. Answers that would change with ", labelOf(body.rows[0].label), `, of ${asked}: ${changes.length}.`),
     items.length ? make("ul", { class: "list", "aria-label": "Answers that would change" }, ...items) : "",
     accuracy === null ? "" : make("p", {}, `Texts that are not in the memory: ${accuracy}.`));
   say(`Previewed: ${changes.length} of ${number} answers would change.`, accuracy === null ? "" : ` ${accuracy}.`);
@@ -401,7 +401,7 @@ async function changedTo(done, message) {
 }
 
 function moved(before, after) {
-  const name = (record) => (record.label === null ? "no label" : inert(record.label, "label"));
+  const name = (record) => labelOf(record.label);
   const label = after.label ?? best(after);
   const share = Object.hasOwn(before.probabilities, label) ? percent(before.probabilities[label]) : "new label";
   const change = ["Probability of ", inert(label, "label"), `: ${share} \u2192 ${percent(after.probabilities[label])}.`];
@@ -539,7 +539,7 @@ async function give(label) {
     done = await call("memory/add", { rows: [{ text: question.prediction.text, label: label || null }], note });
   } catch (error) {
     find("again")?.remove();
-    const again = make("button", { type: "button", id: "again", class: "main", onclick: () => run(() => give(label)) }, "Save again: ", labelOf(label || null));
+    const again = make("button", { type: "button", id: "again", class: "main", onclick: () => run(() => give(label)) }, "Save again: ", labelOf(label));
     find("question-to-label").prepend(again);
     again.focus();
     throw new Error(`${error.message} Your answer is not saved yet; it stays here.`);
@@ -553,8 +553,8 @@ async function give(label) {
   find("undo").hidden = true;
   Object.assign(page.info, { memory_version: done.version, rows: done.rows });
   showInfo();
-  const saved = ["Saved: ", labelOf(label || null), label === guess ? ", as guessed. " : ["; the guess was ", labelOf(guess || null), ". "]].flat();
-  if (!done.added) say("Somebody has labelled this text meanwhile, as ", labelOf(label || null), ", too: nothing to save.");
+  const saved = ["Saved: ", labelOf(label), label === guess ? ", as guessed. " : ["; the guess was ", labelOf(guess), ". "]].flat();
+  if (!done.added) say("Somebody has labelled this text meanwhile, as ", labelOf(label), ", too: nothing to save.");
   else if (done.conflicting) say(...saved, "Somebody has meanwhile given this text another label; the memory has both.");
   else say(...saved, ...(question.label === null || question.label === label ? [] : ["The table has ", inert(question.label, "label"), "."]));
   await showNext();
@@ -608,7 +608,7 @@ async function takeBack() {
   }
   page.answers.pop();
   showQuestion(last.question);
-  say(...(last.label === null ? ["Back to the text that you skipped."] : ["Undone: ", labelOf(last.label || null), " is no longer in the memory."]));
+  say(...(last.label === null ? ["Back to the text that you skipped."] : ["Undone: ", labelOf(last.label), " is no longer in the memory."]));
 }
 
 function labelByKey(event) {
@@ -651,7 +651,7 @@ function suspect(row, number) {
   node.append(
     textOf(row.text),
     make("div", { class: "facts" },
-      make("span", {}, labelOf(row.label || null), " \u2192 probably ", labelOf(row.suggested || null)),
+      make("span", {}, labelOf(row.label), " \u2192 probably ", labelOf(row.suggested)),
       make("span", {}, "id ", inert(row.id)), make("span", {}, `suspicion ${row.suspicion.toFixed(3)}`)),
     against.length ? make("ul", { class: "list", "aria-label": "Rows that contradict it" }, ...against) : "",
     make("div", { class: "actions" }, ...choices));
