@@ -327,6 +327,11 @@ def test_sets_are_labelled_by_keys(page: Page, tmp_path: Path) -> None:
         # An audit may suggest an empty set.
         done = call(f"{url}memory/relabel", {"labels": {"0": None}})
         assert (done["changed"], live.current().predictor.memory.rows.label(0)) == (1, "")
+        page.find("#tab-ask").click()
+        page.ask("a gold zebra")
+        page.find("#right").click()
+        page.wait_for("Answer")
+        assert "NaN" not in page.find("#status").text
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -404,7 +404,8 @@ function moved(before, after) {
   const name = (record) => labelOf(record.label);
   const label = after.label ?? best(after);
   const share = Object.hasOwn(before.probabilities, label) ? percent(before.probabilities[label]) : "new label";
-  const change = ["Probability of ", inert(label, "label"), `: ${share} \u2192 ${percent(after.probabilities[label])}.`];
+  // Of a set, each label has its own; the answer lists them.
+  const change = after.of_labels ? [] : ["Probability of ", inert(label, "label"), `: ${share} \u2192 ${percent(after.probabilities[label])}.`];
   if (before.label === after.label) return ["Answer as before: ", name(after), ". ", ...change];
   return ["Answer: ", name(before), " \u2192 ", name(after), ". ", ...change];
 }
