@@ -21,7 +21,7 @@ from datamodules.classification import as_indicators, label_numbers
 from datamodules.core.errors import InputError, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
-from datamodules.corpora.multilabel import distinct_labels, join_labels
+from datamodules.corpora.multilabel import distinct_labels
 from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory, Memory, open_memory
 from datamodules.retrieval.memories.changes import conflicting_rows
@@ -163,7 +163,7 @@ def _ranked(
     # From logarithms, so that rows differ whose label is nearly certain, or nearly impossible.
     suspicion, order = (-np.expm1(own)).tolist(), np.argsort(own, kind="stable").tolist()
     chosen = ([labels[number] for number in np.flatnonzero(each)] for each in suggested)
-    names = [join_labels(each, separator or "") for each in chosen]
+    names = [(separator or "").join(each) for each in chosen]  # sorted as the labels are, blanks included
     audited = [
         AuditedRow(ids[row], texts[row], written[row], names[row], suspicion[row], contradictions(row))
         for row in order

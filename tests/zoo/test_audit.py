@@ -123,6 +123,13 @@ def test_conflicts_are_counted_and_shown(tmp_path: Path) -> None:
     assert rows["90"].suspicion > 0.5 > rows["7"].suspicion
 
 
+def test_labels_keep_their_blanks(tmp_path: Path) -> None:
+    rows = [(text, f" {label}") for text, label in ROWS]
+    assert {row.suggested for row in audit(memory_of(tmp_path / "memory", rows)).rows} <= {
+        f" {each}" for each in LABELS
+    }
+
+
 def test_vectors_of_a_frozen_encoder_are_read(
     run: Fit, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path
 ) -> None:
