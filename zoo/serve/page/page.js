@@ -336,7 +336,7 @@ function memoryRow(memory, words) {
   relabel.addEventListener("click", () => {
     const choice = labelSelect(`label-of-${memory.id}`, memory.label);
     choice.setAttribute("aria-label", `New label of row ${memory.id}`);
-    const save = () => edit("memory/relabel", { labels: { [memory.id]: choice.value || ";" }, note: note() });
+    const save = () => edit("memory/relabel", { labels: { [memory.id]: choice.value || null }, note: note() });
     relabel.replaceWith(choice, button("Save", save));
     choice.focus();
   });
