@@ -216,7 +216,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
         if self.memory is not None and plan.memory is not None:
             self.memory.location = plan.memory
-        self.seen = self.seen if plan.seen is None else decode_keys(plan.seen)
+        if plan.seen is not None:
+            self.seen = decode_keys(plan.seen)
         for name, parts in plan.splits.items():
             self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
         if self._spec is None and plan.vocabulary is not None:
@@ -368,7 +369,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         encoded: dict[tuple[str, int], Encodings] = {}
         for split in self._splits.values():
             # A store of memories comes second.
-            for tokens, length in self.texts_of(split)[: None if contents.encoded_memory is None else 1]:
+            texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
+            for tokens, length in texts:
                 if len(tokens) and (key := (tokens.part[1], length)) not in encoded:
                     encoded[key] = self.words.encode(tokens, length, encode, encoder)
         return encoded

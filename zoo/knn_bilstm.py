@@ -188,9 +188,12 @@ class KNNNetwork(nn.Module):
         output = ClassificationOutput(logits, memory_weight, text_vector=text)
         if self.rule is None:
             return output
-        threshold, fills = self.rule.tolist()
         both = torch.stack([torch.zeros_like(logits), logits], dim=1)  # that a label is missing, and present
-        return output._replace(logits=both, chosen=choose_labels(logits.sigmoid(), (threshold, fills > 0)))
+        output = output._replace(logits=both)
+        if self.training:  # chooses no sets: the rule would be copied from a GPU in each step
+            return output
+        threshold, fills = self.rule.tolist()
+        return output._replace(chosen=choose_labels(logits.sigmoid(), (threshold, fills > 0)))
 
 
 def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:

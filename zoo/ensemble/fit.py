@@ -84,6 +84,11 @@ class LabelledRows(NamedTuple):
         is_unknown = numbers[:, None] < 0 if spec.label_separator is None else numbers == UNKNOWN
         return cls(split, rows, target[rows], is_unknown.sum(axis=1), left_out or LeftOut())
 
+    def known(self) -> LabelledRows:
+        """The rows of whose labels the members know all."""
+        known = self.unknown == 0
+        return self._replace(rows=self.rows[known], target=self.target[known], unknown=self.unknown[known])
+
 
 class EnsembleFit:
     """Fits an ensemble; each process does it by itself, with the same result."""
@@ -181,13 +186,13 @@ class EnsembleFit:
         """Tune the encoder, where that makes held-out rows more likely."""
         network = self.network
         guides = network.guides if "self_trained" in network.used else None
-        guides = guides if guides is not None and guides.texts else None
-        plans = self.model.metric_plans(len(self.target) + (0 if guides is None else len(guides.texts)))
+        number = 0 if guides is None else len(guides.texts)
+        plans = self.model.metric_plans(len(self.target) + number)
         if not plans or "vectors" not in network.reads:
             return
         self.model.show_stage("stage 1 of 4: the encoder's metric is learned")
         given = self.training, self.target, self.groups, plans, network.sizes
-        metric = EncoderMetric(self.model, self.data, *given, guides=guides)
+        metric = EncoderMetric(self.model, self.data, *given, guides=guides if number else None)
         network.metric_plan = metric.learn(self.published)
         self.model.forget_digests()
         if network.metric_plan is None:
@@ -233,17 +238,14 @@ class EnsembleFit:
         for rows, without in pools_by_fold(held_out, added, pool):
             if without is None:
                 condition = _NO_CONDITION
-            outputs, fitted = held_out.select(rows).outputs, without or pool
-            logits = fitted.table_logits(outputs)
+            part, fitted = held_out.select(rows), without or pool
+            logits = fitted.table_logits(part.outputs)
             table = fitted.answers(logits)
-            familiarity = fitted.familiarity(outputs, logits["all"])
+            familiarity = fitted.familiarity(part.outputs, logits["all"])
             parts.append((rows, logits["all"], table["all"], familiarity))
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
-            unknown = None if held_out.unknown is None else held_out.unknown[rows]
-            scores.update(
-                table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)), unknown
-            )
+            scores.update(table, part.target, torch.from_numpy(rows), torch.ones(len(rows)), part.unknown)
         assert scores is not None
         if not len(held_out.known().target):
             condition = _UNKNOWN_CONDITION

@@ -184,9 +184,8 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
         for combination, names in combinations.items()
         if names
     }
-    if not any(
-        weights["all"].values()
-    ):  # no member says anything, but an answer is more than the first class
+    # Where no member says anything, an answer is more than the first class.
+    if not any(weights["all"].values()):
         weights["all"] |= dict.fromkeys(list(logs)[:1], _LEAST_WEIGHT)
     if "text" in weights and not multilabel and _loses(weights["all"], weights["text"], logs, target):
         weights["all"] = dict.fromkeys(logs, 0.0) | weights["text"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
@@ -151,17 +150,11 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
     rows = memory.rows.select(memory.opened.rows_since(first))
     split = data.split_of(rows, memory, exclude_duplicates=True)
     marks = data.marks_of(rows, split.neighbors, None, data.seen)
-    target = model.targets(rows)
-    used = np.flatnonzero(marks.is_independent & _is_known(target, model.network.num_classes))
-    if len(used) == 0:
+    used = np.flatnonzero(marks.is_independent)
+    added = LabelledRows.of(split, used, model.targets(rows), model.spec).known()
+    if len(added.rows) == 0:
         return []
-    added = LabelledRows.of(split, used, target, model.spec)
-    return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True).known()]
-
-
-def _is_known(target: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
-    """The rows with a label of the training [n]; of sets, all of them."""
-    return np.ones(len(target), bool) if target.ndim == 2 else (target >= 0) & (target < num_classes)
+    return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True)]
 
 
 def refit_members(
@@ -181,7 +174,9 @@ def refit_members(
     if not names:
         raise InputError("--refit fits members without gradients, and this model has none; omit it")
     target = model.targets(memory.rows)
-    known = np.flatnonzero(_is_known(target, network.num_classes))
+    known = np.arange(len(target))
+    if not network.sizes.multilabel:  # a set without labels of the training is one without labels
+        known = np.flatnonzero((target >= 0) & (target < network.num_classes))
     if len(known) == 0:
         raise InputError(
             f"{memory.location()}: --refit needs rows with the labels of the training, and the memory has none; omit it"

@@ -299,7 +299,10 @@ def test_sets_are_labelled_by_keys(page: Page, tmp_path: Path) -> None:
     pool = Rows.from_lists(
         [f"gold zebra {number}" for number in range(4)], ["metal; fruit"] * 4, source="texts.csv"
     )
-    last = lambda: live.current().predictor.memory.rows.table.to_pylist()[-1]["label"]  # noqa: E731
+
+    def last() -> str:
+        return live.current().predictor.memory.rows.table.to_pylist()[-1]["label"]
+
     with serving(live, pool=pool) as url:
         page.open(url)
         page.find("#tab-label").click()
