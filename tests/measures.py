@@ -178,7 +178,7 @@ def limits(modules: list[Source]) -> list[Limit]:
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
         Limit("lines", totals["lines"], 35_934),
-        Limit("lines of tests", lines_of_tests(), 30_865),
+        Limit("lines of tests", lines_of_tests(), 30_863),
         Limit("public classes", len(classes), 353),
         Limit("lines of code of the largest class", max(lines for _, lines in classes), 216),
         Limit("options", len(options()), 336),

@@ -124,10 +124,8 @@ def test_conflicts_are_counted_and_shown(tmp_path: Path) -> None:
 
 
 def test_labels_keep_their_blanks(tmp_path: Path) -> None:
-    rows = [(text, f" {label}") for text, label in ROWS]
-    assert {row.suggested for row in audit(memory_of(tmp_path / "memory", rows)).rows} <= {
-        f" {each}" for each in LABELS
-    }
+    memory = memory_of(tmp_path / "memory", [(text, f" {label}") for text, label in ROWS])
+    assert {row.suggested for row in audit(memory).rows} <= {f" {label}" for label in LABELS}
 
 
 def test_vectors_of_a_frozen_encoder_are_read(

@@ -52,7 +52,6 @@ _NO_CONDITION = (
 )
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
-
 #: Numbers of a fold's rows; and their logits, answers and familiarity by weights that were fitted without them.
 FoldResults: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor, Tensor]
 
