@@ -22,7 +22,7 @@ from datamodules.corpora.multilabel import distinct_labels, rarest_labels, split
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes
-from datamodules.corpora.table import read_class_names
+from datamodules.corpora.table import read_class_names, read_table
 from datamodules.dataset import rows_and_weights
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
@@ -50,6 +50,7 @@ class ClassificationOptions(TextOptions):
         label_columns: in place of `label_column`, columns of 0 and 1 whose names are the labels of such a set.
         memory_label_column: label of the memory table; None = its texts have no labels.
         label_texts: table of texts that describe labels, next to the words of their names; columns text and label.
+            Without a `train_file`, they are the labels of a `MemoryEnsemble` that has no labelled rows.
         unlabelled_file: table of further texts, without labels, from which `MemoryEnsemble` learns with a transformer.
     """
 
@@ -77,6 +78,25 @@ class ClassificationOptions(TextOptions):
             raise InputError("data.label_columns: name two columns or more, each a label")
         if self.label_separator is not None and self.rows_per_class is not None:
             raise InputError("data.rows_per_class: a row of several labels is of no one class; omit it")
+        if self.is_described and (self.validation_file or self.label_separator):
+            raise InputError(
+                "data.train_file: labelled rows, or sets of labels, need a training table; name it"
+            )
+
+    @property
+    def is_described(self) -> bool:
+        """True where no row has a label: the texts of the labels stand for the training table."""
+        return self.train_file is None and self.label_texts is not None
+
+    @property
+    @override
+    def tables(self) -> dict[str, str | list[str] | None]:
+        return super().tables | ({"train": self.label_texts} if self.is_described else {})
+
+    @property
+    @override
+    def split_shares(self) -> dict[str, int | float]:
+        return {"validation": 0} if self.is_described else super().split_shares
 
     @override
     def idle_options(self) -> Iterator[tuple[str, str]]:
@@ -200,6 +220,13 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         return (
             columns if options.label_columns is None else {**columns, "label_column": options.label_columns}
         )
+
+    @override
+    def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:
+        if not self.options.is_described or "train" not in names:
+            return super().read_splits(names)
+        others = super().read_splits([name for name in names if name != "train"])
+        return {**others, "train": read_table(str(self.options.label_texts))}
 
     @override
     def strata(self, table: Rows) -> Sequence[str]:

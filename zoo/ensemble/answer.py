@@ -201,12 +201,16 @@ class Answer:
 
     def _repr_markdown_(self) -> str:
         """The table in a notebook, with a paragraph for each sentence."""
-        parts = [markdown_table(self.cells()), self.sentence(), *self.notes]
-        return "\n\n".join(parts).replace("*", r"\*")
+        return "\n\n".join(self._parts()).replace("*", r"\*")
+
+    @property
+    def has_rows(self) -> bool:
+        """True if a row was counted."""
+        return bool(self.lines and self.lines[0].texts)
 
     def sentence(self) -> str:
         """The conclusion: does the memory help? With the number of rows that are not counted."""
-        if not self.lines[0].texts:
+        if not self.has_rows:
             return f"No {self.split} row can be counted: {self.left_out or 'all have unknown labels'}."
         left_out = str(self.left_out)
         return self._conclusion() + self._best_alone() + (f" Not counted: {left_out}." if left_out else "")
@@ -262,14 +266,18 @@ class Answer:
 
     def as_markdown(self) -> str:
         """The table and its conclusion."""
-        table = [markdown_table(self.cells())] if self.lines[0].texts else []
-        return "\n".join([*table, self.sentence(), *self.notes, ""])
+        return "\n".join([*self._parts(), ""])
+
+    def _parts(self) -> list[str]:
+        table = [markdown_table(self.cells())] if self.has_rows else []
+        return [*table, *([self.sentence()] if self.lines else []), *self.notes]
 
     def as_json(self) -> PlainDict:
         """The answer as plain values."""
         rows = [{**asdict(line), "accuracy": line.accuracy} for line in self.lines]
         weights = {line.name: line.weight for line in self.lines if line.weight is not None}
-        answer = {"split": self.split, "measure": self.measure, "sentence": self.sentence()}
+        sentence = self.sentence() if self.lines else self.notes[0]
+        answer = {"split": self.split, "measure": self.measure, "sentence": sentence}
         measured = {"left_out": asdict(self.left_out), "weights": weights, "rows": rows}
         return {**answer, "notes": self.notes, **measured}
 
@@ -277,6 +285,6 @@ class Answer:
         """Write NAME.json, NAME.md and NAME.csv."""
         write_json(folder / f"{name}.json", self.as_json())
         write_text(folder / f"{name}.md", self.as_markdown())
-        if self.lines[0].texts:
+        if self.has_rows:
             rows = self.as_json()["rows"]
             write_table(folder / f"{name}.csv", [*rows[0]], [[*row.values()] for row in rows])

@@ -52,6 +52,12 @@ _NO_CONDITION = (
 )
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
+_UNMEASURED = (
+    "Nobody has measured this model: no row had a label, and it has learned from the words of its labels and from texts"
+    " without labels. zoo suggest names texts to label; from 50 labelled rows on, zoo memory add MODEL ROWS.csv"
+    " --tune true measures and improves it, and so does a fit with data.train_file."
+)
+
 #: Numbers of a fold's rows; and their logits, answers and familiarity by weights that were fitted without them.
 FoldResults: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor, Tensor]
 
@@ -133,6 +139,10 @@ class EnsembleFit:
         published = None if self.metric is None else torch.from_numpy(self.published)
         given = self.training, self.target, network.used, inputs, has_vector, published
         readings = fit_members(self.model, self.data, *given)
+        if self.data.options.is_described:
+            votes = [name for name in network.names if not network.members.by_name[name].has_fit]
+            network.pool = Pool.alone("self_trained", votes)
+            return Answer("training", [], [_UNMEASURED], LeftOut())
         if isinstance(six := network.members.by_name.get("six"), BestOfSix):
             network.sizes = network.sizes._replace(pipeline=six.pipeline)
         show("stage 4 of 4: weights are fitted on held-out rows")
@@ -176,6 +186,8 @@ class EnsembleFit:
             return guides
         encode = partial(self.model.encode, self.data)
         guides = guides.encoded_by(encode)
+        if self.data.options.is_described:
+            return guides
         rows = np.random.default_rng(0).permutation(len(self.target))[:MOST_TEXTS]
         is_tuned = bool(self.model.metric_plans(len(self.target)))
         vectors = self.published[rows] if is_tuned else encode(self.training.rows.texts.take(rows))
@@ -187,7 +199,7 @@ class EnsembleFit:
         guides = network.guides if "self_trained" in network.used else None
         number = 0 if guides is None else len(guides.texts)
         plans = self.model.metric_plans(len(self.target) + number)
-        if not plans or "vectors" not in network.reads:
+        if self.data.options.is_described or not plans or "vectors" not in network.reads:
             return
         self.model.show_stage("stage 1 of 4: the encoder's metric is learned")
         given = self.training, self.target, self.groups, plans, network.sizes

@@ -47,7 +47,7 @@ _ROWS = 3000
 #: Rows a class up to which the names of classes help n-grams.
 NAMED_ROWS = 50
 #: Times that texts without labels are classified and learned from, and that probabilities are scaled to shares.
-_ROUNDS, _SCALINGS = 3, 20
+_ROUNDS, _SCALINGS = 5, 20
 #: Labelled rows of a class that say as much about the shares of texts without labels as a first guess of these.
 _SHARE_ROWS = 3
 
@@ -330,7 +330,7 @@ class Regression(Member):
 class SelfTrained(Regression):
     """Logistic regression on the vectors of labelled rows, of the classes' own words, and of texts without labels.
 
-    Texts without labels are classified, then learned from with the most probable class, three times (self-training:
+    Texts without labels are classified, then learned from with the most probable class, five times (self-training:
     Scudder, "Probability of error of some adaptive pattern-recognition machines", 1965; Lee, "Pseudo-Label", ICML
     workshop 2013). Their probabilities are scaled to shares of the classes between those of the labelled rows and those
     that they have (distribution alignment: Berthelot et al., "ReMixMatch", ICLR 2020, Section 3.1): labels are often as
@@ -368,7 +368,7 @@ class SelfTrained(Regression):
         if len(np.unique(classes)) < 2:
             return
         counts = np.bincount(target, minlength=self.sizes.num_classes) + 1.0
-        model = LogisticRegression(C=_COST, max_iter=300).fit(vectors, classes)
+        model = LogisticRegression(C=_COST, max_iter=300, warm_start=True).fit(vectors, classes)
         if len(others):
             vectors, weight = _with_others(vectors, others)
             for _ in range(_ROUNDS):

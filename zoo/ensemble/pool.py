@@ -28,6 +28,8 @@ from zoo.tasks.classification.multilabel import SetRule, choose_labels, fit_rule
 PRICE = 1.0
 #: Weight of the first member, where no row is more likely by any.
 _LEAST_WEIGHT = 1e-3
+#: Sharpness and smoothing of a vote that was not measured.
+_USUAL_VOTE = (8.0, 0.1)
 #: Of a difference that counts as significant.
 _STANDARD_ERRORS = 1.96
 #: Standard deviation of a sign that says something.
@@ -115,6 +117,13 @@ class Pool(NamedTuple):
         weights = {name: dict(weights) for name, weights in described["weights"].items()}
         rules = {name: tuple(rule) for name, rule in described["rules"].items()}
         return cls(calibrations, weights, tuple(described["class_weights"]), described["familiar"], rules)
+
+    @classmethod
+    def alone(cls, name: str, votes: Sequence[str]) -> Pool:
+        """A member with the weight 1, and votes that decide on classes of the memory alone; nothing is measured."""
+        memory = {"memory": dict.fromkeys(votes, 1 / len(votes))} if votes else {}
+        weights = {"all": dict.fromkeys(votes, 0.0) | {name: 1.0}, "text": {name: 1.0}, **memory}
+        return cls(dict.fromkeys(votes, _USUAL_VOTE) | {name: (1.0, 0.0)}, weights)
 
     def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Log probabilities [n, C] of each member; of sets, [n, 2, C]."""

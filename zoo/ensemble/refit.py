@@ -15,6 +15,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.multilabel import distinct_labels, split_labels
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
@@ -85,8 +86,10 @@ def refit(
     counts = [f"{len(part.target)}" for part in (*known, *added)]
     if labelled is None or held_out is None:
         model.held_out = None
+        measured = f"{network.sizes.measure} {_accuracy(after, HeldOut.join(added)):.4f}"
         return (
-            f"{fitted}weights {weights}, fitted on {counts[0]} rows of the memory, each classified without it"
+            f"{fitted}weights {weights}; {measured} on the {counts[0]} rows of the memory that they were fitted on,"
+            " each classified without it"
         )
     model.held_out = _rows_to_keep(model, data, memory, labelled, held_out, added)
     more = f" and {counts[1]} of the memory, each classified without it" if added else ""
@@ -194,7 +197,8 @@ def refit_members(
     marks = data.marks_of(rows, None, None, seen if model.learned_by_gradients() else None)
     near = group_near_duplicates(rows.texts[:], keys, split.neighbors)
     groups = near.first_rows(keys)
-    usable = np.flatnonzero(~np.isin(groups, groups[marks.in_training]))
+    words = fold_hashes([] if network.guides is None else network.guides.named)
+    usable = np.flatnonzero(~np.isin(groups, groups[marks.in_training]) & ~np.isin(keys, words))
     if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:
         return [], fitted
     readings = without_near_duplicates(readings.without_duplicates(), groups, near, split)

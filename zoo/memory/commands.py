@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, excerpt, name_some, visible
 from datamodules.core.storage import delete_leftovers, set_key
-from datamodules.corpora.readers import open_lines
-from datamodules.corpora.records import Column, TextColumn
+from datamodules.corpora.readers import open_lines, read_blocks
+from datamodules.corpora.records import Column, Columns, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory
@@ -25,6 +25,8 @@ from zoo.model_folder.state import Fitted, read_values, write_values
 
 _SHOWN_CONFLICTS = 10
 _SHOWN_ANSWERS = 3
+#: The word of `zoo suggest` for texts that it did not choose.
+_DRAWN = "at random"
 #: Rows of an edit that is checked for harm, slowly: six lost answers are the fewest that are no chance.
 _MANY_ROWS = 6
 
@@ -78,6 +80,7 @@ def add(
     if done.conflicting:
         print("a text with two labels has two votes; --relabel true gives the old memories the new label")
     _show_answers(opened, before)
+    _show_accuracy(file)
     if tune and opened.model is not None:
         print(fit_again(opened.model, None, refit=False))
     _name_harm(opened, before, done.added + done.relabelled)
@@ -321,6 +324,22 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
         print(f"the model now answers {excerpt(rows.texts[0], 60)} with {' or '.join(labels)}")
     if len(firsts) > _SHOWN_ANSWERS:
         print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")
+
+
+def _show_accuracy(file: str) -> None:
+    """Print how often a model was right on the texts that `zoo suggest` drew at random, before it read their labels."""
+    try:
+        blocks = list(read_blocks(file, Columns(["drawn", "likely_label", "label"])))
+    except InputError:  # another table
+        return
+    rows = [row for block in blocks for row in zip(*map(block.strings, range(3)), strict=True)]
+    right = [guess == label for drawn, guess, label in rows if drawn == _DRAWN and guess]
+    if right:
+        share, number = sum(right) / len(right), len(right)
+        error = (share * (1 - share) / number) ** 0.5
+        print(
+            f"{share:.1%} ± {error:.1%} of the {number} texts drawn at random had their label as likely_label"
+        )
 
 
 def _name_harm(opened: OpenedMemory, before: int, changed: int) -> None:

@@ -39,7 +39,7 @@ SEPARATOR = ";"
 
 
 def fit(
-    texts: str | Path | Iterable[str],
+    texts: str | Path | Iterable[str] | None = None,
     labels: Iterable[object] | None = None,
     *,
     model: str | type[Any] | None = None,
@@ -59,7 +59,8 @@ def fit(
     threads wait for each other.
 
     Args:
-        texts: n texts (a list, an array, a column of a data frame), or the name of a table.
+        texts: n texts (a list, an array, a column of a data frame), or the name of a table; None with `label_texts`, if
+            no text has a label.
         labels: n strings or numbers, or n lists of them, which are sets; None for a table. Predictions have them as
             strings.
         model: name or class of a model; None: `MemoryEnsemble`, or the model of `config`.
@@ -142,12 +143,18 @@ def _printed_log() -> Iterator[None]:
 
 
 def _table(
-    texts: str | Path | Iterable[str],
+    texts: str | Path | Iterable[str] | None,
     labels: Iterable[object] | None,
     folder: Path,
     data_options: Mapping[str, object],
 ) -> tuple[dict[str, str], dict[str, object]]:
     """Return the files to write into the run folder, and the options of the data that name the table."""
+    if texts is None:
+        if labels is not None or "label_texts" not in data_options:
+            raise InputError(
+                "texts: missing; give texts with labels, the name of a table, or label_texts alone"
+            )
+        return {}, {}
     if isinstance(texts, str | Path):
         if labels is not None:
             raise InputError(f"labels: {texts} is the name of a table; name its labels with label_column")

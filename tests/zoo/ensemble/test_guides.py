@@ -2,6 +2,7 @@
 
 import csv
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, refusal, write_table
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import LABELS, Fit, Zoo, done, refusal, write_table
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import SelfTrained
@@ -135,6 +137,32 @@ def test_an_ensemble_reads_names_and_texts_without_labels(
     labels = zoo.load(folder).model.labels
     assert guides.texts == [*labels, "a thing to eat"]
     assert guides.target.tolist() == [*range(len(labels)), labels.index(rows[0][1])]
+
+
+def test_names_and_texts_without_labels_alone(zoo_command: Zoo, tiny_bert: Path, tmp_path: Path) -> None:
+    """Nothing is measured, and nothing that needs a measurement is answered, until labelled rows join the memory."""
+    labelled = distinct_sentences(90, seed=3)
+    described = write_table(tmp_path / "labels.csv", [(f"a {label}", label) for label in LABELS])
+    pool = write_table(tmp_path / "pool.csv", labelled[:30])
+    given = {"label_texts": described, "unlabelled_file": pool, "characters": False}
+    model = zoo.fit(**given, model_options={"transformer": str(tiny_bert)}, run_dir=tmp_path / "run")
+    assert (model.answer.lines, model.held_out) == ([], None)
+    assert "Nobody has measured this model" in (tmp_path / "run" / "answer.md").read_text()
+    (prediction,) = model.predict([labelled[0][0]])
+    assert (set(prediction.probabilities), {*prediction.contributions}) == ({*LABELS}, {"self_trained"})
+    with pytest.raises(InputError, match="has no held-out rows"):
+        model.predict([labelled[0][0]], max_error=0.1)
+    test = write_table(tmp_path / "test.csv", labelled[30:40])
+    assert "without memory" in done(zoo_command("test", "--ckpt_path=run", f"--data.test_file={test}")).out
+    rows = write_table(tmp_path / "rows.csv", labelled[30:])
+    out = done(zoo_command("memory", "add", "run", rows, "--tune=true")).out
+    assert re.search(r"accuracy 0\.\d+ on the 60 rows of the memory that they were fitted on", out)
+    arguments = [*SMALL, f"--data.label_texts={described}"]
+    refusal(zoo_command("fit", *arguments), "data.train_file: name a table; from data.label_texts alone")
+    arguments += [f"--model.transformer={tiny_bert}"]
+    refusal(
+        zoo_command("fit", *arguments, f"--data.validation_file={test}"), "need a training table; name it"
+    )
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_the_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (pd.DataFrame({"text": TEXTS}), TOPICS, r"DataFrame of shape \(90, 1\).*give one column"),
         (np.array([TEXTS, TEXTS]), TOPICS, r"ndarray of shape \(2, 90\)"),
         ({"text": TEXTS}, TOPICS, r"a dict is not a sequence"),
-        (None, TOPICS, r"a NoneType is not a sequence"),
+        (None, TOPICS, r"texts: missing"),
         (TEXTS, None, r"labels: missing"),
         ("train.csv", TOPICS, r"train.csv is the name of a table"),
         ("none.csv", None, r"none.csv: no such file"),

@@ -42,9 +42,12 @@ def test_from_a_model_to_its_memory(zoo_command: Zoo, pool: Path, copied_run: Pa
     rows = read_csv("to_label.csv")
     assert {row["likely_label"] for row in rows} <= {*TOPIC_WORDS}
     assert all(0 < float(row["probability"]) <= 1 and row["memory_text"] for row in rows)
-    labelled = [(row["text"], topic_of(row["text"])) for row in rows]
-    write_table(Path("labelled.csv"), labelled)
-    done(zoo_command("memory", "add", copied_run, "labelled.csv"))
+    right = [row["likely_label"] == topic_of(row["text"]) for row in rows if row["drawn"] == "at random"]
+    labelled = [list((row | {"label": topic_of(row["text"])}).values()) for row in rows]
+    write_table(Path("labelled.csv"), labelled, [*rows[0]])
+    out = done(zoo_command("memory", "add", copied_run, "labelled.csv")).out
+    assert f"{sum(right) / 4:.1%} ± " in out
+    assert "of the 4 texts drawn at random had their label" in out
     done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 200))
     assert not {row["text"] for row in rows} & {row["text"] for row in read_csv("to_label.csv")}
 

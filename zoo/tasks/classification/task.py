@@ -62,6 +62,11 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
         if getattr(data.options, "label_separator", None) is not None and not self.takes_sets:
             kind, advice = type(self).__name__, "use a MemoryEnsemble or a KNNBiLSTM"
             raise InputError(f"data.label_separator: a {kind} predicts one label a text; {advice}")
+        if getattr(data.options, "is_described", False) and "unlabelled_file" not in self.guides_read:
+            raise InputError(
+                "data.train_file: name a table; from data.label_texts alone, only the member self_trained of"
+                " MemoryEnsemble learns, which needs model.transformer"
+            )
         if self.uses_memory and self.without_memory != "" and not data.has_memory:
             instead = "" if self.without_memory is None else f", or {self.without_memory}"
             raise InputError(
