@@ -9,6 +9,7 @@
 | contents | numbers of an exported model are wrong, its checksums right |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
 | kills | a command is killed, interrupted or ended at a random moment and run again |
+| servers | a server is killed while clients add rows to its memory |
 
 A case must be refused in one line, or reach the result of an undamaged run: another result without a message, a
 traceback, a crash or an endless loop is a defect. Wrong numbers may be valid ones, so `contents` compares no results.
@@ -46,6 +47,7 @@ ALL: dict[str, Callable[[Path], Campaign | None]] = {
     "models": campaigns.models,
     "readers": campaigns.readers,
     "real_disks": disks.real_disks,
+    "servers": kills.servers,
 }
 #: Limit of a case in seconds; the second number is for cases that run commands.
 SECONDS = 120, 900

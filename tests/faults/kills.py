@@ -1,12 +1,18 @@
-"""Commands that are killed or interrupted at a random moment and run again."""
+"""Commands and servers that are killed or interrupted at a random moment and run again."""
 
+import json
 import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
+import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from http.client import HTTPException
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +101,58 @@ def kills(folder: Path) -> campaigns.Campaign:
                 campaigns.zoo_run(work, *arguments)
             result = result_of(work / made)
             return "same" if result == whole else f"{command}: {result}"
+
+        return run
+
+    return campaigns.Campaign(case, "same", is_slow=True)
+
+
+def servers(folder: Path) -> campaigns.Campaign:
+    """A server is killed while two clients add rows: those that it acknowledged are there, and more can be added."""
+    write_table(folder / "train.csv", sentences(90, seed=1))
+    campaigns.zoo_run(folder, *campaigns.ensemble_options(folder), "--run_dir=run")
+    labels = zoo.load(folder / "run").model.labels
+
+    def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
+        seconds, workers = float(random.uniform(0, 1.5)), int(random.integers(1, 3))
+
+        def run() -> Any:
+            shutil.copytree(folder / "run", work / "run")
+            process = subprocess.Popen(
+                campaigns.zoo_command("serve", work / "run", "--port=0", f"--workers={workers}"),
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
+            assert process.stdout is not None
+            url, acknowledged = process.stdout.readline().split()[1], list[str]()
+
+            def add_rows(client: int) -> None:
+                for number in count():
+                    text = f"client {client} number {number}"
+                    body = json.dumps({"rows": [{"text": text, "label": labels[0]}]}).encode()
+                    request = urllib.request.Request(
+                        f"{url}/memory/add", body, {"Content-Type": "application/json"}
+                    )
+                    urllib.request.urlopen(request, timeout=60).close()
+                    acknowledged.append(text)
+
+            def add_until_it_ends(client: int) -> None:
+                with suppress(OSError, HTTPException):
+                    add_rows(client)
+
+            clients = [threading.Thread(target=add_until_it_ends, args=(client,)) for client in range(2)]
+            for client in clients:
+                client.start()
+            while not acknowledged and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(seconds)
+            process.kill()
+            for client in clients:
+                client.join()
+            write_table(work / "more.csv", [("one more row", labels[0])])
+            campaigns.zoo_run(work, "memory", "add", "run", "more.csv")
+            texts = FolderMemory(work / "run" / "model" / "memory", EmbeddedRetriever()).rows.texts[:]
+            lost = {*acknowledged, "one more row"}.difference(texts)
+            return "same" if acknowledged and not lost and len({*texts}) == len(texts) else f"lost: {lost}"
 
         return run
 

@@ -17,7 +17,7 @@ def test_a_few_cases(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kills", "real_disks"])
+@pytest.mark.parametrize("name", ["kills", "real_disks", "servers"])
 def test_few_commands(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     if name == "real_disks" and not can_mount():
         pytest.skip("this machine allows no mount")
