@@ -32,7 +32,7 @@ from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_grou
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.member import Input, Readings
-from zoo.ensemble.members import NAMED_ROWS, BestOfSix
+from zoo.ensemble.members import NAMED_ROWS
 from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
@@ -143,8 +143,10 @@ class EnsembleFit:
             votes = [name for name in network.names if not network.members.by_name[name].has_fit]
             network.pool = Pool.alone("self_trained", votes)
             return Answer("training", [], [_UNMEASURED], LeftOut())
-        if isinstance(six := network.members.by_name.get("six"), BestOfSix):
-            network.sizes = network.sizes._replace(pipeline=six.pipeline)
+        # Folds take what all rows have chosen.
+        six, trained = (network.members.by_name.get(name) for name in ("six", "self_trained"))
+        pipeline, cost = getattr(six, "pipeline", None), getattr(trained, "cost", None)
+        network.sizes = network.sizes._replace(pipeline=pipeline, cost=cost)
         show("stage 4 of 4: weights are fitted on held-out rows")
         split, held_out, added = "training", self._cross_fit(readings), list[HeldOut]()
         if len(self.validation.rows):

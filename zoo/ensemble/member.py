@@ -136,6 +136,8 @@ class Sizes(NamedTuple):
     c: float = 1.0
     #: of the kernel machines: the cost of large weights.
     ridge: float = RIDGE
+    #: of the regression that learns from texts without labels, see `SelfTrained`; None = it chooses one in each fit.
+    cost: float | None = None
     #: of the reference with n-grams; None = it chooses one in each fit.
     pipeline: Pipeline | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -42,6 +42,8 @@ _CLASSIFIERS = {
 }
 #: Weight of errors of a regression on vectors, as it is often set.
 _COST = 10.0
+#: Those of labelled rows among texts without labels to choose from, by parts of the rows, if a class has enough.
+_COSTS, _PARTS, _CHOOSING_ROWS = (10.0, 5.0, 3.0), 5, 5
 #: Labelled rows that the member learns from: with more of them, it brings nothing.
 _ROWS = 3000
 #: Rows a class up to which the names of classes help n-grams.
@@ -335,7 +337,8 @@ class SelfTrained(Regression):
     workshop 2013). Their probabilities are scaled to shares of the classes between those of the labelled rows and those
     that they have (distribution alignment: Berthelot et al., "ReMixMatch", ICLR 2020, Section 3.1): labels are often as
     many for each class, but guesses by two rows of a class say less. All of them weigh as much as the labelled rows
-    together. Its scores are 0 where there is neither a word nor such a text.
+    together, or more, where rows that were left out are then more likely. Its scores are 0 where there is neither a
+    word nor such a text.
     """
 
     name = "self_trained"
@@ -343,38 +346,61 @@ class SelfTrained(Regression):
     reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
     learns_from: ClassVar[frozenset[Input]] = frozenset({"guides"})
 
+    #: weight of the labelled rows' errors in the last fit; further fits use it if it is among the `sizes`.
+    cost: float | None = None
+
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        from sklearn.linear_model import LogisticRegression
-
         guides = readings.guides
         if guides is None or guides.vectors is None:
             return
         rows = np.random.default_rng(0).permutation(len(target))[:_ROWS]
+        target = target[rows]
         directions = functional.normalize(guides.vectors.float(), dim=1).numpy()
         is_known = guides.target != UNLABELLED
-        of_rows = functional.normalize(self._vectors(readings)[rows].float(), dim=1).numpy()
-        vectors = np.concatenate([of_rows, directions[is_known]])
-        others = directions[~is_known]
+        vectors = functional.normalize(self._vectors(readings)[rows].float(), dim=1).numpy()
+        named, others = directions[is_known], directions[~is_known]
         if self.sizes.multilabel:
-            sets = np.concatenate([target[rows], guides.sets(target.shape[1])[is_known]])
+            vectors = np.concatenate([vectors, named])
+            sets = np.concatenate([target, guides.sets(target.shape[1])[is_known]])
             self.fit_labels(vectors, sets)
             if len(others):
                 guessed = guess_sets(self.linear(torch.from_numpy(others)), target)
                 vectors, weight = _with_others(vectors, others)
                 self.fit_labels(vectors, np.concatenate([sets, guessed]), weight)
             return
-        classes = np.concatenate([target[rows], guides.target[is_known]])
-        if len(np.unique(classes)) < 2:
-            return
-        counts = np.bincount(target, minlength=self.sizes.num_classes) + 1.0
-        model = LogisticRegression(C=_COST, max_iter=300, warm_start=True).fit(vectors, classes)
-        if len(others):
-            vectors, weight = _with_others(vectors, others)
-            for _ in range(_ROUNDS):
-                guessed = _guess(model, others, counts[model.classes_])
-                model.fit(vectors, np.append(classes, guessed), weight)
-        self.use_planes(model)
+
+        def fit_to(rows: NDArray[np.int64], cost: float) -> None:
+            classes = np.concatenate([target[rows], guides.target[is_known]])
+            if len(np.unique(classes)) > 1:
+                counts = np.bincount(target[rows], minlength=self.sizes.num_classes) + 1.0
+                learned = np.concatenate([vectors[rows], named])
+                self.use_planes(_self_trained(learned, classes, others, counts, cost))
+
+        self.cost = self.sizes.cost or _COST
+        if self.sizes.cost is None and len(others) and len(target) >= _CHOOSING_ROWS * self.sizes.num_classes:
+            self.cost = self._best_cost(vectors, target, fit_to)
+        fit_to(np.arange(len(target)), self.cost)
+
+    def _best_cost(
+        self,
+        vectors: NDArray[np.float32],
+        target: NDArray[np.int64],
+        fit_to: Callable[[NDArray[np.int64], float], None],
+    ) -> float:
+        """The cost with which n rows, with vectors [n, l], are the most likely where a fit lacks them."""
+        from sklearn.model_selection import KFold
+
+        classes, losses = torch.from_numpy(target), dict[float, float]()
+        for cost in _COSTS:
+            scores = torch.zeros(len(target), self.sizes.num_classes)
+            for learned, held_out in KFold(_PARTS, shuffle=True, random_state=0).split(vectors):
+                fit_to(learned, cost)
+                scores[held_out] = self.linear(torch.from_numpy(vectors[held_out]))
+            output = Scores(scores)
+            probabilities = output.log_probabilities(output.best_calibration(classes))
+            losses[cost] = float(functional.nll_loss(probabilities, classes))
+        return min(losses, key=losses.__getitem__)
 
 
 #: Members by name; those that read texts precede the votes.
@@ -428,11 +454,30 @@ def titles() -> dict[str, str]:
     return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
 
 
+def _self_trained(
+    vectors: NDArray[np.float32],
+    classes: NDArray[np.int64],
+    others: NDArray[np.float32],
+    counts: NDArray[np.float64],
+    cost: float,
+) -> LogisticRegression:
+    """A regression on vectors [n, l] with classes [n], and on others [m, l] with those that it gives them."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=cost, max_iter=300, warm_start=True).fit(vectors, classes)
+    if len(others):
+        vectors, weight = _with_others(vectors, others, _COST / cost)
+        for _ in range(_ROUNDS):
+            guessed = _guess(model, others, counts[model.classes_])
+            model.fit(vectors, np.append(classes, guessed), weight)
+    return model
+
+
 def _with_others(
-    vectors: NDArray[np.float32], others: NDArray[np.float32]
+    vectors: NDArray[np.float32], others: NDArray[np.float32], share: float = 1.0
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Vectors [n, l] and others [m, l], with weights by which the others weigh as much together."""
-    weight = np.append(np.ones(len(vectors)), np.full(len(others), len(vectors) / len(others)))
+    """Vectors [n, l] and others [m, l], with weights by which the others weigh as much together, times the share."""
+    weight = np.append(np.ones(len(vectors)), np.full(len(others), share * len(vectors) / len(others)))
     return np.concatenate([vectors, others]), weight
 
 

@@ -26,8 +26,8 @@ from zoo.tasks.classification.multilabel import SetRule, choose_labels, fit_rule
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
-#: Weight of the first member, where no row is more likely by any.
-_LEAST_WEIGHT = 1e-3
+#: The first of these members that tells texts apart answers where held-out rows speak for none.
+_TRUSTED = ("self_trained", "encoder", "bag", "named", "lexical")
 #: Sharpness and smoothing of a vote that was not measured.
 _USUAL_VOTE = (8.0, 0.1)
 #: Of a difference that counts as significant.
@@ -188,14 +188,13 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     logs = {name: outputs[name].log_probabilities(calibration) for name, calibration in calibrations.items()}
     votes = [name for name, each in outputs.items() if isinstance(each, Votes)]
     combinations = {"all": list(logs), "text": [name for name in logs if name not in votes], "memory": votes}
-    weights = {
-        combination: fit_weights({name: logs[name] for name in names}, target)
-        for combination, names in combinations.items()
-        if names
-    }
-    # Where no member says anything, an answer is more than the first class.
-    if not any(weights["all"].values()):
-        weights["all"] |= dict.fromkeys(list(logs)[:1], _LEAST_WEIGHT)
+    weights = PlainDict()
+    for combination, names in combinations.items():
+        if names:
+            weights[combination] = fit_weights({name: logs[name] for name in names}, target)
+            # A dozen rows speak for no member: the rows of a class are always outnumbered where one is held out.
+            if not any(weights[combination].values()):
+                weights[combination][_most_trusted({name: outputs[name] for name in names})] = 1.0
     if "text" in weights and not multilabel and _loses(weights["all"], weights["text"], logs, target):
         weights["all"] = dict.fromkeys(logs, 0.0) | weights["text"]
     if multilabel:  # the references' sets are chosen as well as the members'
@@ -205,6 +204,13 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     rows = pool.table_logits(outputs | references) if multilabel else {}
     rules = {name: fit_rule(probabilities_of(logits), target) for name, logits in rows.items()}
     return pool._replace(rules=rules)
+
+
+def _most_trusted(outputs: Mapping[str, Outputs]) -> str:
+    """The member that answers where held-out rows speak for none."""
+    scores = {name: each.scores for name, each in outputs.items() if isinstance(each, Scores)}
+    trusted = (name for name in _TRUSTED if name in scores and len(scores[name].unique(dim=0)) > 1)
+    return next(trusted, next(iter(outputs)))
 
 
 def fit_familiarity(outputs: Mapping[str, Outputs], logits: Tensor, target: Tensor) -> dict[str, float]:
@@ -273,15 +279,15 @@ def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict
     Of sets [n, C], by log probabilities [n, 2, C].
 
     A member stays if the rows' log-likelihood loses without it more than `PRICE`, and significantly: a few rows like
-    nearly everything.
+    nearly everything. Without any, all classes are equal.
     """
     stacked = {name: values.double() for name, values in log_probabilities.items()}
-    kept = list(stacked)
+    blank, kept = [torch.zeros_like(next(iter(stacked.values())))], list(stacked)
     weights, losses = _maximize_likelihood([stacked[name] for name in kept], target)
-    while len(kept) > 1:
+    while kept:
         others = {name: [other for other in kept if other != name] for name in kept}
         without = {
-            name: _maximize_likelihood([stacked[other] for other in rest], target)
+            name: _maximize_likelihood([stacked[other] for other in rest] or blank, target)
             for name, rest in others.items()
         }
         # Among equals the last is dropped.
