@@ -458,7 +458,7 @@ def _self_trained(
     vectors: NDArray[np.float32],
     classes: NDArray[np.int64],
     others: NDArray[np.float32],
-    counts: NDArray[np.float64],
+    counts: NDArray[np.floating],
     cost: float,
 ) -> LogisticRegression:
     """A regression on vectors [n, l] with classes [n], and on others [m, l] with those that it gives them."""
