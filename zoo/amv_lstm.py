@@ -27,6 +27,7 @@ from datamodules.core.types import Size
 from zoo.layers.encoders import TransformerTokens, WordEncoder
 from zoo.layers.interactions import cosine_interaction, pair_mask, word_overlap
 from zoo.layers.recurrent import RowLSTM
+from zoo.layers.vote import masked_softmax
 from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
@@ -75,9 +76,7 @@ class WordAttention(nn.Module):
         vectors = texts.table[texts.rows]  # [N, T, D]
         # Softmax is float32 whatever the precision.
         with torch.autocast(vectors.device.type, enabled=False):
-            energy = vectors.float() @ self.v.float()  # [N, T]
-            lowest = torch.finfo(energy.dtype).min
-            alpha = energy.masked_fill(~texts.mask, lowest).softmax(dim=1) * texts.mask
+            alpha = masked_softmax(vectors.float() @ self.v.float(), texts.mask)  # [N, T]
             if self.scale == "length":
                 alpha = alpha * texts.mask.sum(dim=1, keepdim=True)
             return Texts.of(alpha.unsqueeze(2) * vectors, texts.mask)

@@ -29,7 +29,7 @@ from datamodules.core.types import Count, NotNegative, Positive, Probability
 from datamodules.state import DataState
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import TextDropout
-from zoo.layers.vote import relative_scores
+from zoo.layers.vote import masked_softmax, relative_scores
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
@@ -46,14 +46,6 @@ DRAW_TEMPERATURE = 2.0
 MOST_HOPS = 4
 
 
-def soft_weights(energy: Tensor, mask: Tensor) -> Tensor:
-    """Weigh memories of bool [B, K] by attention (Equation 3), from `energy` q.d_i: float32 [B, K].
-
-    A row adds up to 1, or is 0 without a memory.
-    """
-    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
-
-
 class HardRead(nn.Module):
     """One memory, drawn by its attention: Gumbel-softmax in training, the arg max in evaluation.
 
@@ -68,12 +60,12 @@ class HardRead(nn.Module):
         self.straight_through = straight_through
 
     def forward(self, energy: Tensor, mask: Tensor) -> Tensor:
-        """Weigh memories (Equations 5 and 7); arguments and result as in `soft_weights`."""
+        """Weigh memories (Equations 5 and 7); arguments and result as in `masked_softmax`."""
         if not self.training:
             return one_hot_of_largest(energy, mask)
         # Minus the logarithm of an exponential draw is a Gumbel draw.
         drawn = energy - energy.new_empty(energy.shape).exponential_().clamp_(min=1e-20).log()
-        weights = soft_weights(drawn / self.tau, mask)
+        weights = masked_softmax(drawn / self.tau, mask)
         if not self.straight_through:
             return weights
         return one_hot_of_largest(drawn, mask) + weights - weights.detach()
@@ -145,7 +137,7 @@ class MemoryNetwork(nn.Module):
                 energy = (keys @ query.unsqueeze(2)).squeeze(2)
                 if self.score_power:
                     energy = energy + self.score_power * relative_scores(batch.memory_score)
-                weights.append((self.read or soft_weights)(energy, batch.memory_mask))
+                weights.append((self.read or masked_softmax)(energy, batch.memory_mask))  # Equation 3
                 read = (weights[-1].unsqueeze(1) @ values).squeeze(1)  # o [B, d], Equations 4 and 6
                 query = expanded = expanded + read if self.expand is None else self.expand(expanded, read)
             features = expanded if self.expand is None else torch.cat([text, expanded], dim=1)

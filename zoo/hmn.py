@@ -26,6 +26,7 @@ from torch.nn import functional
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.types import NotNegative, Size
 from zoo.layers.recurrent import AllStatesGRU
+from zoo.layers.vote import masked_softmax
 from zoo.tasks.dialogue.task import DialogueTask, Readout
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import DialogueOutput, Pointer
@@ -139,13 +140,12 @@ class SentenceMemory(nn.Module):
             table.index_select(0, batch.dialogue)  # [P, N, d]
             for table in memory.view(*batch.age.shape, -1, self.size).unbind(2)
         ]
-        lowest = torch.finfo(output.dtype).min
         probe, attention = output, output.new_zeros(batch.readable.shape)
         for hop in range(self.hops):
             # A_{r+1} = C_r and T_A^{r+1} = T_C^r (Equation 4): a hop's output memory is the next one's input.
             probe = output
             energy = (tables[hop] @ probe.unsqueeze(2)).squeeze(2)
-            attention = energy.masked_fill(~batch.readable, lowest).softmax(dim=1) * batch.readable
+            attention = masked_softmax(energy, batch.readable)
             output = probe + (attention.unsqueeze(1) @ tables[hop + 1]).squeeze(1)
         return Sentences(probe, output, attention)
 
@@ -214,7 +214,7 @@ class WordMemory(nn.Module):
         words = functional.embedding(row, projected.flatten(0, 1))  # [P, M, d]
         # alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words
         energy = (self.probe(read.probe).unsqueeze(1) + words).tanh() @ self.v
-        weight = energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
+        weight = masked_softmax(energy, mask)
         choice = batch.choice[dialogue, position]  # [P, M]
         by_choice = weight.new_zeros(len(kept), choices).scatter_add(1, choice, weight)
         return Pointer(kept, position, weight, by_choice)

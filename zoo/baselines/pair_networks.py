@@ -33,6 +33,7 @@ from zoo.baselines.convolution import (
     zero_outside,
 )
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
+from zoo.layers.vote import masked_softmax
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
@@ -252,8 +253,7 @@ class ANMMNetwork(nn.Module):
             matches = torch.sigmoid(self.weight(sums))  # [P, T, 1]
             # The gate depends on the question alone: computed once per text, not once per pair.
             energy = first.float() @ self.gate.float()  # [N, T]
-            is_word = batch.first_text != 0
-            gate = energy.masked_fill(~is_word, torch.finfo(energy.dtype).min).softmax(dim=1) * is_word
+            gate = masked_softmax(energy, batch.first_text != 0)
             score = (gate[batch.first] * matches.squeeze(2)).sum(dim=1, keepdim=True)  # [P, 1]
             return MatchingOutput(self.out(score), cosine.detach())
 

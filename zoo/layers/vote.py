@@ -1,9 +1,14 @@
-"""A vote of labelled memories: each votes for its own class, weighted by similarity and retrieval score."""
+"""Attention without padding, and votes of labelled memories, weighted by similarity and retrieval score."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+
+def masked_softmax(energy: Tensor, mask: Tensor) -> Tensor:
+    """Softmax of each row of energies [B, K] where the mask, bool [B, K], is True; 0 elsewhere."""
+    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
 
 
 def vote(
@@ -15,8 +20,7 @@ def vote(
     """
     if similarity.shape[1] == 0:
         return similarity
-    energy = similarity * tau + relative_scores(score) * score_power
-    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
+    return masked_softmax(similarity * tau + relative_scores(score) * score_power, mask)
 
 
 def relative_scores(score: Tensor) -> Tensor:

@@ -18,8 +18,9 @@ from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl, sentences, 
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
 from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
-from zoo.expanet import HardRead, MemoryNetwork, soft_weights
+from zoo.expanet import HardRead, MemoryNetwork
 from zoo.layers.bags import bigram_buckets
+from zoo.layers.vote import masked_softmax
 from zoo.tasks.model import Given
 
 LABELS = [str(c) for c in range(CLASSES)]
@@ -195,7 +196,7 @@ def test_hard_training_draws_memories_by_their_attention() -> None:
     torch.manual_seed(0)
     mask = torch.tensor([[True, True, True, False]])
     drawn = read(energy.expand(20_000, 4), mask.expand(20_000, 4)).mean(dim=0)
-    torch.testing.assert_close(drawn, soft_weights(energy, mask)[0], atol=0.015, rtol=0)
+    torch.testing.assert_close(drawn, masked_softmax(energy, mask)[0], atol=0.015, rtol=0)
 
 
 def test_hard_training_mixes_more_at_a_higher_temperature() -> None:
