@@ -46,29 +46,18 @@ DRAW_TEMPERATURE = 2.0
 MOST_HOPS = 4
 
 
-class HardRead(nn.Module):
-    """One memory, drawn by its attention: Gumbel-softmax in training, the arg max in evaluation.
+def drawn_weights(energy: Tensor, mask: Tensor, tau: float, straight_through: bool) -> Tensor:
+    """Weigh memories by a Gumbel-softmax draw (Equations 5 and 7); shapes as in `masked_softmax`.
 
-    Training at a high temperature reads mixtures of memories. A falling temperature avoids that, and so does
-    straight-through: the drawn memory alone is read, with the gradient of the mixture.
+    A high temperature tau mixes memories. A falling temperature avoids that, and so does straight-through: the drawn
+    memory alone is read, with the gradient of the mixture.
     """
-
-    def __init__(self, tau: float, straight_through: bool) -> None:
-        super().__init__()
-        #: temperature of Equation 7; `ExpaNet` changes it during the training.
-        self.tau = tau
-        self.straight_through = straight_through
-
-    def forward(self, energy: Tensor, mask: Tensor) -> Tensor:
-        """Weigh memories (Equations 5 and 7); arguments and result as in `masked_softmax`."""
-        if not self.training:
-            return one_hot_of_largest(energy, mask)
-        # Minus the logarithm of an exponential draw is a Gumbel draw.
-        drawn = energy - energy.new_empty(energy.shape).exponential_().clamp_(min=1e-20).log()
-        weights = masked_softmax(drawn / self.tau, mask)
-        if not self.straight_through:
-            return weights
-        return one_hot_of_largest(drawn, mask) + weights - weights.detach()
+    # Minus the logarithm of an exponential draw is a Gumbel draw.
+    drawn = energy - energy.new_empty(energy.shape).exponential_().clamp_(min=1e-20).log()
+    weights = masked_softmax(drawn / tau, mask)
+    if not straight_through:
+        return weights
+    return one_hot_of_largest(drawn, mask) + weights - weights.detach()
 
 
 def one_hot_of_largest(energy: Tensor, mask: Tensor) -> Tensor:
@@ -116,9 +105,10 @@ class MemoryNetwork(nn.Module):
                     "model.label_vectors: the memories have no labels; omit it, or set --data.memory_label_column"
                 )
             self.label = nn.Parameter(DEVIATION * torch.randn(len(given.spec.memory_labels), size))
-        self.read = None
+        #: temperature of a hard read, which `ExpaNet` changes during the training; None = a soft read.
+        self.tau: float | None = None
         if isinstance(options, ExpaNet) and options.read == "hard":
-            self.read = HardRead(options.tau, options.straight_through)
+            self.tau, self.straight_through = options.tau, options.straight_through
         self.drop_text = TextDropout(options.text_dropout)
         features = size if self.expand is None else 2 * size
         self.classifier = nn.Linear(features, len(given.spec.labels), bias=False)
@@ -137,12 +127,19 @@ class MemoryNetwork(nn.Module):
                 energy = (keys @ query.unsqueeze(2)).squeeze(2)
                 if self.score_power:
                     energy = energy + self.score_power * relative_scores(batch.memory_score)
-                weights.append((self.read or masked_softmax)(energy, batch.memory_mask))  # Equation 3
+                weights.append(self._weights(energy, batch.memory_mask))
                 read = (weights[-1].unsqueeze(1) @ values).squeeze(1)  # o [B, d], Equations 4 and 6
                 query = expanded = expanded + read if self.expand is None else self.expand(expanded, read)
             features = expanded if self.expand is None else torch.cat([text, expanded], dim=1)
             by_hop = torch.stack(weights, dim=1)  # [B, H, K]
             return ClassificationOutput(self.classifier(features), by_hop.mean(dim=1), by_hop)  # Equation 12
+
+    def _weights(self, energy: Tensor, mask: Tensor) -> Tensor:
+        if self.tau is None:
+            return masked_softmax(energy, mask)  # Equation 3
+        if not self.training:
+            return one_hot_of_largest(energy, mask)
+        return drawn_weights(energy, mask, self.tau, self.straight_through)
 
     def _memories(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """The memories' vectors d_i [B, K, d] (Equation 2) for the attention and for the sum."""
@@ -259,4 +256,4 @@ class ExpaNet(MemNet):
         if self.final_tau is not None and self.uses_memory:
             # A function of the step alone, so that a resumed run equals an uninterrupted one.
             progress = self.trainer.global_step / max(1, self.trainer.estimated_stepping_batches)
-            self.network.read.tau = self.tau * (self.final_tau / self.tau) ** min(1.0, progress)
+            self.network.tau = self.tau * (self.final_tau / self.tau) ** min(1.0, progress)

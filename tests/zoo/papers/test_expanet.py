@@ -18,7 +18,7 @@ from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl, sentences, 
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
 from tests.zoo.plain import Vector, numbers, sigmoid
 from zoo import ExpaNet, MemNet
-from zoo.expanet import HardRead, MemoryNetwork
+from zoo.expanet import MemoryNetwork, drawn_weights
 from zoo.layers.bags import bigram_buckets
 from zoo.layers.vote import masked_softmax
 from zoo.tasks.model import Given
@@ -191,11 +191,10 @@ def test_pretrained_vectors_start_every_matrix() -> None:
 
 def test_hard_training_draws_memories_by_their_attention() -> None:
     """Each memory wins with its soft attention, whatever the temperature."""
-    read = HardRead(tau=0.7, straight_through=True).train()
     energy = torch.tensor([[0.3, -0.5, 1.1, 0.0]])
     torch.manual_seed(0)
     mask = torch.tensor([[True, True, True, False]])
-    drawn = read(energy.expand(20_000, 4), mask.expand(20_000, 4)).mean(dim=0)
+    drawn = drawn_weights(energy.expand(20_000, 4), mask.expand(20_000, 4), 0.7, True).mean(dim=0)
     torch.testing.assert_close(drawn, masked_softmax(energy, mask)[0], atol=0.015, rtol=0)
 
 
@@ -204,7 +203,7 @@ def test_hard_training_mixes_more_at_a_higher_temperature() -> None:
     largest = []
     for tau in (0.05, 0.5, 2.0, 50.0):
         torch.manual_seed(0)
-        weights = HardRead(tau, straight_through=False).train()(energy, mask)
+        weights = drawn_weights(energy, mask, tau, straight_through=False)
         torch.testing.assert_close(weights.sum(dim=1), torch.ones(5000))
         largest.append(float(weights.amax(dim=1).mean()))
     assert largest == sorted(largest, reverse=True)
@@ -218,7 +217,7 @@ def test_straight_through_reads_one_memory_with_the_gradient_of_the_mixture() ->
     weights, gradients = [], []
     for straight_through in (True, False):
         torch.manual_seed(1)
-        weights.append(HardRead(1.5, straight_through).train()(energy, mask))
+        weights.append(drawn_weights(energy, mask, 1.5, straight_through))
         gradients += torch.autograd.grad((weights[-1] @ values).sum(), energy)
     torch.testing.assert_close(weights[0].detach().amax(dim=1), torch.ones(9))
     assert torch.equal((weights[0].detach() > 0.5).sum(dim=1), torch.ones(9, dtype=torch.long))
@@ -249,7 +248,7 @@ def test_the_temperature_falls_by_the_same_factor_in_each_step(tmp_path: Path) -
 
     class Temperatures(pl.Callback):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: Any) -> None:
-            temperatures.append(pl_module.network.read.tau)
+            temperatures.append(pl_module.network.tau)
 
     model = ExpaNet(word_size=6, read="hard", tau=2.0, final_tau=0.5)
     steps = fit(model, make_data(tmp_path), tmp_path, max_epochs=2, callbacks=[Temperatures()]).global_step
