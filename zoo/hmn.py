@@ -17,7 +17,7 @@ of size d (A, C_1, ..., C_R) stand side by side in one of width D = (R + 1) d; V
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -110,17 +110,6 @@ def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: T
     return level - column.repeat(vectors.shape[1] // size) * slope
 
 
-class Sentences(NamedTuple):
-    """Result of R hops over the sentences."""
-
-    #: [P, d]: u_R, the last hop's probe.
-    probe: Tensor
-    #: [P, d]: o_R + u_R.
-    output: Tensor
-    #: [P, N]: alpha of the last hop; 0 for turns that are not readable.
-    attention: Tensor
-
-
 class SentenceMemory(nn.Module):
     """Sentences as memories, read in R hops (Equations 1 to 5)."""
 
@@ -133,8 +122,12 @@ class SentenceMemory(nn.Module):
         if options.temporal_encoding:
             self.time = nn.Parameter(DEVIATION * torch.randn(spec.num_turns, tables * self.size))
 
-    def forward(self, batch: DialogueBatch, vectors: Tensor) -> Sentences:
-        """Read the memory; `vectors` [U, D] are those of `words`."""
+    def forward(self, batch: DialogueBatch, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Read the memory; `vectors` [U, D] are those of `words`.
+
+        Returns:
+            u_R [P, d], the last hop's probe; o_R + u_R [P, d]; and its alpha [P, N], 0 for turns that are not readable.
+        """
         memory, output = self._encode(batch, vectors)
         tables = [
             table.index_select(0, batch.dialogue)  # [P, N, d]
@@ -147,7 +140,7 @@ class SentenceMemory(nn.Module):
             energy = (tables[hop] @ probe.unsqueeze(2)).squeeze(2)
             attention = masked_softmax(energy, batch.readable)
             output = probe + (attention.unsqueeze(1) @ tables[hop + 1]).squeeze(1)
-        return Sentences(probe, output, attention)
+        return probe, output, attention
 
     def _encode(self, batch: DialogueBatch, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Memories of all tables [B, N, D] (Equation 2) and u_1 [P, d] (Equation 3)."""
@@ -202,9 +195,11 @@ class WordMemory(nn.Module):
         states: Tensor = self.gru(vectors, text, (text != 0).sum(dim=1))
         return states.sum(dim=2)
 
-    def forward(self, batch: DialogueBatch, read: Sentences, vectors: Tensor, choices: int) -> Pointer:
+    def forward(
+        self, batch: DialogueBatch, probe: Tensor, attention: Tensor, vectors: Tensor, choices: int
+    ) -> Pointer:
         """k-max pooling (Section 3.3), attention on words [U, d] (Equation 6), and its sum by choice (Equation 7)."""
-        alpha = read.attention.detach().masked_fill(~batch.readable, -1)
+        alpha = attention.detach().masked_fill(~batch.readable, -1)
         strongest = alpha.topk(min(self.k, alpha.shape[1]), dim=1)
         kept = strongest.indices.masked_fill(strongest.values < 0, -1)
         position, mask = positions_of_turns(batch, kept)
@@ -213,7 +208,7 @@ class WordMemory(nn.Module):
         row = dialogue * projected.shape[1] + position
         words = functional.embedding(row, projected.flatten(0, 1))  # [P, M, d]
         # alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words
-        energy = (self.probe(read.probe).unsqueeze(1) + words).tanh() @ self.v
+        energy = (self.probe(probe).unsqueeze(1) + words).tanh() @ self.v
         weight = masked_softmax(energy, mask)
         choice = batch.choice[dialogue, position]  # [P, M]
         by_choice = weight.new_zeros(len(kept), choices).scatter_add(1, choice, weight)
@@ -251,13 +246,13 @@ class HMNNetwork(nn.Module):
         # Sums and softmaxes are float32 whatever the precision.
         with torch.autocast(batch.text.device.type, enabled=False):
             vectors, drawn = self.sentences.words(batch)
-            read = self.sentences(batch, vectors)
-            log_sentence = self.sentences.answer(batch, read.output, vectors, drawn)
+            probe, output, attention = self.sentences(batch, vectors)
+            log_sentence = self.sentences.answer(batch, output, vectors, drawn)
             pointer = None
             if self.word_memory is not None:
                 of_words = vectors[:, -self.sentences.size :]
-                pointer = self.word_memory(batch, read, of_words, log_sentence.shape[1])
-            return DialogueOutput(log_sentence, read.attention, pointer)
+                pointer = self.word_memory(batch, probe, attention, of_words, log_sentence.shape[1])
+            return DialogueOutput(log_sentence, attention, pointer)
 
 
 class MemNN(DialogueTask):
