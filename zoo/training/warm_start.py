@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -42,16 +42,8 @@ class TransfersHead(Protocol):
         """Take the parts of another model's head that fit, and return their descriptions for the log."""
 
 
-class _Taken(NamedTuple):
-    """The parts of another model that were taken."""
-
-    #: names of weights that were taken whole.
-    whole: set[str]
-    #: name of a weight -> names of its rows, and positions of the rows that were taken.
-    rows: dict[str, tuple[Sequence[Hashable], list[int]]]
-    #: descriptions of the parts of the head, and the names of its weights.
-    head: list[str]
-    head_weights: list[str]
+#: The names of all rows of a weight, and the positions of those that were taken.
+TakenRows: TypeAlias = "tuple[Sequence[Hashable], list[int]]"
 
 
 def take_weights(
@@ -65,76 +57,66 @@ def take_weights(
     name of the trained one.
     """
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
-    taken = _Taken(set(), {}, [], [])
-    head = model.head if isinstance(model, TransfersHead) else None
+    head = [name for name in own if isinstance(model, TransfersHead) and name.startswith(model.head)]
+    rows: dict[str, TakenRows] = {}
     with torch.no_grad():
         for name, parameter in own.items():
             value = start.weights.get(plain_name(name))
-            if value is not None and not (head is not None and name.startswith(head)):
+            if value is not None and name not in head:
                 names = row_names(name, parameter, data), row_names(name, value, start.meta.data)
-                _take(name, parameter, value, names, taken)
+                rows[name] = _take(parameter, value, *names)
         for name, buffer in model.named_buffers():
             value = start.weights.get(name)
             if name.endswith(_BUFFERS) and value is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
-        if isinstance(model, TransfersHead) and (parts := model.take_head(start)):
-            taken.head.extend(parts)
-            taken.head_weights.extend(name for name in own if name.startswith(model.head))
-    if not (taken.whole or taken.rows or taken.head):
+        parts = model.take_head(start) if isinstance(model, TransfersHead) else []
+    whole = {name for name, (names, here) in rows.items() if 0 < len(here) == len(names)}
+    partly = {name: rows[name] for name in rows if rows[name][1] and name not in whole}
+    head = head if parts else []
+    if not (whole or partly or parts):
         raise InputError(
             f"model.init_from={source}: is a {start.meta.model}, none of whose weights fit this {type(model).__name__}"
         )
-    _log(source, model, {*own}, {*start.weights}, taken)
-    tables = {name for name in taken.rows if name.endswith(TABLES)}
+    known = {*whole, *partly, *head}
+    described = [describe_rows(name, *taken) for name, taken in partly.items()]
+    log.info("%s: taken: %s", source, "; ".join([*_summarize(whole), *described, *parts]))
+    _log_others(model, start, own.keys() - known, partly, known)
+    tables = {name for name in partly if name.endswith(TABLES)}
     names_in = {
         name: [set(row_names(name, own[name], each) or ()) for each in (data, start.meta.data)]
-        for name in taken.head_weights
+        for name in head
     }
-    return taken.whole | tables | {name for name, (rows, others) in names_in.items() if rows <= others}
+    return whole | tables | {name for name, (names, others) in names_in.items() if names <= others}
 
 
 def _take(
-    name: str,
-    parameter: Tensor,
-    value: Tensor,
-    row_names: tuple[Sequence[Hashable] | None, Sequence[Hashable] | None],
-    taken: _Taken,
-) -> None:
-    """Copy a weight, or the rows that both models have, and note it."""
-    names, other_names = row_names
-    if names is None or other_names is None:
-        if parameter.shape == value.shape:
-            parameter.copy_(value)
-            taken.whole.add(name)
-        return
-    rows = shared_rows(names, other_names)
+    parameter: Tensor, value: Tensor, names: Sequence[Hashable] | None, others: Sequence[Hashable] | None
+) -> TakenRows:
+    """Copy the rows that both models have; return the names of all rows, and the positions of the copied ones."""
+    if names is None or others is None:  # a single row, which must have the same shape
+        names, others, parameter, value = [parameter.shape], [value.shape], parameter[None], value[None]
+    rows = shared_rows(names, others)
     if not rows or parameter.shape[1:] != value.shape[1:]:
-        return
+        return names, []
     here, there = (list(side) for side in zip(*rows, strict=True))
     parameter[torch.tensor(here)] = value[torch.tensor(there)]
-    if len(here) == len(names):
-        taken.whole.add(name)
-    else:
-        taken.rows[name] = names, here
+    return names, here
 
 
-def _log(source: str, model: nn.Module, own: set[str], other: set[str], taken: _Taken) -> None:
-    """Log the weights that were taken, those that are new and those that were not used."""
-    known = taken.whole | taken.rows.keys() | set(taken.head_weights)
-    new = [name for name in own if name not in known]
-    rows = [describe_rows(name, names, here) for name, (names, here) in taken.rows.items()]
+def _log_others(
+    model: nn.Module, start: Start, new: set[str], partly: Mapping[str, TakenRows], known: set[str]
+) -> None:
+    """Log the weights that are new, the rows that are new in known weights, and the weights that were not used."""
     fresh = [
         describe_rows(name, names, sorted({*range(len(names))} - {*here}))
-        for name, (names, here) in taken.rows.items()
+        for name, (names, here) in partly.items()
     ]
-    # A state dict has a weight that two modules share twice.
-    known |= {name for name, _ in model.named_parameters(remove_duplicate=False)} - own
-    known |= {name for name, _ in model.named_buffers()}
-    unused = other - {plain_name(name) for name in known}
-    log.info("%s: taken: %s", source, "; ".join([*_summarize(taken.whole), *rows, *taken.head]))
     if new or fresh:
         log.info("new here: %s", "; ".join([*_summarize(new), *fresh]))
-    if unused:
+    # A state dict has a weight that two modules share twice.
+    shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - new
+    used = known | shared | {name for name, _ in model.named_buffers()}
+    if unused := start.weights.keys() - {plain_name(name) for name in used}:
         log.info("not used: %s", "; ".join(_summarize(unused)))
 
 
