@@ -1,7 +1,8 @@
-"""Ranking measures against `ir-measures` and against all orders of ties; losses against plain loops; steps."""
+"""Ranking measures against `ir-measures`, for ties over all their orders; losses against plain loops; steps."""
 
 import itertools
 import math
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -19,13 +19,18 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import pair_rows, trainer, write_pairs
 from zoo.baselines.pair_networks import ANMM
-from zoo.tasks.matching.metrics import NAMES, MatchingScores, area_under_curve, measure_lists
+from zoo.tasks.matching.metrics import NAMES, MatchingScores, measure_lists
 from zoo.tasks.matching.task import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.outputs import MatchingOutput
 
 #: Scores and grades of each question's candidates.
 Lists = list[tuple[list[float], list[float]]]
-CUTOFFS = (1, 3, 5, 10)
+MEASURES = {
+    "map": ir_measures.AP,
+    "mrr": ir_measures.RR,
+    "p@1": ir_measures.P @ 1,
+    **{f"ndcg@{k}": ir_measures.nDCG @ k for k in (1, 3, 5, 10)},
+}
 
 
 def random_lists(seed: int, number: int = 20, grades: int = 2, ties: bool = False) -> Lists:
@@ -67,73 +72,42 @@ def batch_of(lists: Lists, weight: Tensor | None = None) -> MatchingBatch:
     )
 
 
-def ranked_naively(grades: list[float]) -> dict[str, float]:
-    """Measures of one ranking without ties, by their textbook definitions."""
-    relevant = [grade > 0 for grade in grades]
-    precisions = [sum(relevant[: i + 1]) / (i + 1) for i in range(len(grades)) if relevant[i]]
-    measures = {
-        "map": sum(precisions) / max(1, sum(relevant)),
-        "mrr": 1 / (relevant.index(True) + 1) if any(relevant) else 0.0,
-        "p@1": float(relevant[0]),
-    }
-    for k in CUTOFFS:
-        dcg, ideal = (
-            sum(grade / math.log2(i + 2) for i, grade in enumerate(order[:k]))
-            for order in (grades, sorted(grades, reverse=True))
-        )
-        measures[f"ndcg@{k}"] = dcg / ideal if ideal else 0.0
-    return measures
-
-
-def mean_over_all_orders(scores: list[float], grades: list[float]) -> dict[str, float]:
-    """The mean of each measure over every order of the candidates that agrees with their scores."""
-    orders = [
-        [grades[i] for i in order]
-        for order in itertools.permutations(range(len(scores)))
-        if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order))
-    ]
-    measured = [ranked_naively(order) for order in orders]
-    return {name: sum(measures[name] for measures in measured) / len(measured) for name in measured[0]}
+def by_ir_measures(lists: Lists) -> list[dict[str, float]]:
+    """The mean of each measure over all orders of a list's candidates that agree with their scores."""
+    run, judged = [], []
+    for number, (scores, grades) in enumerate(lists):
+        best = sorted(range(len(scores)), key=lambda i: -scores[i])
+        ties = [[*group] for _, group in itertools.groupby(best, key=scores.__getitem__)]
+        for order in itertools.product(*map(itertools.permutations, ties)):
+            query = f"{number} {order}"
+            for rank, i in enumerate(itertools.chain(*order)):
+                run.append(ir_measures.ScoredDoc(query, str(i), -rank))
+                judged.append(ir_measures.Qrel(query, str(i), int(grades[i])))
+    values: list[dict[Any, list[float]]] = [defaultdict(list) for _ in lists]
+    for measured in ir_measures.iter_calc(MEASURES.values(), judged, run):
+        values[int(measured.query_id.split()[0])][measured.measure].append(measured.value)
+    return [{name: np.mean(each[measure]) for name, measure in MEASURES.items()} for each in values]
 
 
 def as_rows(lists: Lists) -> list[dict[str, float]]:
     return [dict(zip(NAMES, row, strict=True)) for row in measure_lists(*flat(lists)).tolist()]
 
 
+@pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("grades", [2, 4])
 @pytest.mark.parametrize("seed", range(4))
-def test_ties_count_the_mean_over_all_their_orders(seed: int, grades: int) -> None:
-    lists = random_lists(seed, grades=grades, ties=True)
-    assert any(len(set(scores)) < len(scores) for scores, _ in lists)
-    for measures, (scores, target) in zip(as_rows(lists), lists, strict=True):
-        assert measures == pytest.approx(mean_over_all_orders(scores, target), abs=1e-12)
-
-
-@pytest.mark.parametrize("grades", [2, 4])
-@pytest.mark.parametrize("seed", range(4))
-def test_without_ties_equal_ir_measures(seed: int, grades: int) -> None:
-    lists = [pair for pair in random_lists(seed, grades=grades) if any(pair[1])]
-    names = {
-        "map": ir_measures.AP,
-        "mrr": ir_measures.RR,
-        "p@1": ir_measures.P @ 1,
-        **{f"ndcg@{k}": ir_measures.nDCG @ k for k in CUTOFFS},
-    }
-    qrels = [
-        ir_measures.Qrel(f"q{i}", f"d{j}", int(grade))
-        for i, (_, grades_) in enumerate(lists)
-        for j, grade in enumerate(grades_)
-    ]
-    run = [
-        ir_measures.ScoredDoc(f"q{i}", f"d{j}", score)
-        for i, (scores, _) in enumerate(lists)
-        for j, score in enumerate(scores)
-    ]
-    expected = ir_measures.calc_aggregate(names.values(), qrels, run)
-    scores = ranking_scores(lists)
-    assert {name: scores[name] for name in names} == pytest.approx(
-        {name: expected[measure] for name, measure in names.items()}, abs=1e-6
-    )
+def test_equal_ir_measures_whose_mean_over_all_orders_counts_for_ties(
+    seed: int, grades: int, ties: bool
+) -> None:
+    lists = random_lists(seed, grades=grades, ties=ties)
+    assert any(len(set(scores)) < len(scores) for scores, _ in lists) == ties
+    expected = by_ir_measures(lists)
+    for measures, of_list in zip(as_rows(lists), expected, strict=True):
+        assert measures == pytest.approx(of_list, abs=1e-6)
+    means, counted = ranking_scores(lists), [any(target) for _, target in lists]
+    for name in MEASURES:
+        mean = np.mean([of_list[name] for of_list in itertools.compress(expected, counted)])
+        assert means[name] == pytest.approx(mean, abs=1e-6)
 
 
 def test_a_long_list_of_ties_is_exact() -> None:
@@ -147,12 +121,6 @@ def test_a_long_list_of_ties_is_exact() -> None:
 def test_nan_ranks_last() -> None:
     (measures,) = as_rows([([math.nan, 0.0, -5.0], [1.0, 0.0, 0.0])])
     assert measures["mrr"] == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_area_under_curve_equals_scikit_learn(seed: int) -> None:
-    score, target, _ = flat(random_lists(seed, number=60, ties=True))
-    assert area_under_curve(score, target) == pytest.approx(roc_auc_score(target, score), abs=1e-12)
 
 
 def ranking_scores(lists: Lists, batch_size: int = 7) -> dict[str, float]:
