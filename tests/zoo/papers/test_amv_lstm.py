@@ -12,7 +12,7 @@ from datamodules.batch import MatchingBatch
 from tests.zoo.baselines.pairs import M, N, S, T, make_batch, make_network, make_spec
 from tests.zoo.plain import Vector, cosine, lstm_states, numbers
 from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention
-from zoo.layers.interactions import pair_mask, word_overlap
+from zoo.layers.interactions import word_overlap
 from zoo.tasks.model import Given
 
 P, SIZE, HIDDEN = 9, 5, 4
@@ -48,13 +48,11 @@ def plain_overlap(batch: MatchingBatch, first: list[int], second: list[int]) -> 
     return features
 
 
-def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, pair: int) -> Vector:
-    """The score of one pair, from its words to Equation 3."""
+def plain_forward(
+    model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, pair: int
+) -> tuple[Vector, Vector]:
+    """The score of one pair, from its words to Equation 3; and the mean of its interactions [T, S]."""
     options, weights = model.hparams, numbers(network)
-
-    def part_of(prefix: str) -> dict[str, Vector]:
-        return {name.removeprefix(prefix): v for name, v in weights.items() if name.startswith(prefix)}
-
     sides, words_of = [], []
     for side, text, row in (
         ("first", batch.first_text, int(batch.first[pair])),
@@ -66,7 +64,7 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
         attended = {"first": ("question", "both"), "second": ("answer", "both")}[side]
         if options["attention"] in attended:
             words = plain_attention(words, weights[f"{side}_attention.v"], options["attention_scale"])
-        sides.append(plain_states(part_of("lstm."), words))
+        sides.append(plain_states(numbers(network.lstm), words))
     (first_forward, first_backward), (second_forward, second_backward) = sides
     if options["interaction"] == "directions":
         parts = [(first_forward, second_forward), (first_backward, second_backward)]
@@ -75,14 +73,17 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
         second_joined = [np.concatenate(both) for both in zip(second_forward, second_backward, strict=True)]
         parts = [(first_joined, second_joined)]
 
-    pooled = []
+    pooled, interaction = [], np.zeros((T, S))
     for part, (us, vs) in enumerate(parts):
-        strongest = sorted((cosine(u, v) for u in us for v in vs), reverse=True)[: options["k"]]
+        cosines = {(t, s): cosine(u, v) for t, u in enumerate(us) for s, v in enumerate(vs)}
+        for place, value in cosines.items():
+            interaction[place] += value / len(parts)
+        strongest = sorted(cosines.values(), reverse=True)[: options["k"]]
         pooled += strongest + [float(weights["none"][part])] * (options["k"] - len(strongest))
     if options["overlap"]:
         pooled += plain_overlap(batch, words_of[0], words_of[1])
     hidden = np.maximum(weights["mlp.0.weight"] @ np.array(pooled) + weights["mlp.0.bias"], 0)
-    return weights["mlp.3.weight"] @ hidden + weights["mlp.3.bias"]
+    return weights["mlp.3.weight"] @ hidden + weights["mlp.3.bias"], interaction
 
 
 @pytest.mark.parametrize(
@@ -111,43 +112,19 @@ def test_equations(options: dict[str, Any]) -> None:
     assert output.logits.shape == (P, 2 if "goal" in options else 1)
     assert output.logits.dtype == torch.float32
     for pair in range(P):
-        expected = plain_logits(model, network, batch, pair)
+        logits, interaction = plain_forward(model, network, batch, pair)
         # The network computes in float32.
-        np.testing.assert_allclose(output.logits[pair], expected, rtol=3e-5, atol=3e-5)
-
-
-def test_the_interaction_is_the_mean_over_directions_of_real_words() -> None:
-    batch = make_batch()
-    network = make_network(make_model())
-    with torch.no_grad():
-        shown = network(batch).interaction
-    weights = numbers(network)
-    lstm = {name.removeprefix("lstm."): v for name, v in weights.items() if name.startswith("lstm.")}
-    assert shown.shape == (P, T, S)
-    assert not shown[~pair_mask(batch)].any()
-    # The plain states below have no attention.
-    network.first_attention = None
-    with torch.no_grad():
-        shown = network(batch).interaction
-    words = [
-        [weights["words.table"][int(batch.word[w])] for w in text if w]
-        for text in (batch.first_text[0].tolist(), batch.second_text[0].tolist())
-    ]
-    firsts, seconds = (plain_states(lstm, side) for side in words)
-    for t in range(len(words[0])):
-        for s in range(len(words[1])):
-            cosines = [cosine(firsts[d][t], seconds[d][s]) for d in range(2)]
-            assert float(shown[0, t, s]) == pytest.approx(sum(cosines) / 2, abs=1e-5)
+        np.testing.assert_allclose(output.logits[pair], logits, rtol=3e-5, atol=3e-5)
+        np.testing.assert_allclose(output.interaction[pair], interaction, atol=1e-5)
 
 
 @pytest.mark.parametrize("attention", ["question", "answer", "both"])
 def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None:
     """v starts at 0, so all words count alike, as in the model without attention."""
     torch.manual_seed(0)
-    model = AMVLSTM(attention=attention, attention_scale="length", hidden_size=HIDDEN, word_size=SIZE)
-    network = model.build_network(Given(make_spec())).eval()
-    plain = (
-        AMVLSTM(attention="none", hidden_size=HIDDEN, word_size=SIZE).build_network(Given(make_spec())).eval()
+    network, plain = (
+        make_model(attention=kind, attention_scale="length").build_network(Given(make_spec())).eval()
+        for kind in (attention, "none")
     )
     plain.load_state_dict({n: v for n, v in network.state_dict().items() if "attention" not in n})
     batch = make_batch()

@@ -13,30 +13,12 @@ import zoo
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spellings_of
-from tests.dialogues import MadeUp, made_up, write_published
+from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl
 from tests.zoo.plain import Vector, sigmoid, softmax
 from zoo.hmn import normal_of
 from zoo.tasks.dialogue.task import DialogueScores, turns_with_answer
 from zoo.tasks.model import Given
-
-
-def make_data(folder: Path, dialogues: list[MadeUp] | None = None, **options: Any) -> DialogueDataModule:
-    table = write_published(folder / "train.txt", made_up(12, seed=2) if dialogues is None else dialogues)
-    data = DialogueDataModule(
-        layout="hmn4qa",
-        train_file=str(table),
-        validation_split=0.25,
-        cache_dir=str(folder / "cache"),
-        **options,
-    )
-    data.prepare_data()
-    data.setup("fit")
-    return data
-
-
-def make_batch(data: DialogueDataModule, *numbers: int) -> DialogueBatch:
-    return data.dataset(data.split("train")).__getitems__(numbers or range(4))
 
 
 def make_model(kind: Any, data: DialogueDataModule, **options: Any) -> Any:
@@ -151,12 +133,15 @@ class Plain:
 @pytest.mark.parametrize(
     "options", [{}, {"hops": 1, "k": 1}, {"temporal_encoding": False, "k": 9}], ids=["", "one-hop", "no-time"]
 )
-def test_hmn_equals_the_equations(tmp_path: Path, word_memory: str, options: dict[str, Any]) -> None:
-    data = make_data(tmp_path)
-    batch = make_batch(data)
+def test_hmn_equals_the_equations(adapters: Any, word_memory: str, options: dict[str, Any]) -> None:
+    data, batch = adapters("dialogue").data, adapters("dialogue").batch
     model = make_model(zoo.HMN, data, word_memory=word_memory, **options)
     output = model(batch)
     choices = output.choices()
+    # MemNN is HMN without a memory of words.
+    memnn = make_model(zoo.MemNN, data, **{name: value for name, value in options.items() if name != "k"})
+    memnn.network.sentences.load_state_dict(model.network.sentences.state_dict())
+    assert torch.equal(memnn(batch).choices()["sentence"], choices["sentence"])
     assert batch.spelling.any()
     for row in range(len(batch.row)):
         plain = Plain(model, batch, row)
@@ -174,19 +159,9 @@ def test_hmn_equals_the_equations(tmp_path: Path, word_memory: str, options: dic
         assert torch.equal(choices["joint"], joint)
 
 
-def test_memnn_is_hmn_without_words(tmp_path: Path) -> None:
-    data = make_data(tmp_path)
-    batch = make_batch(data)
-    memnn, hmn = (make_model(kind, data) for kind in (zoo.MemNN, zoo.HMN))
-    memnn.network.load_state_dict(
-        {name: w for name, w in hmn.network.state_dict().items() if name.startswith("sentences.")}
-    )
-    assert torch.equal(memnn(batch).choices()["sentence"], hmn(batch).choices()["sentence"])
-
-
-def test_the_losses_equal_the_equations_and_a_term_for_the_right_turns(tmp_path: Path) -> None:
-    data = make_data(tmp_path)
-    batch = make_batch(data)._replace(answer=make_batch(data).answer.clone())
+def test_the_losses_equal_the_equations_and_a_term_for_the_right_turns(adapters: Any) -> None:
+    data, batch = adapters("dialogue").data, adapters("dialogue").batch
+    batch = batch._replace(answer=batch.answer.clone())
     batch.answer[0] = -1
     for loss in ("joint", "each"):
         for weight in (0.0, 0.5):
@@ -198,11 +173,8 @@ def test_the_losses_equal_the_equations_and_a_term_for_the_right_turns(tmp_path:
             for row in range(1, len(terms)):
                 answer = int(batch.answer[row])
                 p = {name: value[row, answer] for name, value in choices.items()}
-                term = (
-                    -math.log(p["joint"])
-                    if loss == "joint"
-                    else -math.log(p["sentence"] * max(p["word"], 1e-30))
-                )
+                likelihood = p["joint"] if loss == "joint" else p["sentence"] * max(p["word"], 1e-30)
+                term = -math.log(likelihood)
                 plain = Plain(model, batch, row)
                 holding = [
                     any(int(batch.choice[plain.dialogue, position]) == answer for position in turn)
@@ -237,9 +209,8 @@ def test_numbers_of_a_spelling_are_fixed_and_normal() -> None:
     assert float(many.abs().max()) < 6
 
 
-def test_word_dropout_draws_rare_words_and_answers_with_them(tmp_path: Path) -> None:
-    data = make_data(tmp_path)
-    batch = make_batch(data)
+def test_word_dropout_draws_rare_words_and_answers_with_them(adapters: Any) -> None:
+    data, batch = adapters("dialogue").data, adapters("dialogue").batch
     model = make_model(zoo.MemNN, data, word_dropout=3.0).float().train()
     words = model.network.sentences.words
     share = torch.zeros(len(batch.word))
@@ -328,44 +299,9 @@ def fitted(folder: Path, zoo_command: Zoo, *options: object, dialogues: int = 30
     return run_dir
 
 
-def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Zoo) -> None:
-    checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=2")
-    test = write_published(tmp_path / "test.txt", made_up(7, seed=9))
-    for command, file in (("validate", None), ("test", test)):
-        output = tmp_path / f"{command}.json"
-        more = [f"--config={checkpoint}/config.yaml"] if file is None else ["--data.test_file", file]
-        done(zoo_command(command, "--ckpt_path", checkpoint, "--output", output, *more))
-        scores = json.loads(output.read_text())
-        assert (
-            scores["errors"]
-            == scores["errors_joint"]
-            == round(scores["questions"] * (1 - scores["accuracy"]))
-        )
-    dialogues = made_up(7, seed=9)
-    questions = sum(len(dialogue.questions) for dialogue in dialogues)
-    assert scores["questions"] == questions
-
-    output = tmp_path / "out.jsonl"
-    done(
-        zoo_command(
-            "predict", "--ckpt_path", checkpoint, "--input", test, "--output", output, "--batch_size=2"
-        )
-    )
-    records = read_jsonl(output)
-    assert len(records) == questions
-    assert [record["dialogue"] for record in records][:4] == ["1", "1", "2", "2"]
-    right = [answer for dialogue in dialogues for answer in dialogue.answers]
-    wrong = sum(record["answer"] != answer for record, answer in zip(records, right, strict=True))
-    assert wrong == scores["errors"]
-    first = records[0]
-    assert len(first["turns"]) == 2
-    assert first["words"][0].keys() == {"word", "turn", "attention"}
-
-
-def test_charts(tmp_path: Path, zoo_command: Zoo) -> None:
-    checkpoint = fitted(
-        tmp_path, zoo_command, "--trainer.max_epochs=1", "--trainer.callbacks=callbacks.Charts"
-    )
+def test_fit_with_charts_validate_test_and_predict(tmp_path: Path, zoo_command: Zoo) -> None:
+    charts = "--trainer.callbacks=callbacks.Charts"
+    checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=2", charts)
     folder = checkpoint / "charts"
     assert [path.name for path in folder.glob("*.png")] == ["attention.png"]
     attention = (folder / "attention.csv").read_text().splitlines()
@@ -377,3 +313,27 @@ def test_charts(tmp_path: Path, zoo_command: Zoo) -> None:
         assert ": " in name
         assert 0 < len([weight for weight in weights if weight]) <= 2
         assert 1 <= int(holding) <= len(weights)
+
+    test = write_published(tmp_path / "test.txt", made_up(7, seed=9))
+    for command, file in (("validate", None), ("test", test)):
+        output = tmp_path / f"{command}.json"
+        more = [f"--config={checkpoint}/config.yaml"] if file is None else ["--data.test_file", file]
+        done(zoo_command(command, "--ckpt_path", checkpoint, "--output", output, *more))
+        scores = json.loads(output.read_text())
+        errors = round(scores["questions"] * (1 - scores["accuracy"]))
+        assert scores["errors"] == scores["errors_joint"] == errors
+    dialogues = made_up(7, seed=9)
+    questions = sum(len(dialogue.questions) for dialogue in dialogues)
+    assert scores["questions"] == questions
+
+    files = ["--input", test, "--output=out.jsonl", "--batch_size=2"]
+    done(zoo_command("predict", "--ckpt_path", checkpoint, *files))
+    records = read_jsonl("out.jsonl")
+    assert len(records) == questions
+    assert [record["dialogue"] for record in records][:4] == ["1", "1", "2", "2"]
+    right = [answer for dialogue in dialogues for answer in dialogue.answers]
+    wrong = sum(record["answer"] != answer for record, answer in zip(records, right, strict=True))
+    assert wrong == scores["errors"]
+    first = records[0]
+    assert len(first["turns"]) == 2
+    assert first["words"][0].keys() == {"word", "turn", "attention"}

@@ -62,22 +62,18 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
 
 def plain_word(network: KNNNetwork, batch: ClassificationBatch, position: int) -> Vector:
     """A word's vector, with the last state of the LSTM over its characters."""
-    weights = numbers(network.encoder.words)
+    words = network.encoder.words
+    weights = numbers(words)
     vector = weights["table"][batch.word[position]]
-    if "char_table.weight" not in weights:
+    if words.char_table is None:
         return vector
-    lstm = {name.removeprefix("char_lstm."): value for name, value in weights.items()}
     characters = [weights["char_table.weight"][c] for c in batch.char[position].tolist() if c != 0]
-    return np.concatenate([vector, lstm_states(lstm, "", characters)[-1]])
+    return np.concatenate([vector, lstm_states(numbers(words.char_lstm), "", characters)[-1]])
 
 
 def plain_text(network: KNNNetwork, batch: ClassificationBatch, text: list[int]) -> Vector:
     """Equation 1: the last forward and the last backward state."""
-    weights = {
-        name.removeprefix("lstm."): value
-        for name, value in numbers(network.encoder).items()
-        if name.startswith("lstm.")
-    }
+    weights = numbers(network.encoder.lstm)
     words = [plain_word(network, batch, position) for position in text if position != 0]
     forward = lstm_states(weights, "", words)[-1]
     backward = lstm_states(weights, "_reverse", words[::-1])[-1]
