@@ -1,11 +1,13 @@
 """A small batch of pairs, and plain versions of layers that several models share."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from tests.zoo.plain import Vector, drawn_spellings, drawn_texts, numbers, relu
@@ -77,36 +79,25 @@ def pairs_of(batch: MatchingBatch) -> list[tuple[list[int], list[int]]]:
     return [(first[i], second[j]) for i, j in zip(batch.first, batch.second, strict=True)]
 
 
-def parts(length: int, number: int) -> list[range]:
-    """The positions of each of n even parts of a text."""
-    return [range(i * length // number, -(-(i + 1) * length // number)) for i in range(number)]
+def windows(vectors: Sequence[Vector] | Vector, matrices: Vector) -> Vector:
+    """Sums of the products of matrices [W, F, D] and the W words around each word [T, F]; zeros beyond the text."""
+    words, before = np.reshape(vectors, (-1, matrices.shape[2])), (len(matrices) - 1) // 2
+    padded = np.pad(words, ((before, len(matrices) - 1 - before), (0, 0)))
+    return sum(padded[i : i + len(vectors)] @ matrix.T for i, matrix in enumerate(matrices))
 
 
 def convolve_image(image: Vector, convolution: nn.Module) -> Vector:
     """ReLU of a convolution of an image [rows, columns, filters] with centered windows."""
-    weights = numbers(convolution)
-    kernel, bias = weights["weight"], weights["bias"]
-    side = kernel.shape[2]
-    before = (side - 1) // 2
-    height, width, _ = image.shape
-    result = np.zeros((height, width, len(bias)))
-    for i, j in np.ndindex(height, width):
-        result[i, j] = bias
-        for a, b in np.ndindex(side, side):
-            if 0 <= i + a - before < height and 0 <= j + b - before < width:
-                result[i, j] += kernel[:, :, a, b] @ image[i + a - before, j + b - before]
-    return relu(result)
+    weight, bias = (torch.from_numpy(numbers(convolution)[name]) for name in ("weight", "bias"))
+    sides = (weight.shape[2] - 1) // 2, weight.shape[2] // 2
+    padded = functional.pad(torch.from_numpy(image).movedim(2, 0), sides * 2)
+    return functional.conv2d(padded, weight, bias).relu().movedim(0, 2).numpy()
 
 
 def pool_image(image: Vector, grid: tuple[int, int]) -> Vector:
     """The maxima of the parts of an image; the filters of a part stand together."""
-    return np.concatenate(
-        [
-            image[row.start : row.stop, column.start : column.stop].max(axis=(0, 1))
-            for row in parts(image.shape[0], grid[0])
-            for column in parts(image.shape[1], grid[1])
-        ]
-    )
+    pooled = functional.adaptive_max_pool2d(torch.from_numpy(image).movedim(2, 0), grid)
+    return pooled.movedim(0, 2).flatten().numpy()
 
 
 def classify(classifier: nn.Module, features: Vector) -> Vector:

@@ -9,7 +9,7 @@ from torch import nn
 
 from datamodules.batch import MatchingBatch
 from datamodules.text.trigrams import letter_trigrams
-from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_spec, pairs_of, score
+from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_spec, pairs_of, score, windows
 from tests.zoo.plain import Vector, cosine, numbers
 from zoo.baselines.dssm import CDSSM, DSSM
 from zoo.tasks.matching.task import MatchingTask
@@ -42,17 +42,9 @@ def plain_tower(tower: nn.Module, kind: str, batch: MatchingBatch, words: list[i
         state = np.tanh(sum(spelled, np.zeros(TRIGRAMS)) @ weights["hashing.table"] + weights["bias"])
     else:
         size = len(weights["bias"])
-        window = weights["hashing.table"].shape[1] // size
-        before = (window - 1) // 2
-        outputs = []
-        for t in range(len(words)):
-            total = weights["bias"].copy()
-            for i in range(window):
-                if 0 <= t + i - before < len(words):
-                    matrix = weights["hashing.table"][:, i * size : (i + 1) * size]
-                    total += spelled[t + i - before] @ matrix
-            outputs.append(np.tanh(total))
-        state = np.max(outputs, axis=0) if outputs else np.zeros(size)
+        matrices = weights["hashing.table"].reshape(TRIGRAMS, -1, size).transpose(1, 2, 0)
+        outputs = np.tanh(windows(spelled, matrices) + weights["bias"])
+        state = np.max(outputs, axis=0) if words else np.zeros(size)
     layer = 0
     while f"layers.{layer}.weight" in weights:
         state = np.tanh(weights[f"layers.{layer}.weight"] @ state + weights[f"layers.{layer}.bias"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from datamodules.batch import MatchingBatch
 from tests.zoo.baselines.pairs import (
@@ -17,6 +18,7 @@ from tests.zoo.baselines.pairs import (
     pairs_of,
     pool_image,
     score,
+    windows,
 )
 from tests.zoo.plain import Vector, cosine, numbers, relu, sigmoid
 from zoo.baselines.convolution import WordConvolution
@@ -51,31 +53,20 @@ def window_matrices(convolution: WordConvolution) -> NDArray[np.float64]:
     return weight.reshape(convolution.window, -1, weight.shape[1])
 
 
-def window_at(matrices: NDArray[np.float64], vectors: list[Vector], t: int) -> Vector:
-    """The output of a window around word t; beyond the text it reads zeros."""
-    before = (len(matrices) - 1) // 2
-    total = np.zeros(matrices.shape[1])
-    for i, matrix in enumerate(matrices):
-        if 0 <= t + i - before < len(vectors):
-            total += matrix @ vectors[t + i - before]
-    return total
-
-
 def table(network: ARCINetwork | ARCIINetwork, batch: MatchingBatch, text: list[int]) -> list[Vector]:
     rows = numbers(network.words)["table"]
     return [rows[batch.word[position]] for position in text]
 
 
 def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
-    bias = numbers(model.first)["bias"]
-    matrices = window_matrices(model.first)
-    states = [relu(window_at(matrices, vectors, t) + bias) for t in range(len(vectors))]
+    if not vectors:
+        return np.zeros(model.size)
+    states = relu(windows(vectors, window_matrices(model.first)) + numbers(model.first)["bias"])
     for convolution in model.others:
         weights = numbers(convolution)
         pooled = [np.max(states[t : t + 2], axis=0) for t in range(0, len(states), 2)]
-        matrices = weights["weight"].transpose(2, 0, 1)
-        states = [relu(window_at(matrices, pooled, t) + weights["bias"]) for t in range(len(pooled))]
-    return np.max(states, axis=0) if states else np.zeros(model.size)
+        states = relu(windows(pooled, weights["weight"].transpose(2, 0, 1)) + weights["bias"])
+    return np.max(states, axis=0)
 
 
 @pytest.mark.parametrize("name", SMALL_I)
@@ -90,15 +81,11 @@ def test_arc_i(name: str) -> None:
 
 def plain_image(network: ARCIINetwork, first: list[Vector], second: list[Vector]) -> NDArray[np.float64]:
     """The last layer's image [rows, columns, filters]."""
-    one, two = window_matrices(network.first), window_matrices(network.second)
-    bias = numbers(network.first)["bias"]
-    image = np.array(
-        [
-            [relu(window_at(one, first, i) + window_at(two, second, j) + bias) for j in range(len(second))]
-            for i in range(len(first))
-        ]
+    rows, columns = (
+        windows(first, window_matrices(network.first)),
+        windows(second, window_matrices(network.second)),
     )
-    image = halve(image)
+    image = halve(relu(rows[:, None] + columns[None] + numbers(network.first)["bias"]))
     for number, convolution in enumerate(network.others):
         image = convolve_image(halve(image) if number > 0 else image, convolution)
     return image
@@ -106,13 +93,8 @@ def plain_image(network: ARCIINetwork, first: list[Vector], second: list[Vector]
 
 def halve(image: NDArray[np.float64]) -> NDArray[np.float64]:
     """Max pooling by 2 x 2; an odd row or column is pooled by itself."""
-    height, width, _ = image.shape
-    return np.array(
-        [
-            [image[i : i + 2, j : j + 2].max(axis=(0, 1)) for j in range(0, width, 2)]
-            for i in range(0, height, 2)
-        ]
-    )
+    pooled = functional.max_pool2d(torch.from_numpy(image).movedim(2, 0), 2, ceil_mode=True)
+    return pooled.movedim(0, 2).numpy()
 
 
 @pytest.mark.parametrize("name", SMALL_II)

@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from tests.zoo.baselines.helpers import network_of, with_short_texts
+from tests.zoo.baselines.pairs import windows
+from tests.zoo.plain import numbers
 from zoo.baselines.word_networks import BiGRU, FastText, TextCNN
 from zoo.layers.bags import bigram_buckets
 from zoo.tasks.model import Given
@@ -38,17 +41,11 @@ def test_text_cnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
     for words in words_of(network, batch):
         parts = []
         for convolution in network.convolutions:
-            weight = convolution.kernel.weight.view(convolution.window, 4, 6)
-            before = (convolution.window - 1) // 2
-            features = torch.zeros(1, 4)
-            for t in range(len(words)):
-                feature = convolution.bias.clone()
-                for i in range(convolution.window):
-                    if 0 <= t + i - before < len(words):
-                        feature = feature + weight[i] @ words[t + i - before]
-                features = torch.cat([features, feature.relu()[None]])
-            parts.append(features.amax(dim=0))
-        expected.append(torch.cat(parts))
+            weights = numbers(convolution)
+            matrices = weights["kernel.weight"].reshape(convolution.window, 4, 6)
+            states = windows(words.detach().numpy(), matrices) + weights["bias"]
+            parts.append(states.max(axis=0, initial=0))
+        expected.append(torch.from_numpy(np.concatenate(parts)).float())
     compare(network, batch, expected)
 
 
