@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import ir_measures
 import numpy as np
@@ -17,9 +16,8 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
 from tests.zoo.conftest import Fit, Zoo, best, done, last, read_jsonl, refusal
-from tests.zoo.processes import DDP, zoo_process
+from tests.zoo.processes import scores_of_one_and_two
 from tests.zoo.retrieval_runs import options_of
-from zoo.tasks.retrieval.predictor import RetrievalPredictor
 from zoo.tasks.retrieval.task import MIXTURES
 from zoo.training.nesterov import ScheduledNesterov
 
@@ -52,34 +50,9 @@ def other_queries(folder: Path, number: int = 17) -> Collection:
     return made
 
 
-def test_a_model_learns_and_two_processes_print_the_digits_of_one(
-    fit: Fit, zoo_command: Zoo, collection: Collection, tmp_path: Path
-) -> None:
-    """17 queries in batches of 7, 50 documents in blocks of 7: neither divides by two processes."""
-    run = fit(*MIXED)
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["best_score"] > 0.6
-    test = other_queries(tmp_path)
-    options = [
-        "test", "--ckpt_path", run, "--data.test_queries", test.queries,
-        "--data.test_judgements", test.judgements,
-    ]  # fmt: skip
-    done(zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu"))
-    zoo_process(*options, "--output=two.json", *DDP)
-    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
-    by_query = one["by_query"]
-    assert by_query.keys() == {f"q{number}" for number in range(17)}
-    assert one["ndcg@10"] == pytest.approx(np.mean(list(by_query.values())))
-    assert one == two  # although the process that prints is not one of those that measure
-
-
-def predictor(source: Path, **options: Any) -> RetrievalPredictor:
-    return zoo.load(source, **options)
-
-
 def test_documents_are_ranked_for_queries(fit: Fit, collection: Collection) -> None:
     run = fit()
-    loaded = predictor(run)
+    loaded = zoo.load(run)
     (plum,) = loaded.predict("where is plum", k=5)
     assert len(plum) == 5
     assert [each.score for each in plum] == sorted((each.score for each in plum), reverse=True)
@@ -111,7 +84,7 @@ def test_another_collection_replaces_the_corpus(fit: Fit, tmp_path: Path) -> Non
     run = fit()
     rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])
     FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory")
-    (found,) = predictor(run, memory=tmp_path / "memory").predict("plum")
+    (found,) = zoo.load(run, memory=tmp_path / "memory").predict("plum")
     assert {one.id for one in found} == {"x", "y"}
 
 
@@ -128,22 +101,23 @@ def test_predict_writes_records_and_trec_runs(fit: Fit, zoo_command: Zoo, collec
     assert line == ["q0", "Q0", best["id"], "1", repr(best["score"]), "lstm"]
 
 
-def test_retrieval_is_mixed_in(fit: Fit, zoo_command: Zoo, collection: Collection, tmp_path: Path) -> None:
-    run = fit(*MIXED)
-    weights = torch.load(best(run), weights_only=True)["state_dict"]
-    mixture = float(weights["mixture"])
+def test_a_mixed_model_is_measured_next_to_its_parts_by_one_and_two_processes(
+    fit: Fit, zoo_command: Zoo, collection: Collection, tmp_path: Path
+) -> None:
+    """17 queries in batches of 7, 50 documents in blocks of 7: neither divides by two processes."""
+    run, test = fit(*MIXED), other_queries(tmp_path)
+    assert json.loads((run / "summary.json").read_text())["best_score"] > 0.6
+    files = ["--data.test_queries", test.queries, "--data.test_judgements", test.judgements]
+    found, two = scores_of_one_and_two(run, *files)
+    assert found == two  # although the process that prints is not one of those that measure
+    assert found["by_query"].keys() == {f"q{number}" for number in range(17)}
+    assert found["ndcg@10"] == pytest.approx(np.mean(list(found["by_query"].values())))
+    mixture = float(torch.load(best(run), weights_only=True)["state_dict"]["mixture"])
     assert any(mixture == pytest.approx(weight) for weight in MIXTURES)
-    test = other_queries(tmp_path)
-    options = [
-        "test", "--ckpt_path", run, "--data.test_queries", test.queries,
-        "--data.test_judgements", test.judgements, "--trainer.accelerator=cpu",
-    ]  # fmt: skip
-    done(zoo_command(*options, "--output=test.json"))
-    found = json.loads(Path("test.json").read_text())
     assert found["mixture"] == pytest.approx(mixture)
     # Prediction ranks as the test does.
     queries = read_jsonl(test.queries)
-    ranked = predictor(run).predict([query["text"] for query in queries], k=50)
+    ranked = zoo.load(run).predict([query["text"] for query in queries], k=50)
     scores = {
         query["_id"]: {one.id: one.score for one in documents}
         for query, documents in zip(queries, ranked, strict=True)
@@ -161,7 +135,7 @@ def test_retrieval_is_mixed_in(fit: Fit, zoo_command: Zoo, collection: Collectio
     parts = [name.partition("/")[2] for name in found if name.startswith("ndcg@10/")]
     assert parts == ["network alone", "fused alone", "BM25 alone", "LMDirichlet alone"]
     done(zoo_command("fit", *options_of(collection.corpus.parent, "--run_dir=bm25", model="RetrievalBM25")))
-    done(zoo_command("test", "--ckpt_path=bm25", *options[3:], "--output=bm25.json"))
+    done(zoo_command("test", "--ckpt_path=bm25", *files, "--trainer.accelerator=cpu", "--output=bm25.json"))
     alone = json.loads(Path("bm25.json").read_text())
     for name in ("ndcg@10", "map"):
         assert found[f"{name}/BM25 alone"] == pytest.approx(alone[name])
