@@ -22,7 +22,6 @@ from tests.zoo.conftest import (
     write_pairs,
 )
 from tests.zoo.processes import scores_of_one_and_two
-from zoo.tasks.matching.predictor import MatchingPredictor
 
 #: A classifier's options have no place here.
 SMALL = [
@@ -44,10 +43,6 @@ def fit(trained: Fit, train_tsv: Path) -> Fit:
     return lambda *options: trained("fit", *SMALL, *table, "--trainer.max_epochs=1", *map(str, options))
 
 
-def matcher(run: Path, memory: Path | None = None) -> MatchingPredictor:
-    return zoo.load(run, memory=memory)
-
-
 @pytest.fixture
 def memory(tmp_path: Path) -> Path:
     texts = ["the plum is old", "iron in the rain", "a plum near the sun", "some new fog"]
@@ -56,7 +51,7 @@ def memory(tmp_path: Path) -> Path:
 
 
 def test_scores_do_not_depend_on_their_batch(fit: Fit) -> None:
-    predictor = matcher(fit())
+    predictor = zoo.load(fit())
     pairs = [(first, second) for first, second, _ in pair_rows(6, seed=5)][::-1]
     together = predictor.predict([*pairs, pairs[0]])
     assert [(one.first, one.second) for one in together] == [*pairs, pairs[0]]
@@ -69,7 +64,7 @@ def test_scores_do_not_depend_on_their_batch(fit: Fit) -> None:
 
 
 def test_the_strongest_words_are_in_the_texts(fit: Fit) -> None:
-    predictor = matcher(fit())
+    predictor = zoo.load(fit())
     one, empty = predictor.predict([("where is plum", "an unseen plum"), ("where is plum", "")])
     assert len(one.words) == 5
     strengths = [pair.strength for pair in one.words]
@@ -80,7 +75,7 @@ def test_the_strongest_words_are_in_the_texts(fit: Fit) -> None:
 
 
 def test_a_transformers_special_tokens_are_no_words(fit: Fit, tiny_bert: Path) -> None:
-    predictor = matcher(fit(f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}"))
+    predictor = zoo.load(fit(f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}"))
     one, empty = predictor.predict([("old plum", "a plum"), ("old plum", "")])
     assert {(pair.first, pair.second) for pair in one.words} == {
         (first, second) for first in ("old", "plum") for second in ("a", "plum")
@@ -89,7 +84,7 @@ def test_a_transformers_special_tokens_are_no_words(fit: Fit, tiny_bert: Path) -
 
 
 def test_given_candidates_are_ranked(fit: Fit) -> None:
-    predictor = matcher(fit())
+    predictor = zoo.load(fit())
     candidates = ["iron", "a plum", "the old sun", "a plum"]
     ranked = predictor.rank("where is plum", candidates)
     assert sorted(candidate.text for candidate in ranked) == sorted(candidates)
@@ -104,7 +99,7 @@ def test_given_candidates_are_ranked(fit: Fit) -> None:
 
 
 def test_candidates_of_a_question_come_from_the_memory(fit: Fit, memory: Path) -> None:
-    predictor = matcher(fit(), memory)
+    predictor = zoo.load(fit(), memory=memory)
     plum, unknown, fog = predictor.answer(["where is plum", "xyzzy", "fog"], candidates=2)
     assert {candidate.text for candidate in plum} == {"the plum is old", "a plum near the sun"}
     assert plum[0].score >= plum[1].score
@@ -122,7 +117,7 @@ def test_candidates_of_a_question_come_from_the_memory(fit: Fit, memory: Path) -
 
 
 def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Fit) -> None:
-    predictor = matcher(fit())
+    predictor = zoo.load(fit())
     assert predictor.memory is None  # built when it is first needed
     (ranked,) = predictor.answer("fig", candidates=3)
     assert len(ranked) == 3
@@ -131,7 +126,7 @@ def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Fit) -> Non
 
 
 def test_the_dashboard_shows_the_pairs_of_the_first_questions(fit: Fit, train_tsv: Path) -> None:
-    predictor = matcher(fit())
+    predictor = zoo.load(fit())
     data = MatchingDataModule(train_file=str(train_tsv), validation_split=0.2)
     data.prepare_data()
     data.setup("fit")
@@ -152,7 +147,7 @@ def test_predict_scores_pairs_and_answers_questions(fit: Fit, zoo_command: Zoo, 
     Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     options = ["predict", "--ckpt_path", run]
     done(zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl"))
-    expected = matcher(run).predict([("where is plum", "iron"), ("where is plum", "a plum")])
+    expected = zoo.load(run).predict([("where is plum", "iron"), ("where is plum", "a plum")])
     for record, pair in zip(read_jsonl("scores.jsonl"), expected, strict=True):
         assert (record["first"], record["second"]) == (pair.first, pair.second)
         assert record["score"] == pytest.approx(pair.score, abs=1e-6)
@@ -194,7 +189,7 @@ def test_pairs_to_classify(zoo_command: Zoo, fit: Fit, train_tsv: Path) -> None:
         "--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2",
         "--trainer.max_epochs=2",
     )  # fmt: skip
-    one = matcher(run).predict([("where is plum", "a plum")])[0]
+    one = zoo.load(run).predict([("where is plum", "a plum")])[0]
     assert 0 < one.probability < 1
     # The test pairs are split off the training file again.
     done(zoo_command("test", "--ckpt_path", run, f"--config={run}/config.yaml", "--output=split.json"))
@@ -212,7 +207,7 @@ def test_the_memory_of_candidates_grows(fit: Fit, zoo_command: Zoo) -> None:
     for command in (["add", run, "more.csv"], ["show", run]):
         result = done(zoo_command("memory", *command))
     assert "version   2" in result.out
-    ((only,),) = matcher(run).answer("a xylophone", candidates=1)
+    ((only,),) = zoo.load(run).answer("a xylophone", candidates=1)
     assert only.text == "xylophone strings"
 
 
