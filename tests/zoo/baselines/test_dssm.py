@@ -4,11 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from datamodules.batch import MatchingBatch
-from datamodules.text.trigrams import letter_trigrams
 from tests.zoo.baselines.pairs import NUM_CHARS, make_batch, make_network, make_spec, pairs_of, score, windows
 from tests.zoo.plain import Vector, cosine, numbers
 from zoo.baselines.dssm import CDSSM, DSSM
@@ -61,17 +59,6 @@ def test_equations(name: str) -> None:
         q, d = (plain_tower(network.tower, kind, batch, text) for text in texts)
         expected = numbers(network.out)["scale"] * cosine(q, d)
         assert float(logits[pair, 0]) == pytest.approx(expected, abs=2e-5)
-
-
-def test_letter_trigrams_of_a_word() -> None:
-    # A word of 2 letters, padding, a word of 3: as many trigrams as letters.
-    char = torch.tensor([[1, 2, 0], [0, 0, 0], [1, 2, 3]])
-    bucket, start = letter_trigrams(char, mark=9, buckets=1 << 40)
-    assert start.tolist() == [0, 2, 2]
-    assert len(bucket) == 5
-    # The words have the same start (#12) and different ends (12# and 123).
-    assert bucket[0] == bucket[2]
-    assert len(set(bucket.tolist())) == 4
 
 
 def test_pairs_to_classify() -> None:
