@@ -33,9 +33,7 @@ from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
 
-Attention: TypeAlias = Literal["none", "question", "answer", "both"]
 AttentionScale: TypeAlias = Literal["paper", "length"]
-Interaction: TypeAlias = Literal["directions", "concatenated"]
 
 
 class Texts(NamedTuple):
@@ -191,9 +189,9 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
 
     def __init__(
         self,
-        attention: Attention = "question",
+        attention: Literal["none", "question", "answer", "both"] = "question",
         attention_scale: AttentionScale = "length",
-        interaction: Interaction = "directions",
+        interaction: Literal["directions", "concatenated"] = "directions",
         k: Size = 100,
         hidden_size: Size = 50,
         overlap: bool = False,

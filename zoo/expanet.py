@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,6 @@ from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import ClassificationOutput
-
-ReadKind: TypeAlias = Literal["soft", "hard"]
 
 #: Standard deviation of the initial vectors.
 DEVIATION = 0.1
@@ -233,7 +231,7 @@ class ExpaNet(MemNet):
 
     def __init__(
         self,
-        read: ReadKind = "soft",
+        read: Literal["soft", "hard"] = "soft",
         tau: Positive = DRAW_TEMPERATURE,
         final_tau: Positive | None = None,
         straight_through: bool = False,

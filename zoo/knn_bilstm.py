@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +39,6 @@ from zoo.training.checkpoints import Start
 from zoo.training.warm_start import describe_rows, shared_rows
 
 log = logging.getLogger("zoo")
-
-Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
-Attention: TypeAlias = Literal["cosine", "softmax"]
 
 #: Contribution of a unanimous vote of the memories to a class's logit before training, where weights add up to 1.
 VOTE_LOGIT = 3.0
@@ -228,11 +225,11 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
 
     def __init__(
         self,
-        features: Features = "M7",
+        features: Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"] = "M7",
         num_perspectives: Count = 5,
         hidden_size: int = 100,
         dropout: float = 0.0,
-        attention: Attention = "cosine",
+        attention: Literal["cosine", "softmax"] = "cosine",
         text_dropout: Probability = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         **shared: Any,

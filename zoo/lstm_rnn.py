@@ -19,7 +19,7 @@ one that reads sentences in both directions and concatenates both embeddings.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ from datamodules.core.types import Size
 from zoo.layers.dual_encoder import Tower, TrigramLayer
 from zoo.layers.recurrent import last_states
 from zoo.tasks.retrieval.task import TrigramRetrieval
-
-Cell: TypeAlias = Literal["lstm", "rnn"]
-
 
 #: Names of the states and gates of a trace: y, c, i and o of the equations.
 TRACED = ("state", "cell", "input_gate", "output_gate")
@@ -130,7 +127,11 @@ class LSTMRNN(TrigramRetrieval):
     """
 
     def __init__(
-        self, cell: Cell = "lstm", hidden_size: Size = 96, bidirectional: bool = False, **shared: Any
+        self,
+        cell: Literal["lstm", "rnn"] = "lstm",
+        hidden_size: Size = 96,
+        bidirectional: bool = False,
+        **shared: Any,
     ) -> None:
         super().__init__(**shared)
         self.cell, self.hidden_size, self.bidirectional = cell, hidden_size, bidirectional

@@ -8,7 +8,7 @@ Each distinct text is encoded once; the score is a scaled cosine.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,6 @@ from zoo.tasks.encoders import ReadsTransformer
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
-
-Mode: TypeAlias = Literal["cross", "bi"]
 
 #: Initial factor of the cosine of `bi`, which is trained.
 FIRST_SCALE = 20.0
@@ -100,7 +98,7 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
     def __init__(
         self,
         transformer: str,
-        mode: Mode = "cross",
+        mode: Literal["cross", "bi"] = "cross",
         dropout: float = 0.1,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-5),
         **shared: Any,

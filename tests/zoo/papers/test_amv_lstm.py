@@ -11,7 +11,7 @@ import torch
 from datamodules.batch import MatchingBatch
 from tests.zoo.baselines.pairs import M, N, S, T, make_batch, make_network, make_spec
 from tests.zoo.plain import Vector, cosine, lstm_states, numbers
-from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention
+from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork
 from zoo.layers.interactions import word_overlap
 from zoo.tasks.model import Given
 
@@ -119,7 +119,7 @@ def test_equations(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("attention", ["question", "answer", "both"])
-def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None:
+def test_length_scaled_attention_starts_as_mv_lstm(attention: str) -> None:
     """v starts at 0, so all words count alike, as in the model without attention."""
     torch.manual_seed(0)
     network, plain = (

@@ -24,7 +24,6 @@ from zoo.tasks.metrics import RowMeans
 from zoo.tasks.outputs import DialogueOutput
 
 Readout: TypeAlias = Literal["sentence", "word", "joint"]
-Loss: TypeAlias = Literal["joint", "each"]
 
 #: The smallest probability whose logarithm is taken.
 _LEAST = 1e-30
@@ -90,7 +89,9 @@ class DialogueTask(Task[DialogueDataModule]):
     #: the read-outs that the network has.
     readouts: ClassVar[tuple[Readout, ...]] = ("sentence",)
 
-    def __init__(self, loss: Loss = "each", sentence_loss: NotNegative = 1.0, **shared: Any) -> None:
+    def __init__(
+        self, loss: Literal["joint", "each"] = "each", sentence_loss: NotNegative = 1.0, **shared: Any
+    ) -> None:
         super().__init__(**shared)
         self.loss, self.sentence_loss = loss, sentence_loss
         #: the read-out that answers, of those of `DialogueOutput.choices`.
