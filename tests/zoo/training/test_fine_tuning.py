@@ -27,6 +27,7 @@ from zoo.training.checkpoints import Start
 
 OLD, NEW = ("metal", "fruit"), LABELS
 keeping = partial(torch.optim.SGD, lr=0.0)
+one_cycle = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=1e-3, total_steps=9)
 SMALL: dict[str, dict[str, Any]] = {
     "KNNBiLSTM": {"hidden_size": 4, "word_size": 6, "characters": False, "features": "M1"},
     "TextCNN": {"word_size": 6, "windows": (2,), "filters": 4},
@@ -226,6 +227,10 @@ def test_a_prediction_during_training_changes_no_mode(tiny_bert: Path) -> None:
             {"freeze": ["encoder"], "learning_rates": {"encoder.lstm": 0.1}, "init_from": "old.ckpt"},
             "encoder.lstm is not trained",
         ),
+        (
+            {"learning_rates": {"encoder": 1e-5}, "lr_scheduler": one_cycle},
+            "OneCycleLR has one rate for all weights",
+        ),
     ],
 )
 def test_parts_that_are_refused(options: dict[str, Any], message: str) -> None:
@@ -333,17 +338,6 @@ def test_frozen_adapters_are_refused(tiny_bert: Path) -> None:
     pytest.importorskip("peft")
     with pytest.raises(InputError, match=r"model\.lora_rank trains parts that model\.freeze"):
         train_bert(tiny_bert, lora_rank=2, freeze=["encoder.transformer"])
-
-
-def test_a_schedule_with_one_rate_for_all_weights_is_refused() -> None:
-    model = zoo.KNNBiLSTM(
-        learning_rates={"lstm": 1e-5},
-        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=9),
-    )
-    model.network = torch.nn.ModuleDict({"lstm": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
-    model.adapt_optimizer = lambda optimizer: optimizer
-    with pytest.raises(InputError, match="OneCycleLR has one rate for all weights"):
-        model.configure_optimizers()
 
 
 def test_tables_of_the_example_share_no_text(tmp_path: Path) -> None:
