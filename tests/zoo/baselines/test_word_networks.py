@@ -1,6 +1,5 @@
 """TextCNN, BiGRU and FastText against plain loops over one text at a time."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,7 +89,7 @@ def test_buckets_depend_on_the_order_and_are_used_evenly() -> None:
     assert (reversed_pairs == buckets).float().mean() < 0.01  # equal words, and a thousandth of the others
 
 
-def test_vectors_for_retrieval(made: tuple[ClassificationSpec, ClassificationBatch], tmp_path: Path) -> None:
+def test_vectors_for_retrieval(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
     spec, batch = made
     model = TextCNN(windows=(2,), filters=4, word_size=6)
     model._build(Given(spec))

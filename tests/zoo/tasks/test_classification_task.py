@@ -35,21 +35,15 @@ def count(
 
 
 def scores_of(*batches: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> dict[str, float]:
+    """All values by name; those of single classes if they have one."""
     scores = ClassificationScores(LABELS)
     for batch in batches:
         count(scores, *batch)
-    return plain(scores)
-
-
-def plain(scores: ClassificationScores) -> dict[str, float]:
-    """All values by name; those of single classes if they have one."""
     computed = scores.compute()
     values = {name: float(value) for name, value in computed.items() if value.ndim == 0}
     for name in ("f1", "precision", "recall"):
-        values |= {
-            f"{name}/{label}": value
-            for label, value in zip(scores.labels, computed[name].tolist(), strict=True)
-        }
+        of_class = zip(scores.labels, computed[name].tolist(), strict=True)
+        values |= {f"{name}/{label}": value for label, value in of_class}
     return {name: value for name, value in values.items() if value == value}
 
 
