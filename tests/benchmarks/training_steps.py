@@ -26,7 +26,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from tests.benchmarks.timing import alternate, parser, zipf
 from zoo import ExpaNet, KNNBiLSTM
-from zoo.layers.row_adam import RowTable, update_by_rows
+from zoo.layers.encoders import WordEncoder
+from zoo.layers.row_adam import update_by_rows
 from zoo.tasks.model import Given
 
 
@@ -154,7 +155,7 @@ def expanet(steps: int) -> None:
         contenders[name] = contender(
             plain, lambda b, plain=plain: functional.cross_entropy(plain(b), b.target), fused
         )
-    tables = [module for module in network.modules() if isinstance(module, RowTable)]
+    tables = [module for module in network.modules() if isinstance(module, WordEncoder)]
     own = contender(network, lambda b: functional.cross_entropy(network(b).logits, b.target))
     contenders["zoo"] = own._replace(optimizer=update_by_rows(own.optimizer, tables))
     race(contenders, classification_batches(32, 20, (15, 15), 30_000, 500), steps)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.text.sentence_modules import SentenceModules, text_vectors
 from zoo.layers.lora import add_adapters
 from zoo.layers.recurrent import RowLSTM
-from zoo.layers.row_adam import RowTable
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 CHAR_SIZE = 20
 
 
-class WordEncoder(RowTable):
+class WordEncoder(nn.Module):
     """A word's vector: its row of a table and, optionally, the last state of an LSTM over its characters."""
 
     def __init__(
@@ -46,6 +47,12 @@ class WordEncoder(RowTable):
             raise ValueError(f"{len(table)} word vectors of {num_words} words")
         # Several processes may share a memory-mapped, read-only table, so a frozen table is not copied.
         self.table = nn.Parameter(table, requires_grad=train_table)
+        #: the table's gradient is sparse.
+        self.is_sparse = False
+        #: makes the delayed updates of some rows by a `RowAdam`, or of all (None).
+        self.settle: Callable[[Tensor | None], None] | None = None
+        # A state dict has the weights after all updates.
+        self.register_state_dict_pre_hook(WordEncoder.settle_all)  # type: ignore[no-untyped-call]
         self.size = word_size
         self.char_table: nn.Embedding | None = None
         if num_chars:
@@ -61,6 +68,17 @@ class WordEncoder(RowTable):
             return vectors
         spelled = self.char_lstm.last_states(self.char_table.weight, char, (char != 0).sum(dim=1))
         return torch.cat([vectors, spelled * is_word], dim=1)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Read rows of the table: [..., word_size] of int64 [...]."""
+        if self.settle is not None:
+            self.settle(ids.flatten())
+        return functional.embedding(ids, self.table, sparse=self.is_sparse)
+
+    def settle_all(self, *_: object) -> None:
+        """Make all delayed updates."""
+        if self.settle is not None:
+            self.settle(None)
 
 
 class BiLSTMEncoder(nn.Module):

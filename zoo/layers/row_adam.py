@@ -1,9 +1,9 @@
 """Tables of vectors whose updates cost time only for the rows that a batch reads.
 
 A step of a dense optimizer goes over every row of a table: with 30,000 words of 100 numbers that takes longer than the
-rest of a small network's step. Here a table's gradient is a sparse tensor of the rows that were read, and the optimizer
-updates no others. Adam moves a row also in steps without a gradient: `RowAdam` delays these updates until the row is
-read again.
+rest of a small network's step. Here the gradient of a `WordEncoder`'s table is a sparse tensor of the rows that were
+read, and the optimizer updates no others. Adam moves a row also in steps without a gradient: `RowAdam` delays these
+updates until the row is read again.
 """
 
 from __future__ import annotations
@@ -15,41 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 from torch.optim import Adam, Optimizer
 
 from datamodules.core.compiled import njit
 from datamodules.core.types import PlainDict
+from zoo.layers.encoders import WordEncoder
 
 #: A delayed update is skipped if it is this much smaller than the first of its row, which float32 cannot resolve.
 NEGLIGIBLE = 1e-12
-
-
-class RowTable(nn.Module):
-    """Base of the modules with a `table` of which they read some rows."""
-
-    table: nn.Parameter
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: the table's gradient is sparse.
-        self.is_sparse = False
-        #: makes an optimizer's delayed updates of some rows, or of all (None).
-        self.settle: Callable[[Tensor | None], None] | None = None
-        # A state dict has the weights after all updates.
-        self.register_state_dict_pre_hook(RowTable.settle_all)  # type: ignore[no-untyped-call]
-
-    def settle_all(self, *_: object) -> None:
-        """Make all delayed updates."""
-        if self.settle is not None:
-            self.settle(None)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """Read rows: [..., size] of int64 [...]."""
-        if self.settle is not None:
-            self.settle(ids.flatten())
-        return functional.embedding(ids, self.table, sparse=self.is_sparse)
 
 
 def distinct_rows(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
@@ -253,17 +227,17 @@ def can_update_by_rows(optimizer: Optimizer) -> bool:
     return type(optimizer) is Adam and not any(group.get(name) for group in groups for name in names)
 
 
-def update_by_rows(optimizer: Optimizer, tables: Iterable[RowTable]) -> RowAdam:
+def update_by_rows(optimizer: Optimizer, words: Iterable[WordEncoder]) -> RowAdam:
     """Return a `RowAdam` in the place of an optimizer that `can_update_by_rows`; it updates tables by rows."""
     adam = RowAdam(optimizer.param_groups, **optimizer.defaults)
-    for table in tables:
-        table.is_sparse = True
-        table.settle = lambda rows, weight=table.table: adam.settle(weight, rows)
+    for each in words:
+        each.is_sparse = True
+        each.settle = lambda rows, table=each.table: adam.settle(table, rows)
     return adam
 
 
-def update_densely(tables: Iterable[RowTable]) -> None:
+def update_densely(words: Iterable[WordEncoder]) -> None:
     """Make the delayed updates; the next optimizer updates all rows."""
-    for table in tables:
-        table.settle_all()
-        table.is_sparse, table.settle = False, None
+    for each in words:
+        each.settle_all()
+        each.is_sparse, each.settle = False, None

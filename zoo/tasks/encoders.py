@@ -22,7 +22,7 @@ from datamodules.options import VectorOptions
 from datamodules.text.sentence_modules import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
-from zoo.layers.row_adam import RowTable, can_update_by_rows, update_by_rows, update_densely
+from zoo.layers.row_adam import can_update_by_rows, update_by_rows, update_densely
 from zoo.tasks.base import Task
 from zoo.tasks.model import Given
 from zoo.training.trained_parts import matches
@@ -79,15 +79,15 @@ class ReadsWordVectors(Task):
                 "vectors that no file has (data.word_vectors) are always trained",
             )
 
-    def _row_tables(self) -> list[RowTable]:
-        tables = (module for module in self.network.modules() if isinstance(module, RowTable))
-        return [table for table in tables if table.table.requires_grad]
+    def _trained_words(self) -> list[WordEncoder]:
+        words = (module for module in self.network.modules() if isinstance(module, WordEncoder))
+        return [each for each in words if each.table.requires_grad]
 
     @override
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
-        tables = self._row_tables()
-        update_densely(tables)
-        large = [table for table in tables if len(table.table) >= MANY_ROWS]
+        words = self._trained_words()
+        update_densely(words)
+        large = [each for each in words if len(each.table) >= MANY_ROWS]
         # Several processes exchange whole gradients, and a GPU passes over a whole table quickly.
         is_one_cpu = self.trainer.world_size == 1 and self.trainer.strategy.root_device.type == "cpu"
         if not large or not is_one_cpu or not can_update_by_rows(optimizer):
@@ -98,8 +98,8 @@ class ReadsWordVectors(Task):
 
     def _settle(self) -> None:
         """Apply postponed updates, at the same points of every run, whatever callbacks read the weights."""
-        for table in self._row_tables():
-            table.settle_all()
+        for words in self._trained_words():
+            words.settle_all()
 
     @override
     def on_validation_start(self) -> None:
@@ -114,7 +114,7 @@ class ReadsWordVectors(Task):
     @override
     def on_fit_end(self) -> None:
         super().on_fit_end()
-        update_densely(self._row_tables())
+        update_densely(self._trained_words())
 
 
 class ReadsSpelling(ReadsWordVectors):
