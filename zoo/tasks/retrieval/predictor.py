@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.batch import QueryBatch, TextBatch, TextBlock
+from datamodules.batch import QueryBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
-from datamodules.core.progress import progress_bar
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
@@ -30,7 +29,6 @@ from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_vectors import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.model import Model
 from zoo.tasks.predictor import Predictor, evaluating, memory_of, on_device
 from zoo.tasks.records import BLOCK, as_texts, blocks_of, records_or_lines, texts_in
 
@@ -46,57 +44,7 @@ class RankedDocument(NamedTuple):
     row: int
 
 
-class RetrievalModel(Model[ClickthroughDataModule]):
-    """A model that ranks documents, without its training.
-
-    Its network has `encode`, from a `TextBatch` of queries, or of documents, to float32 [B, d], whose product is the
-    relevance. A model that compares texts differently overrides `encode_collection` and `score`.
-    """
-
-    #: the retriever's scores are added to the model's, with the weight `mixture`.
-    mix_retriever: bool
-    mixture: Tensor
-
-    def encode_collection(
-        self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
-    ) -> Any:
-        """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
-        blocks = dataset.blocks(block)[process::processes]
-        # A run has the progress bar of the epoch.
-        bar = progress_bar(blocks, "encoding documents", len(blocks), " batches", self._trainer is not None)
-        return encode_blocks(self, dataset, bar, queries=False)
-
-    def embed(self, batch: QueryBatch | TextBlock, queries: bool) -> Tensor:
-        """Embed queries, or documents: float32 [B, d]."""
-        vectors: Tensor = self.network.encode(TextBatch(batch.word, batch.char, batch.text), queries)
-        return vectors.float()
-
-    def score(self, batch: QueryBatch, documents: Any) -> Tensor:
-        """The relevance of all documents, as `encode_collection` returned them, to queries: float32 [B, D]."""
-        queries = self.embed(batch, queries=True)
-        with torch.autocast(queries.device.type, enabled=False):
-            score: Tensor = queries @ documents.T
-        return score
-
-    def ranking_scores(
-        self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
-    ) -> list[Tensor]:
-        """The final scores of all documents for each weight of the retriever's (None: the selected): [B, D] each."""
-        score = self.score(batch, documents)
-        if self.mix_retriever:
-            if batch.hit is None or batch.hit_score is None:
-                raise InputError("model.mix_retriever: the retriever's scores are missing; set data.num_hits")
-            hits = retriever_scores(batch.hit, batch.hit_score, score.shape[1])
-            chosen = self.mixture.view(1) if weights is None else weights
-            scores = [score + weight * hits for weight in chosen]
-        else:
-            scores = [score]
-        if batch.candidate is not None:
-            scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
-        return scores
-
-
-class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
+class RetrievalPredictor(Predictor[Any, ClickthroughDataModule]):
     """Ranks the corpus of the training, or a memory that replaces it, for queries; embeds texts."""
 
     example = 'model.predict("a query")[0]'
@@ -254,14 +202,13 @@ class RetrievalPredictor(Predictor[RetrievalModel, ClickthroughDataModule]):
 
 
 def encode_blocks(
-    model: RetrievalModel,
+    model: Any,
     dataset: RankingDataset,
     blocks: Iterable[NDArray[np.int64]],
     queries: bool,
     bar: ProgressBar | None = None,
 ) -> Tensor:
     """Embeddings of queries, or documents: float32 [n, d] on the model's device; 0 for rows outside of the blocks."""
-    assert model.vector_size is not None
     number = len(dataset) if queries else len(dataset.documents)
     vectors = torch.zeros(number, model.vector_size, device=model.device)
     for rows in blocks:

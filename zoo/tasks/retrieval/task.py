@@ -14,10 +14,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from datamodules.batch import ClickBatch, ClickSpec, QueryBatch
+from datamodules.batch import ClickBatch, ClickSpec, QueryBatch, TextBatch, TextBlock
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
+from datamodules.core.progress import progress_bar
 from datamodules.core.types import Positive, Probability, Size
 from datamodules.retrieval.base import Hits
 from datamodules.state import DataState
@@ -27,7 +28,7 @@ from zoo.tasks.fitted import Fitted
 from zoo.tasks.model import Given
 from zoo.tasks.ranking_measures import Judged
 from zoo.tasks.retrieval.metrics import RetrievalScores, retrievers_alone
-from zoo.tasks.retrieval.predictor import RetrievalModel, RetrievalPredictor, retriever_scores
+from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks, retriever_scores
 from zoo.training.nesterov import ScheduledNesterov
 from zoo.training.warm_start import numbered
 
@@ -39,10 +40,12 @@ MIXTURES = (0.0, *(0.05 * 1.25**i for i in range(20)))
 FEW_QUERIES = 500
 
 
-class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
+class RetrievalTask(Task[ClickthroughDataModule]):
     """Base of the models that rank a collection for a query.
 
-    Its network, called with a `ClickBatch`, returns the relevance [N, M] of its documents to its queries.
+    Its network, called with a `ClickBatch`, returns the relevance [N, M] of its documents to its queries. It has
+    `encode`, from a `TextBatch` of queries, or of documents, to float32 [B, d], whose product is the relevance. A model
+    that compares texts differently overrides `encode_collection` and `score`.
 
     Args:
         gamma: factor of the relevance in the loss.
@@ -56,6 +59,7 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
     spec_type = ClickSpec
     predictor_type = RetrievalPredictor
     shown = ("ndcg@10",)
+    mixture: Tensor
 
     def __init__(self, gamma: Positive = 10.0, mix_retriever: bool = False, **shared: Any) -> None:
         super().__init__(**shared)
@@ -109,6 +113,44 @@ class RetrievalTask(Task[ClickthroughDataModule], RetrievalModel):
         if isinstance(optimizer, ScheduledNesterov) and optimizer.total_steps is None:
             optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
         return super().adapt_optimizer(optimizer)
+
+    def encode_collection(
+        self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
+    ) -> Any:
+        """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
+        blocks = dataset.blocks(block)[process::processes]
+        # A run has the progress bar of the epoch.
+        bar = progress_bar(blocks, "encoding documents", len(blocks), " batches", self._trainer is not None)
+        return encode_blocks(self, dataset, bar, queries=False)
+
+    def embed(self, batch: QueryBatch | TextBlock, queries: bool) -> Tensor:
+        """Embed queries, or documents: float32 [B, d]."""
+        vectors: Tensor = self.network.encode(TextBatch(batch.word, batch.char, batch.text), queries)
+        return vectors.float()
+
+    def score(self, batch: QueryBatch, documents: Any) -> Tensor:
+        """The relevance of all documents, as `encode_collection` returned them, to queries: float32 [B, D]."""
+        queries = self.embed(batch, queries=True)
+        with torch.autocast(queries.device.type, enabled=False):
+            score: Tensor = queries @ documents.T
+        return score
+
+    def ranking_scores(
+        self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
+    ) -> list[Tensor]:
+        """The final scores of all documents for each weight of the retriever's (None: the selected): [B, D] each."""
+        score = self.score(batch, documents)
+        if self.mix_retriever:
+            if batch.hit is None or batch.hit_score is None:
+                raise InputError("model.mix_retriever: the retriever's scores are missing; set data.num_hits")
+            hits = retriever_scores(batch.hit, batch.hit_score, score.shape[1])
+            chosen = self.mixture.view(1) if weights is None else weights
+            scores = [score + weight * hits for weight in chosen]
+        else:
+            scores = [score]
+        if batch.candidate is not None:
+            scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
+        return scores
 
     @override
     def new_scores(self) -> RetrievalScores:
