@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from datamodules import MatchingDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
+from tests.zoo.baselines.pairs import make_batch
 from tests.zoo.conftest import pair_rows, trainer, write_pairs
 from zoo.baselines.pair_networks import ANMM
 from zoo.tasks.matching.metrics import NAMES, MatchingScores, measure_lists
@@ -51,25 +52,11 @@ def flat(lists: Lists) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def batch_of(lists: Lists, weight: Tensor | None = None) -> MatchingBatch:
-    """A batch whose texts are one word each: the words of first and second texts are numbered from 1."""
+    """A batch of these lists, as far as the losses read it."""
     _, target, number = flat(lists)
     place = torch.tensor([i for scores, _ in lists for i in range(len(scores))])
-    pairs = torch.arange(len(target))
-    word = torch.arange(len(target) + 1)
-    return MatchingBatch(
-        word=word,
-        char=torch.zeros(len(word), 0, dtype=torch.long),
-        idf=(word > 0).float(),
-        first_text=torch.ones(1, 1, dtype=torch.long),
-        second_text=pairs[:, None] + 1,
-        first=torch.zeros_like(pairs),
-        second=pairs,
-        query=number,
-        place=place,
-        target=target,
-        weight=torch.ones(len(target)) if weight is None else weight,
-        row=pairs,
-    )
+    weight = torch.ones(len(target)) if weight is None else weight
+    return make_batch()._replace(query=number, place=place, target=target, weight=weight)
 
 
 def by_ir_measures(lists: Lists) -> list[dict[str, float]]:
