@@ -366,7 +366,7 @@ def _correct(opened: OpenedMemory, edit: Edit[Change], what: str, refit: bool, p
         print(f"no row is left with the label {name_some(sorted(lost))}")
     if model is None or not (done.changed or refit):
         return
-    if what != "removed":
+    if what != "removed" and done.changed:
         _show_answers(opened, done.version - 1)
     if refit:
         print(fit_again(model, None, refit))

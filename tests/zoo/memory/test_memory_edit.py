@@ -193,6 +193,9 @@ def test_a_correction_by_add_is_a_relabel(shared_run: Fit, zoo_command: Zoo, tmp
     place, done = folder / "model" / "memory", "0 new (1 duplicates skipped, 1 old ones relabelled)"
     assert lines == [f"{place}: version 3, 41 memories, {done}", f"the model now answers {text} with {new}"]
     assert not any(line.startswith("conflicts") for line in run_lines(zoo_command, "show", folder))
+    lines = run_lines(zoo_command, "relabel", folder, "--ids=4", f"--label={new}", "--refit=true")
+    assert "0 relabelled" in lines[0]
+    assert not any("now answers" in line for line in lines)
     more = write_table(tmp_path / "more.csv", [(text, new), (text, old)])
     refusal(zoo_command("memory", "add", folder, more, "--relabel=true"), "has another label in another row")
 
