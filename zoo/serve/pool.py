@@ -12,8 +12,6 @@ from fastapi import FastAPI, Query, Response
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.multilabel import split_labels
-from datamodules.corpora.readers import read_blocks
-from datamodules.corpora.records import Columns
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
@@ -37,22 +35,20 @@ _MOST_SKIPPED = 500
 
 def read_pool(file: str, model: ModelFolder) -> Rows:
     """Read the distinct texts of a table, with labels (None where a row has none), from the columns of the training."""
-    columns, labels = model.training_columns(), None
-    if (column := columns.get("label_column")) is not None:
-        try:
-            if columns.get("label_separator") is not None:
-                labels = [label or None for label in read_table(file, **columns).labels or ()]
-            else:
-                blocks = read_blocks(file, Columns(column), columns.get("header"), columns.get("quotes"))
-                labels = [field.strip() or None for block in blocks for field in block.strings(0)]
-        except InputError as error:
-            log.info("--pool: guesses are not compared with labels: %s", error)
+    columns = model.training_columns()
+    # As sets, which may be empty: rows of the pool may lack a label.
+    as_sets = {**columns, "label_separator": columns.get("label_separator") or "\0"}
     try:
-        rows = read_table(file, **{**columns, "label_column": None})
-    except InputError as error:
-        hint = "name the columns as in the training table"
-        message = str(error).replace("name it with text_column, several as [one,other]", hint)
-        raise InputError(f"--pool {message}") from error
+        rows = read_table(file, **as_sets)
+    except InputError as unlabelled:
+        log.info("--pool: guesses are not compared with labels: %s", unlabelled)
+        try:
+            rows = read_table(file, **{**columns, "label_column": None})
+        except InputError as error:
+            hint = "name the columns as in the training table"
+            message = str(error).replace("name it with text_column, several as [one,other]", hint)
+            raise InputError(f"--pool {message}") from error
+    labels = None if rows.labels is None else [label or None for label in rows.labels]
     rows = Rows.from_lists(rows.texts, labels, source=file)
     chosen = distinct_rows(rows.texts, fold_hashes(rows.texts))
     is_short = [len(text) <= LONGEST_TEXT for text in rows.texts.take(chosen)]
