@@ -55,7 +55,7 @@ def edit_labels(written: str, change: str, separator: str) -> str:
         if not names <= labels:
             raise InputError(f"--label {excerpt(change)}: a row with {excerpt(written)!r} does not have it")
         return join_labels(labels - names, separator)
-    return join_labels(split_labels(change, separator), separator)
+    return join_labels(change.split(separator), separator)
 
 
 def join_fields(

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, excerpt, name_some, visible
 from datamodules.core.storage import delete_leftovers, set_key
+from datamodules.corpora.multilabel import edit_labels
 from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import Column, Columns, TextColumn
 from datamodules.corpora.rows import Rows
@@ -154,15 +155,13 @@ def relabel(
     else:
         wanted = _parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
-    opened.folder.opened.rows_with_ids(wanted)  # refuses an id that is given twice
+    memory, separator = opened.folder, opened.separator
+    numbers = memory.opened.rows_with_ids(wanted)  # refuses an id that is given twice
+    if file is None and separator is not None:
+        before = memory.rows.select(numbers).table.column("label").to_pylist()
+        labels = [edit_labels(old or "", str(label), separator) for old in before]
     changes = dict(zip(wanted, labels, strict=True))
-    _correct(
-        opened,
-        lambda each: each.relabel(changes, note=note, edits=file is None),
-        "relabelled",
-        refit,
-        preview,
-    )
+    _correct(opened, lambda each: each.relabel(changes, note=note), "relabelled", refit, preview)
 
 
 def replace(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.multilabel import distinct_labels, edit_labels, join_labels, split_labels
+from datamodules.corpora.multilabel import distinct_labels, join_labels, split_labels
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
@@ -88,33 +88,18 @@ class OpenedMemory(NamedTuple):
         """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
         if self.separator is not None and self.memory.labels():  # of a request, whose labels have any order
             written = rows.table.column("label").to_pylist()
-            labels = [
-                join_labels(split_labels(label or "", self.separator), self.separator) for label in written
-            ]
+            labels = [join_labels((label or "").split(self.separator), self.separator) for label in written]
             rows = Rows.from_lists(rows.texts, labels, rows.ids, rows.source)
         memory, allowed, relabelled = self.folder, self.addable_labels(rows.labels or (), new_labels), 0
         if relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
             relabelled = memory.replace(changes, allowed, note=note).changed
         return memory.add(rows, allowed, keep_ids, note)._replace(relabelled=relabelled)
 
-    def relabel(
-        self,
-        changes: Mapping[str, str],
-        new_labels: bool = False,
-        note: str | None = None,
-        edits: bool = False,
-    ) -> Change:
-        """Give rows of the memory other labels: id -> label or, with `edits`, a change of a set (see `edit_labels`)."""
-        memory, separator = self.folder, self.separator
-        if separator is not None and not edits:
-            changes = {
-                name: join_labels(split_labels(new, separator), separator) for name, new in changes.items()
-            }
-        elif separator is not None:
-            rows = memory.rows.select(memory.opened.rows_with_ids(list(changes)))
-            before = zip(changes.items(), rows.table.column("label").to_pylist(), strict=True)
-            changes = {name: edit_labels(old or "", change, separator) for (name, change), old in before}
-        return memory.replace(dict(changes), self.addable_labels(changes.values(), new_labels), note)
+    def relabel(self, changes: dict[str, str], new_labels: bool = False, note: str | None = None) -> Change:
+        """Give rows of the memory other labels, id -> label."""
+        if (separator := self.separator) is not None:
+            changes = {name: join_labels(new.split(separator), separator) for name, new in changes.items()}
+        return self.folder.replace(changes, self.addable_labels(changes.values(), new_labels), note)
 
     def addable_labels(self, wanted: Iterable[str], new_labels: bool = False) -> list[str] | None:
         """Return the labels that rows of the memory may have, of sets those among `wanted`; None = any."""
