@@ -84,22 +84,18 @@ class Added(_Edit):
     new_labels: bool = Field(False, description="add rows with labels that the model does not know yet")
     relabel: bool = Field(False, description="rows of the memory with the text of a new one get its label")
 
-    def ids(self) -> list[str] | None:
-        """The rows' ids; None if the memory is to name them."""
-        ids = [row.id for row in self.rows if row.id is not None]
-        if len(ids) not in (0, len(self.rows)):
-            raise InputError(f"{len(ids)} of {len(self.rows)} rows have an id; give it to all or to none")
-        return ids or None
-
     def values(self) -> list[str]:
         """Return the texts or names that the limits of a request count."""
         return [row.text for row in self.rows]
 
     def edit(self, opened: OpenedMemory) -> Addition:
         """Make the edit."""
-        ids = self.ids()
-        rows = Rows.from_lists(self.values(), [row.label for row in self.rows], ids, source="rows to add")
-        return opened.add(rows, self.new_labels, ids is not None, self.relabel, self.note)
+        ids = [row.id for row in self.rows if row.id is not None]
+        if len(ids) not in (0, len(self.rows)):
+            raise InputError(f"{len(ids)} of {len(self.rows)} rows have an id; give it to all or to none")
+        labels = [row.label for row in self.rows]
+        rows = Rows.from_lists(self.values(), labels, ids or None, source="rows to add")
+        return opened.add(rows, self.new_labels, bool(ids), self.relabel, self.note)
 
 
 class Removed(_Edit):
