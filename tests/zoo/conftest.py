@@ -42,9 +42,11 @@ QUIET_TRAINER += ["--trainer.enable_model_summary=false", "--trainer.log_every_n
 #: A model and data so small that a run takes about a second.
 SMALL = [*SMALL_MODEL, *SMALL_DATA, *QUIET_TRAINER]
 
-#: Types of the fixtures `zoo_command` and `fit`.
+#: Types of the fixtures `zoo_command`, `fit`, `edit` and `measure`.
 Zoo: TypeAlias = Callable[..., "Result"]
 Fit: TypeAlias = Callable[..., Path]
+Edit: TypeAlias = Callable[..., str]
+Measure: TypeAlias = Callable[[str | Path, Sequence[Sequence[str]]], dict[str, Any]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -210,6 +212,29 @@ def zoo_command(capfd: pytest.CaptureFixture[str]) -> Zoo:
         capfd.readouterr()
         code = main([str(argument) for argument in arguments])
         return Result(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def edit(zoo_command: Zoo) -> Edit:
+    """Run `zoo memory COMMAND MODEL TABLE` on a table of labelled texts, and return what it prints."""
+
+    def run(command: str, model: str | Path, rows: Sequence[Sequence[str]], *options: object) -> str:
+        table = write_table(Path("edit.csv"), rows)
+        return done(zoo_command("memory", command, model, table, *options)).out
+
+    return run
+
+
+@pytest.fixture
+def measure(zoo_command: Zoo) -> Measure:
+    """Run `zoo test` on a table of labelled texts, and return the scores that it writes to `s.json`."""
+
+    def run(model: str | Path, rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+        options = [f"--data.test_file={write_table(Path('test.csv'), rows)}", "--output=s.json"]
+        done(zoo_command("test", f"--ckpt_path={model}", *options))
+        return json.loads(Path("s.json").read_text())
 
     return run
 

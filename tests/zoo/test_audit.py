@@ -22,6 +22,7 @@ from tests.zoo.conftest import (
     QUIET_TRAINER,
     SMALL_DATA,
     TOPIC_WORDS,
+    Edit,
     Fit,
     Zoo,
     done,
@@ -30,6 +31,7 @@ from tests.zoo.conftest import (
     write_table,
 )
 from tests.zoo.ensemble.conftest import run as run
+from tests.zoo.ensemble.conftest import write_vectors
 from zoo import audit as audit_module
 from zoo.audit import audit, judge, share_of_errors
 from zoo.ensemble.metric import EncoderMetric
@@ -129,7 +131,7 @@ def test_labels_keep_their_blanks(tmp_path: Path) -> None:
 
 
 def test_vectors_of_a_frozen_encoder_are_read(
-    run: Fit, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path
+    run: Fit, zoo_command: Zoo, edit: Edit, tiny_bert: Path, tmp_path: Path
 ) -> None:
     train = write_table(tmp_path / "noisy.csv", [*ROWS, (ROWS[0][0].upper(), "fruit")])
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", "--data.validation_split=0"]
@@ -143,12 +145,12 @@ def test_vectors_of_a_frozen_encoder_are_read(
             assert not {0, 90} & set(votes.rows[row].tolist())
     assert len(audit(predictor).rows) == 91
     # Right after an addition, nothing has read the memory.
-    done(zoo_command("memory", "add", folder, write_table(train, [("quince tart", "fruit")])))
+    edit("add", folder, [("quince tart", "fruit")])
     assert zoo_command("audit", folder).out.startswith("audit.csv: 92 rows")
 
 
 def test_a_learned_metric_does_not_know_the_row_that_it_judges(
-    run: Fit, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Fit, edit: Edit, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random labels of four classes, and an encoder that learns them by heart: none is more probable than another."""
     likelihoods = cycle([1.0, 0.0])  # tuned, as it is
@@ -157,13 +159,9 @@ def test_a_learned_metric_does_not_know_the_row_that_it_judges(
     label_of = {text: str(random.choice(names)) for text, _ in clean_rows(160)}
     rows = list(label_of.items())
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=1", "--data.validation_split=0"]
-    folder = run(
-        "bert",
-        *options,
-        "--model.members=[encoder,dense_vote]",
-        table=write_table(tmp_path / "noise.csv", rows[:120]),
-    )
-    done(zoo_command("memory", "add", folder, write_table(tmp_path / "more.csv", rows[120:])))
+    table = write_table(tmp_path / "noise.csv", rows[:120])
+    folder = run("bert", *options, "--model.members=[encoder,dense_vote]", table=table)
+    edit("add", folder, rows[120:])
     predictor = zoo.load(folder)
     weights = {name: value.clone() for name, value in predictor.model.network.encoder.state_dict().items()}
     known, size = set(label_of), predictor.model.vector_size
@@ -197,10 +195,8 @@ def test_an_encoder_that_has_learned_the_labels_is_not_read(
     run: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pre-trained word vectors have not."""
-    random, words = np.random.default_rng(0), sorted({word for text, _ in ROWS for word in text.split()})
-    lines = [f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=8))}" for word in words]
-    vectors = tmp_path / "vectors.txt"
-    vectors.write_text("\n".join(lines) + "\n")
+    words = sorted({word for text, _ in ROWS for word in text.split()})
+    vectors = write_vectors(tmp_path / "vectors.txt", words)
     train = write_table(tmp_path / "noisy.csv", ROWS)
     options = [f"--data.word_vectors={vectors}", "--model.members=[bag,lexical_vote]"]
     predictor = zoo.load(run("run", *options, table=train))
@@ -209,7 +205,7 @@ def test_an_encoder_that_has_learned_the_labels_is_not_read(
     judge(predictor.memory, predictor.memory.labels(), predictor)
     (rows,) = given
     assert rows.readings.vectors is None
-    assert rows.readings.bags.shape == (len(predictor.memory), 8)
+    assert rows.readings.bags.shape == (len(predictor.memory), 7)
 
 
 def test_a_model_without_memory_is_refused(zoo_command: Zoo, train_csv: Path) -> None:

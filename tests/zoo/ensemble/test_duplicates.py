@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from tests.zoo.conftest import Fit, Zoo, done, write_table
+from tests.zoo.conftest import Fit, Measure, Zoo, done, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.answer import AnswerScores, number_groups
 from zoo.ensemble.member import Readings
@@ -37,7 +37,7 @@ def near(rows: Pairs, end: str = "s") -> Pairs:
 
 @pytest.mark.parametrize(("copy", "name"), [(exact, "a duplicate"), (near, "a near-duplicate")])
 def test_copies_of_training_rows_change_neither_weights_nor_table(
-    run: Fit, zoo_command: Zoo, tmp_path: Path, copy: Callable[[Pairs], Pairs], name: str
+    run: Fit, measure: Measure, tmp_path: Path, copy: Callable[[Pairs], Pairs], name: str
 ) -> None:
     """With random labels, they made the memory help by 34 points."""
     training, fresh = distinct_sentences(120, seed=1, noise=True), distinct_sentences(60, seed=2, noise=True)
@@ -47,8 +47,7 @@ def test_copies_of_training_rows_change_neither_weights_nor_table(
         held_out = write_table(tmp_path / f"{title}.csv", rows)
         folder = run(title, FAST, f"--data.validation_file={held_out}", table=table)
         answers.append(answer_of(folder))
-        done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={held_out}", "--output=s.json"))
-        tests.append(json.loads(Path("s.json").read_text())["answer"])
+        tests.append(measure(folder, rows)["answer"])
     for alone, together in (answers, tests):
         assert together["rows"] == alone["rows"]
         assert together["rows"][0]["texts"] == 60

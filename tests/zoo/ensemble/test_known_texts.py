@@ -1,23 +1,20 @@
 """Texts that stand in the memory are answered by their rows."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.conftest import LABELS, Fit, Zoo, done, write_table
+from tests.zoo.conftest import LABELS, Edit, Fit, Zoo, done
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.known_texts import IN_MEMORY
 
 
-def test_a_taught_text_is_answered(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_a_taught_text_is_answered(shared_run: Fit, zoo_command: Zoo, edit: Edit) -> None:
     folder = shared_run(distinct_sentences(90, seed=1))
     others = [text for text, _ in distinct_sentences(30, seed=2)]
     before = zoo.load(folder).predict(["apple pear", *others])
-    wrong = write_table(tmp_path / "more.csv", [("Apple  pear", "metal")])
-    result = done(zoo_command("memory", "add", folder, wrong))
-    assert "the model now answers Apple pear with metal\n" in result.out
+    printed = edit("add", folder, [("Apple  pear", "metal")])
+    assert "the model now answers Apple pear with metal\n" in printed
     predictor = zoo.load(folder)
     taught, *rest = predictor.predict(["apple pear!", *others])
     assert before[0].label == "fruit"
@@ -26,9 +23,8 @@ def test_a_taught_text_is_answered(shared_run: Fit, zoo_command: Zoo, tmp_path: 
     assert not any(IN_MEMORY in each.contributions for each in rest)
     assert np.mean([new.label == old.label for new, old in zip(rest, before[1:], strict=True)]) > 0.9
     # The newest row answers, whatever older ones have.
-    again = write_table(tmp_path / "again.csv", [("apple pear", "weather"), ("apple pear!", "fruit")])
-    result = done(zoo_command("memory", "add", folder, again))
-    assert "answers apple pear with fruit or weather" in result.out
+    printed = edit("add", folder, [("apple pear", "weather"), ("apple pear!", "fruit")])
+    assert "answers apple pear with fruit or weather" in printed
     result = done(zoo_command("memory", "relabel", folder, "--ids=[3:0,3:1]", "--label=weather"))
     assert "answers apple pear! with weather" in result.out
     assert zoo.load(folder).predict("apple pear")[0].label == "weather"

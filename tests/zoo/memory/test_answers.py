@@ -18,6 +18,7 @@ from tests.datamodules.corpus import in_processes
 from tests.zoo.conftest import (
     LABELS,
     QUIET_TRAINER,
+    Edit,
     Fit,
     Zoo,
     done,
@@ -230,9 +231,8 @@ def test_blame_finds_the_versions_that_changed_answers(
     assert "versions 27 and 27" in done(zoo_command("memory", "blame", folder, "zebraa")).out
 
 
-def test_blame_names_weights_that_changed_with_a_version(folder: Path, zoo_command: Zoo) -> None:
-    more = write_table(Path("more.csv"), [("zebra", "fruit"), ("xyzzy", "fruit")])
-    done(zoo_command("memory", "add", folder, more, "--tune=true", "--note=new"))
+def test_blame_names_weights_that_changed_with_a_version(folder: Path, zoo_command: Zoo, edit: Edit) -> None:
+    edit("add", folder, [("zebra", "fruit"), ("xyzzy", "fruit")], "--tune=true", "--note=new")
     lines = done(zoo_command("memory", "blame", folder, "zebra")).out.splitlines()
     assert lines[0].endswith("+2              new")
     assert lines[2] == "+ 2:0 [fruit] zebra"

@@ -6,7 +6,7 @@ from pathlib import Path
 import zoo
 from datamodules.core import storage
 from datamodules.retrieval.folding import fold_hashes
-from tests.zoo.conftest import LABELS, Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, Edit, Fit, Zoo, done, refusal, sentences, write_table
 from zoo.model_folder.folder import ModelFolder
 
 TEXTS = [text for text, _ in sentences(20, seed=3)]
@@ -60,14 +60,14 @@ def test_a_reverted_model_answers_as_before(folder: Path, zoo_command: Zoo) -> N
     assert len(done(zoo_command("memory", "log", folder / "model" / "memory")).out.splitlines()) == 2
 
 
-def test_a_version_that_harms_is_named(shared_run: Fit, zoo_command: Zoo) -> None:
+def test_a_version_that_harms_is_named(shared_run: Fit, zoo_command: Zoo, edit: Edit) -> None:
     """Two thirds of the rows get wrong labels, and right ones again: the edit names it, and the log of all versions."""
     run = shared_run(sentences(90, seed=1), "--model.members=[lexical,lexical_vote]")
     contents = (state := ModelFolder.open(run).state_file).read_text()
     storage.set_key(state, "fitted", {})
     refusal(zoo_command("memory", "log", run, "--held_out"), "no held-out rows", "zoo memory tune")
     state.write_text(contents)
-    done(zoo_command("memory", "tune", run, write_table(Path("dev.csv"), dev := sentences(60, seed=8))))
+    edit("tune", run, dev := sentences(60, seed=8))
     memory = zoo.load(run).memory
     rows = [*zip(memory.rows.ids, memory.rows.labels or [], strict=True)][:60]
     wrong = [(name, LABELS[LABELS.index(label) - 1]) for name, label in rows]
@@ -82,8 +82,7 @@ def test_a_version_that_harms_is_named(shared_run: Fit, zoo_command: Zoo) -> Non
     assert "lowered" not in printed[0] + printed[2]
     # A held-out row that joins the memory is answered by it, and counts no longer.
     joined = next(text for text, _ in dev if fold_hashes([text])[0] not in fold_hashes(memory.rows.texts))
-    more = write_table(Path("more.csv"), [(joined, "metal")])
-    done(zoo_command("memory", "add", run, more, "--relabel=true"))
+    edit("add", run, [(joined, "metal")], "--relabel=true")
     states = [*map(str.strip, done(zoo_command("memory", "log", run, "--held_out")).out.splitlines()[1::2])]
     assert states[0].startswith(f"accuracy on {int(named[1]) - 1} held-out rows: ")
     assert re.fullmatch(shares, states[1])

@@ -1,8 +1,6 @@
 """`zoo memory tune --refit true`: members that need no gradients are fitted to the rows of a grown memory."""
 
-import json
 import math
-from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import torch
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import LABELS, Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, Edit, Fit, Measure, Zoo, done, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences, write_vectors
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Encoder
@@ -28,22 +26,12 @@ METRIC = "the encoder's metric has learned"
 
 
 @pytest.fixture
-def dev(tmp_path: Path) -> Path:
-    return write_table(tmp_path / "dev.csv", DEV)
-
-
-@pytest.fixture
-def grow(zoo_command: Zoo, dev: Path, tmp_path: Path) -> Callable[..., str]:
+def grow(edit: Edit) -> Edit:
     """Adds rows to the memory of a model, and fits its members again; returns the report."""
 
-    def grow(folder: Path, rows: list[tuple[str, str]] = MORE, new_labels: bool = False) -> str:
-        more = write_table(tmp_path / "more.csv", rows)
-        for command in (
-            ["add", folder, more, f"--new_labels={str(new_labels).lower()}"],
-            ["tune", folder, dev, "--refit=true"],
-        ):
-            result = done(zoo_command("memory", *command))
-        return str(result.out)
+    def grow(folder: Path, rows: list[tuple[str, str]] = MORE, *options: str) -> str:
+        edit("add", folder, rows, *options)
+        return edit("tune", folder, DEV, "--refit=true")
 
     return grow
 
@@ -57,7 +45,7 @@ def probabilities(folder: Path, version: int | None = None) -> list[dict[str, fl
 
 
 def test_members_equal_those_of_a_training_on_the_same_rows(
-    shared_run: Fit, grow: Callable[..., str], zoo_command: Zoo, dev: Path, tmp_path: Path
+    shared_run: Fit, grow: Edit, zoo_command: Zoo, measure: Measure
 ) -> None:
     folder = shared_run(FIRST, LEXICAL, validation=DEV)
     checkpoints = {path: path.read_bytes() for path in folder.rglob("*.ckpt")}
@@ -80,25 +68,22 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     # An exported folder has them, too; its memory can grow further.
     done(zoo_command("export", folder, "shared"))
     assert probabilities(Path("shared")) == after
-    third = write_table(tmp_path / "third.csv", distinct_sentences(10, seed=5))
-    done(zoo_command("memory", "add", "shared", third))
-    assert "fitted to 110 rows" in done(zoo_command("memory", "tune", "shared", dev, "--refit=true")).out
+    assert "fitted to 110 rows" in grow("shared", distinct_sentences(10, seed=5))
     assert probabilities(Path("shared"), 2) == after
     # `test` uses them.
-    test = write_table(tmp_path / "test.csv", distinct_sentences(30, seed=3))
-    done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json"))
-    rows = {row["name"]: row for row in json.loads(Path("s.json").read_text())["answer"]["rows"]}
-    target = torch.tensor([sorted(LABELS).index(label) for _, label in distinct_sentences(30, seed=3)])
+    test = distinct_sentences(30, seed=3)
+    rows = {row["name"]: row for row in measure(folder, test)["answer"]["rows"]}
+    target = torch.tensor([sorted(LABELS).index(label) for _, label in test])
     right = scores_of(refitted, "lexical").argmax(dim=1) == target
     assert rows["lexical"]["right"] == int(right.sum())
 
 
 @pytest.mark.usefixtures("float32")
-def test_a_machine_on_a_frozen_encoder(shared_run: Fit, grow: Callable[..., str], tiny_bert: Path) -> None:
+def test_a_machine_on_a_frozen_encoder(shared_run: Fit, grow: Edit, tiny_bert: Path) -> None:
     """The rows of a class that training lacked stay the memory's alone."""
     options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
     folder = shared_run(FIRST, "--model.members=[encoder,dense_vote]", *options, validation=DEV)
-    report = grow(folder, [*MORE, ("guitar solo", "music"), ("old drum", "music")], new_labels=True)
+    report = grow(folder, [*MORE, ("guitar solo", "music"), ("old drum", "music")], "--new_labels=true")
     assert "encoder fitted to 100 rows of the memory" in report
     assert METRIC not in report
     predictor = zoo.load(folder)
@@ -117,7 +102,7 @@ def test_a_machine_on_a_frozen_encoder(shared_run: Fit, grow: Callable[..., str]
     )
 
 
-def test_a_bag_counts_words_in_the_memory(shared_run: Fit, grow: Callable[..., str], tmp_path: Path) -> None:
+def test_a_bag_counts_words_in_the_memory(shared_run: Fit, grow: Edit, tmp_path: Path) -> None:
     """Words of the training only; the other rows have more."""
     words = sorted({word for text, _ in FIRST for word in text.split()})
     options = f"--data.word_vectors={write_vectors(tmp_path / 'vectors.txt', words)}"
@@ -131,7 +116,7 @@ def test_a_bag_counts_words_in_the_memory(shared_run: Fit, grow: Callable[..., s
 
 
 def test_a_learned_metric_is_named(
-    shared_run: Fit, grow: Callable[..., str], tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+    shared_run: Fit, grow: Edit, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     likelihoods = cycle([1.0, 0.0])  # tuned, as it is
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(likelihoods)]))
@@ -140,9 +125,7 @@ def test_a_learned_metric_is_named(
     assert METRIC in grow(folder)
 
 
-def test_rows_that_the_members_know_are_not_held_out(
-    shared_run: Fit, grow: Callable[..., str], zoo_command: Zoo, dev: Path
-) -> None:
+def test_rows_that_the_members_know_are_not_held_out(shared_run: Fit, grow: Edit, edit: Edit) -> None:
     """Members that had learned these random labels by heart would be trusted."""
     noise = distinct_sentences(200, seed=6, noise=True)
     folder = shared_run(distinct_sentences(40, seed=7, noise=True), LEXICAL, validation=DEV)
@@ -151,14 +134,13 @@ def test_rows_that_the_members_know_are_not_held_out(
     assert np.mean(sure) < 0.7
     # The next tuning keeps the members, and holds out no row that they know.
     members = zoo.load(folder).model.network.describe_members()
-    result = done(zoo_command("memory", "tune", folder, dev))
-    assert "of the memory, each" not in result.out
+    assert "of the memory, each" not in edit("tune", folder, DEV)
     kept = zoo.load(folder).model.network.describe_members()
     assert kept.keys() == members.keys()
     assert kept["version"] == members["version"] == 2
 
 
-def test_damaged_members_are_named(shared_run: Fit, grow: Callable[..., str], zoo_command: Zoo) -> None:
+def test_damaged_members_are_named(shared_run: Fit, grow: Edit, zoo_command: Zoo) -> None:
     folder = shared_run(FIRST, LEXICAL, validation=DEV)
     before = probabilities(folder)
     grow(folder)
@@ -178,8 +160,8 @@ def test_damaged_members_are_named(shared_run: Fit, grow: Callable[..., str], zo
     assert probabilities(folder, 1) == before
 
 
-def test_refusals(run: Fit, zoo_command: Zoo, dev: Path, tmp_path: Path) -> None:
-    unlabelled = tmp_path / "unlabelled.csv"
+def test_refusals(run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    dev, unlabelled = write_table(tmp_path / "dev.csv", DEV), tmp_path / "unlabelled.csv"
     unlabelled.write_text("text\n" + "\n".join(text for text, _ in sentences(20, seed=5)) + "\n")
     for name, options, message in (
         ("votes", ["[lexical_vote]"], "members without gradients, and this model has none"),

@@ -32,7 +32,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
-from tests.zoo.conftest import Result, refusal, sentences, write_table
+from tests.zoo.conftest import Edit, Zoo, refusal, sentences, write_table
 from zoo.serve import limits
 from zoo.serve.app import make_app
 from zoo.serve.bodies import Texts
@@ -43,7 +43,6 @@ from zoo.serve.live_model import LiveModel, Served
 from zoo.tasks.classification.held_out import HeldOutScores, calibration
 from zoo.tasks.records import as_record
 
-Zoo = Callable[..., Result]
 TEXTS = [text for text, _ in sentences(7, seed=3)]
 NEW = {"text": "a quite new zebra", "label": "fruit"}
 SECRET = "0123456789abcdef"
@@ -234,12 +233,9 @@ def test_requests_in_flight_keep_their_version(
     assert NEW["text"] not in [hit["text"] for hit in answers[0]["hits"]]
 
 
-def test_weights_that_are_fitted_meanwhile_are_used(
-    folder: Path, client: TestClient, zoo_command: Zoo, tmp_path: Path
-) -> None:
+def test_weights_that_are_fitted_meanwhile_are_used(folder: Path, client: TestClient, edit: Edit) -> None:
     before = post(client, "/predict", texts=TEXTS)
-    rows = write_table(tmp_path / "dev.csv", sentences(40, seed=9))
-    assert zoo_command("memory", "tune", folder, rows).code == 0
+    edit("tune", folder, sentences(40, seed=9))
     after = post(client, "/predict", texts=TEXTS)["predictions"]
     assert after != before["predictions"]
     predicted = [each.probability for each in zoo.load(folder).predict(TEXTS)]
