@@ -2,13 +2,13 @@
 
 import itertools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.zoo.conftest import LABELS, QUIET_TRAINER, TOPIC_WORDS, Fit, Zoo, done, sentences, write_table
+from tests.zoo.conftest import LABELS, QUIET_TRAINER, TOPIC_WORDS, Fit, Zoo, done, sentences
 
 SMALL = ["--model=MemoryEnsemble", "--data=ClassificationDataModule", "--data.characters=false"]
 SMALL += ["--data.num_memories=4", "--data.batch_size=16", "--data.validation_split=0.2", *QUIET_TRAINER]
@@ -73,10 +73,9 @@ def shared_run(trained: Fit, kept_table: Fit) -> Fit:
 
 
 @pytest.fixture(scope="session")
-def trained_ensemble(trained: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_ensemble(trained: Fit, kept_table: Fit) -> Path:
     """The run folder of a small ensemble, for tests that only read it."""
-    table = write_table(tmp_path_factory.mktemp("table") / "train.csv", sentences(90, seed=1))
-    return trained("fit", *SMALL, f"--data.train_file={table}")
+    return trained("fit", *SMALL, f"--data.train_file={kept_table(*sentences(90, seed=1))}")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import zoo
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import Fit, Zoo, done, read_jsonl, refusal, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, read_jsonl, refusal, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.base import read_table
 from zoo.ensemble.cross_fitting import classify
@@ -37,10 +37,6 @@ def train(shared_run: Fit) -> Fit:
 @pytest.fixture
 def model(train: Fit) -> Path:
     return train(LEXICAL)
-
-
-def add(zoo_command: Zoo, model: Path, rows: list[tuple[str, str]], *options: str) -> None:
-    done(zoo_command("memory", "add", model, write_table(Path("more.csv"), rows), *options))
 
 
 def test_an_uncertain_text_has_no_label(model: Path, zoo_command: Zoo) -> None:
@@ -89,6 +85,21 @@ def test_a_text_of_no_class_is_unknown(
     assert predictor.predict(foreign[:1], max_error=0.05, unknown=0.05)[0].reason == "unknown"
 
 
+def test_a_report_of_drift(model: Path, zoo_command: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    same, other = Path("same.txt"), Path("other.txt")
+    same.write_text("\n".join(text for text, _ in distinct_sentences(60, seed=5)) + "\n")
+    other.write_text("\n".join(f"nothing {number} here {number} is known" for number in range(60)) + "\n")
+    for file, verdict in ((same, "no sign of drift"), (other, "DRIFT: the texts are of another kind")):
+        caplog.clear()
+        predict = ("predict", f"--ckpt_path={model}", "--input", file, "--output=o.jsonl", "--report=true")
+        result = done(zoo_command(*predict))
+        assert verdict in caplog.text + result.err
+    predictor = zoo.load(model)
+    predictor.held_out = None
+    with pytest.raises(InputError, match="report: this MemoryEnsemble has no held-out rows"):
+        list(predictor.records(str(same), report=True))
+
+
 def test_levels_that_cannot_be_certified(model: Path, zoo_command: Zoo) -> None:
     Path("t.txt").write_text("a text\n")
     for option, words in (
@@ -104,20 +115,19 @@ def test_levels_that_cannot_be_certified(model: Path, zoo_command: Zoo) -> None:
 
 
 def test_results_are_those_of_the_last_fit(
-    train: Fit, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    train: Fit, zoo_command: Zoo, edit: Edit, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A version of the memory without a `tune` uses them, and it is logged once."""
     model = train("--model.members=[lexical_vote]")
     before = zoo.load(model).held_out_scores()
     assert "the memory changed" not in caplog.text
-    add(zoo_command, model, distinct_sentences(60, seed=2))
+    edit("add", model, distinct_sentences(60, seed=2))
     predictor = zoo.load(model)
     with caplog.at_level("INFO", logger="zoo"):
         for _ in range(2):
             assert (predictor.held_out_scores().probability == before.probability).all()
     assert caplog.text.count("the memory changed after") == 1
-    dev = write_table(tmp_path / "other.csv", distinct_sentences(80, seed=6))
-    done(zoo_command("memory", "tune", model, dev))
+    edit("tune", model, distinct_sentences(80, seed=6))
     tuned = zoo.load(model).held_out_scores()
     assert len(tuned.is_right) == 80
     assert (zoo.load(model, memory_version=1).held_out_scores().probability == before.probability).all()
@@ -129,10 +139,10 @@ def test_results_are_those_of_the_last_fit(
         zoo.load("shared", memory_version=1)
 
 
-def test_results_are_out_of_fold(train: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_results_are_out_of_fold(train: Fit, edit: Edit) -> None:
     """By hand, for rows of one fold: members of the training, weights that were fitted to the other rows."""
     folder = train("--model.members=[lexical_vote]")
-    done(zoo_command("memory", "tune", folder, write_table(tmp_path / "dev.csv", DEV)))  # to these rows alone
+    edit("tune", folder, DEV)  # to these rows alone
     predictor = zoo.load(folder)
     model, data, rows = predictor.model, predictor.data, predictor.held_out
     predictor.predict(UNKNOWN)
@@ -149,17 +159,16 @@ def test_results_are_out_of_fold(train: Fit, zoo_command: Zoo, tmp_path: Path) -
         assert rows.scores.probability[own] == pytest.approx(probabilities.amax(dim=1).numpy(), abs=1e-6)
 
 
-def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_labels_that_only_the_memory_has(model: Path, edit: Edit) -> None:
     """Nothing is known about the error of such an answer, until held-out rows have the label."""
     others = [text for text, _ in distinct_sentences(100, seed=5)]
     music = [(f"guitar drum {text.partition(' ')[2]}", "music") for text in others]
-    add(zoo_command, model, music[:40], "--new_labels=true")
+    edit("add", model, music[:40], "--new_labels=true")
     text = music[3][0]
     assert zoo.load(model).predict(text)[0].label == "music"
     answer = zoo.load(model).predict(text, max_error=0.7)[0]
     assert (answer.label, answer.reason, answer.known_by_memory_alone) == (None, "uncertain", True)
-    dev = write_table(tmp_path / "new.csv", [*distinct_sentences(60, seed=6), *music[40:]])
-    done(zoo_command("memory", "tune", model, dev))
+    edit("tune", model, [*distinct_sentences(60, seed=6), *music[40:]])
     predictor = zoo.load(model)
     assert predictor.held_out.labels.count("music") == 60
     assert (predictor.held_out_scores().probability >= 0).all()
@@ -167,29 +176,21 @@ def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path
     assert (answer.label, answer.reason, answer.known_by_memory_alone) == ("music", "", True)
 
 
-def test_without_validation_rows(run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
-    """Cross-fitted training rows have results; `tune` brings texts, also into an exported folder."""
+def test_without_validation_rows(run: Fit, edit: Edit, tmp_path: Path) -> None:
+    """Cross-fitted training rows have results; `tune` brings texts."""
     table = write_table(tmp_path / "table.csv", distinct_sentences(90, seed=1))
     model = run("run", "--data.validation_split=0", LEXICAL, table=table)
     predictor = zoo.load(model)
     assert predictor.held_out.texts is None
     assert len(predictor.held_out_scores().is_right) == 90
     predictor.predict(UNKNOWN, max_error=0.2)
-    dev = write_table(tmp_path / "dev.csv", distinct_sentences(80, seed=4))
-    done(zoo_command("memory", "tune", model, dev))
-    scores = zoo.load(model).held_out_scores()
-    assert len(scores.is_right) == 80
-    done(zoo_command("export", model, "shared"))
-    exported = zoo.load("shared").held_out_scores()
-    assert exported.probability == pytest.approx(scores.probability)
+    edit("tune", model, distinct_sentences(80, seed=4))
+    assert len(zoo.load(model).held_out_scores().is_right) == 80
 
 
-def test_a_model_without_held_out_rows(run: Fit, zoo_command: Zoo) -> None:
-    options = ("--model=TfidfSVM", "--data=ClassificationDataModule", "--data.train_file=train.csv")
-    write_table(Path("train.csv"), distinct_sentences(40, seed=1))
-    done(zoo_command("fit", *options, "--trainer.accelerator=cpu", "--run_dir=svm"))
+def test_a_model_without_held_out_rows(trained_run: Path) -> None:
     with pytest.raises(InputError, match="train a MemoryEnsemble"):
-        zoo.load("svm").predict("a text", max_error=0.2)
+        zoo.load(trained_run).predict("a text", max_error=0.2)
 
 
 def test_calibration_in_a_test(model: Path, zoo_command: Zoo) -> None:

@@ -1,4 +1,4 @@
-"""Thresholds with a bounded error, sets of labels, and calibration, from made-up results."""
+"""Thresholds with a bounded error, sets of labels, drift, and calibration, from made-up results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from zoo.tasks.classification.held_out import (
     HeldOutScores,
     answer_threshold,
     certified_threshold,
+    drift,
     familiarity_of,
     lowest_level,
     rows_needed,
@@ -103,6 +104,16 @@ def test_a_text_like_the_held_out_rows_is_seldom_unfamiliar() -> None:
         assert level - 1 / 41 - 0.01 < found < level + 0.01
     scores = HeldOutScores(none, none > 0, none, np.arange(40.0))
     assert familiarity_of(scores, np.array([-1.0, 0.0, 39.0, np.inf])).tolist() == [1 / 41, 2 / 41, 1, 1]
+
+
+def test_an_alarm_of_drift_is_rare_where_nothing_changes() -> None:
+    random = np.random.default_rng(0)
+    draws = [drift(random.random(200), random.random(100).tolist()) for _ in range(1000)]
+    p_values = np.array([each["p_value"] for each in draws])
+    for level in (0.05, 0.2):
+        assert (p_values <= level).mean() <= level + 0.02
+    assert drift(random.random(200), (random.random(100) - 0.3).tolist())["is_alarm"]
+    assert not drift(random.random(200), [])["is_alarm"]
 
 
 def test_calibration_by_hand(tmp_path: Path) -> None:
