@@ -11,23 +11,26 @@ import torch
 
 import zoo
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import LABELS, Fit, Zoo, done, read_csv, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, Fit, Measure, Zoo, done, read_csv, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences, write_vectors
 from zoo.ensemble.base import read_table
 from zoo.training.checkpoints import Start
 
 
-@pytest.fixture
-def vectors_file(tmp_path: Path) -> Path:
-    """Vectors of most words."""
-    words = sorted({word for text, _ in sentences(60, seed=1) for word in text.split()})[::-1][2:]
-    return write_vectors(tmp_path / "vectors.txt", words)
-
-
-def test_a_bag_equals_plain_loops(run: Fit, vectors_file: Path) -> None:
+def test_word_vectors_are_a_member_that_equals_plain_loops(run: Fit, measure: Measure) -> None:
     """A sum of the vectors of a file, weighted by rarity; words that the file lacks count for nothing."""
-    predictor = zoo.load(run("run", f"--data.word_vectors={vectors_file}"))
-    known = {line.split()[0]: np.array(line.split()[1:], float) for line in vectors_file.open()}
+    words = sorted({word for text, _ in sentences(60, seed=1) for word in text.split()})[::-1][2:]
+    vectors = f"--data.word_vectors={(file := write_vectors(Path('vectors.txt'), words))}"
+    answer = json.loads((run("run", vectors) / "answer.json").read_text())
+    assert "bag" in {row["name"] for row in answer["rows"]} & set(answer["weights"])
+    assert not any("bags need" in note for note in answer["notes"])
+    run("alone", vectors, "--model.members=[bag]")
+    tables = (measure(name, sentences(31, seed=2))["answer"]["rows"] for name in ("run", "alone"))
+    scores = [row["accuracy"] for rows in tables for row in rows if row["name"] == "bag"]
+    assert zoo.load("alone").model.network.encoder is None
+    assert scores[0] == scores[1] > 0.4
+    predictor = zoo.load("run")
+    known = {line.split()[0]: np.array(line.split()[1:], float) for line in file.open()}
     rows = predictor.memory.rows.texts[:]  # the training rows
     texts = ["apple pear apple", "pear unknown-word", "unknown-word", ""]
     predictor.predict(texts)  # which gives the model its data
@@ -41,22 +44,6 @@ def test_a_bag_equals_plain_loops(run: Fit, vectors_file: Path) -> None:
                 expected += (1 + math.log((1 + len(rows)) / (1 + frequency))) * known[word]
         length = float(np.linalg.norm(expected))
         np.testing.assert_allclose(bag, expected / length if length else expected, atol=1e-5)
-
-
-def test_word_vectors_are_a_member(run: Fit, zoo_command: Zoo, vectors_file: Path, test_csv: Path) -> None:
-    vectors = f"--data.word_vectors={vectors_file}"
-    folder = run("run", vectors)
-    answer = json.loads((folder / "answer.json").read_text())
-    assert "bag" in {row["name"] for row in answer["rows"]} & set(answer["weights"])
-    assert not any("bags need" in note for note in answer["notes"])
-    scores = {}
-    for name, options in {"run": [], "alone": ["--model.members=[bag]"]}.items():
-        trained = run(name, vectors, *options) if options else folder
-        done(zoo_command("test", f"--ckpt_path={trained}", f"--data.test_file={test_csv}", "--output=s.json"))
-        rows = json.loads(Path("s.json").read_text())["answer"]["rows"]
-        scores[name] = next(row["accuracy"] for row in rows if row["name"] == "bag")
-    assert zoo.load("alone").model.network.encoder is None
-    assert scores["run"] == scores["alone"] > 0.4
 
 
 def test_a_run_answers_whether_the_memory_helps(run: Fit, zoo_command: Zoo, test_csv: Path) -> None:
@@ -83,7 +70,7 @@ def test_a_run_answers_whether_the_memory_helps(run: Fit, zoo_command: Zoo, test
     assert Path("s_answer.md").exists()
 
 
-def test_contributions_add_up(shared_run: Fit, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path) -> None:
+def test_contributions_add_up(shared_run: Fit, zoo_command: Zoo, measure: Measure, tiny_bert: Path) -> None:
     options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
     folder = shared_run(distinct_sentences(150, seed=1), "--model.members=[dense_vote]", *options)
     predictor = zoo.load(folder)
@@ -111,8 +98,7 @@ def test_contributions_add_up(shared_run: Fit, zoo_command: Zoo, tiny_bert: Path
     assert set(record["contributions"]) <= {"lexical", "encoder", "lexical_vote", "dense_vote"}
     assert record["contributions"] == pytest.approx(predictor.predict(texts[:1])[0].contributions, abs=1e-5)
     # Wrong predictions are listed with the memories of all votes, too.
-    other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2, noise=True))
-    done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={other}", "--output=s.json"))
+    measure(folder, distinct_sentences(60, seed=2, noise=True))
     errors = read_csv("s_errors.csv")
     assert errors
     for error in errors:

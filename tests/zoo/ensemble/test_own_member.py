@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, done, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, sentences
 from zoo.ensemble.member import Input, Member, Readings, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.outputs import Scores
@@ -74,18 +74,6 @@ def test_it_is_a_row_of_the_table_and_votes(run: Fit, zoo_command: Zoo, test_csv
     assert set(prediction.contributions) == {"hashed_bayes"}
 
 
-def test_it_is_cross_fitted(shared_run: Fit) -> None:
-    """A member of random labels is right and confident only on rows that it was fitted to."""
-    random = np.random.default_rng(0)
-    rows = [(f"{text} {i}x{i}", str(random.choice([*"ab"]))) for i, (text, _) in enumerate(sentences(150, 5))]
-    folder = shared_run(rows, "--model.members=[hashed_bayes]", "--data.num_memories=0")
-    model = zoo.load(folder).model
-    assert model.network.pool.calibrations["hashed_bayes"][0] < 0.5
-    texts, labels = zip(*rows, strict=True)
-    predicted = [prediction.label for prediction in zoo.load(folder).predict(texts)]
-    assert np.mean([label == expected for label, expected in zip(predicted, labels, strict=True)]) > 0.7
-
-
 def test_processes_agree(run: Fit) -> None:
     one = run("one", *OPTIONS)
     two = run("two", *OPTIONS, "--trainer.devices=2", "--trainer.strategy=ddp_fork", "--data.batch_size=8")
@@ -94,12 +82,10 @@ def test_processes_agree(run: Fit) -> None:
         assert actual.probabilities == pytest.approx(reference.probabilities, abs=1e-4)
 
 
-def test_its_memory_grows_and_it_is_exported(run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_its_memory_grows_and_it_is_exported(run: Fit, zoo_command: Zoo, edit: Edit) -> None:
     folder = run("run", *OPTIONS)
-    more = write_table(tmp_path / "more.csv", [("quince jam", "fruit"), ("quince tart", "fruit")])
-    done(zoo_command("memory", "add", folder, more))
-    dev = write_table(tmp_path / "dev.csv", sentences(40, seed=79))
-    assert "hashed_bayes" in done(zoo_command("memory", "tune", folder, dev)).out
+    edit("add", folder, [("quince jam", "fruit"), ("quince tart", "fruit")])
+    assert "hashed_bayes" in edit("tune", folder, sentences(40, seed=79))
     texts = ["quince", "old zinc", "rain"]
     expected = zoo.load(folder).predict(texts)
     done(zoo_command("export", folder, "shared"))

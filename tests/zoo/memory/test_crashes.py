@@ -1,7 +1,6 @@
 """`zoo memory add` and `tune` that are killed or fill the disk at any moment: the same command again finishes."""
 
 import errno
-import json
 import os
 import shutil
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 import zoo
 from tests.datamodules.corpus import in_processes
-from tests.zoo.conftest import Fit, Zoo, done, files_of, refusal, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, files_of, sentences, write_table
 from zoo.cli.main import main
 from zoo.tasks.classification.predictor import Prediction
 
@@ -79,12 +78,11 @@ def grown(shared_run: Fit, tmp_path: Path) -> tuple[Path, list[str]]:
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_addition_that_is_killed_or_fills_the_disk(
-    times: int, is_full: bool, grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
+    times: int, is_full: bool, grown: tuple[Path, list[str]], zoo_command: Zoo, edit: Edit, tmp_path: Path
 ) -> None:
     folder, add = grown
     if times == 2:
-        earlier = write_table(tmp_path / "earlier.csv", [("a fig", "fruit"), ("grey zinc", "metal")])
-        done(zoo_command("memory", "add", folder, earlier))
+        edit("add", folder, [("a fig", "fruit"), ("grey zinc", "metal")])
     before = _predict(folder)
     reference = shutil.copytree(folder, tmp_path / "reference")
     assert main([*add[:2], str(reference), *add[3:]]) == 0
@@ -102,16 +100,15 @@ def test_an_addition_that_is_killed_or_fills_the_disk(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["compact", "remove"])
 def test_a_change_that_is_killed_twice_blocks_none(
-    command: str, grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
+    command: str, grown: tuple[Path, list[str]], zoo_command: Zoo, edit: Edit
 ) -> None:
     folder, add = grown
     done(zoo_command(*add))
     change = ["memory", command, str(folder), *(["--ids=[3]"] if command == "remove" else [])]
-    more = write_table(tmp_path / "later.csv", [("a fig", "fruit")])
     for code in _failures(folder, change):
         assert code == KILLED
         assert _exit_code(change, 2, is_full=False) in (KILLED, 0, 2)  # 2: the row was removed before
-        assert "1 new" in done(zoo_command("memory", "add", folder, more)).out
+        assert "1 new" in edit("add", folder, [("a fig", "fruit")])
         done(zoo_command("memory", "compact", folder))
         hidden = (folder / "model" / "memory").glob(".*")
         assert [each.name for each in hidden if each.suffix != ".lock"] == []
@@ -157,27 +154,15 @@ def test_a_preview_that_is_killed_or_fills_the_disk_changes_nothing(
     assert (zoo.load(folder).memory.version, _predict(folder)) == (1, before)
 
 
-@pytest.mark.parametrize("what", ["a truncated checkpoint", "a foreign folder", "an unfinished copy"])
-def test_foreign_and_damaged_files_nearby(what: str, grown: tuple[Path, list[str]], zoo_command: Zoo) -> None:
+def test_foreign_and_damaged_files_nearby(grown: tuple[Path, list[str]], zoo_command: Zoo) -> None:
     folder, add = grown
-    if what == "a truncated checkpoint":
-        last = folder / "checkpoints" / "last.ckpt"
-        last.write_bytes(last.read_bytes()[:1000])
-        (folder / "checkpoints" / "mine.ckpt").write_text("not a checkpoint")
-    elif what == "a foreign folder":
-        (folder / "model" / "notes").mkdir()
-        (folder / "model" / "notes" / "memory.json").write_text("{}")
-        (folder / "model" / "weights.txt").write_text("mine")
-    else:
-        (folder / "model" / "memory" / ".version-2.partial" / "index").mkdir(parents=True)
+    model, last = folder / "model", folder / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:1000])
+    last.with_name("mine.ckpt").write_text("not a checkpoint")
+    (model / "notes").mkdir()
+    (model / "notes" / "memory.json").write_text("{}")
+    (model / "weights.txt").write_text("mine")
+    (model / "memory" / ".version-2.partial" / "index").mkdir(parents=True)  # an unfinished copy
     done(zoo_command(*add))
     done(zoo_command("memory", "show", folder))
     assert _predict(folder)[0].label == "music"
-
-
-def test_a_damaged_pointer_is_named(grown: tuple[Path, list[str]], zoo_command: Zoo) -> None:
-    folder, add = grown
-    done(zoo_command(*add))
-    pointer = folder / "model" / "state.json"
-    pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "memory": {"version": 1}}))
-    refusal(zoo_command("memory", "show", folder), "state.json: damaged")

@@ -1,6 +1,5 @@
 """The memory of an ensemble grows: votes, fitted weights, new labels, encodings."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from datamodules.batch import ClassificationBatch
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Measure, Zoo, done, refusal, sentences, write_table
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import NEVER, with_new_classes
@@ -25,49 +24,57 @@ from zoo.tasks.outputs import ClassificationOutput
 MUSIC = ["guitar", "violin", "drum", "flute"]
 
 
-@pytest.fixture
-def music_csv(tmp_path: Path) -> Path:
-    """Rows of a class that training lacks."""
-    rows = [(f"{MUSIC[i % 4]} {MUSIC[(i // 4) % 4]} the {i}", "music") for i in range(12)]
-    return write_table(tmp_path / "music.csv", rows)
-
-
-def test_added_rows_vote_at_once_and_weights_are_fitted_again(
-    run: Fit, zoo_command: Zoo, tiny_bert: Path, tmp_path: Path
+def test_added_rows_are_encoded_once_vote_at_once_and_weights_are_fitted_again(
+    run: Fit,
+    zoo_command: Zoo,
+    edit: Edit,
+    measure: Measure,
+    tiny_bert: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
     folder = run("run", "--model.members=[lexical_vote,dense_vote]", *options)
+    encoded, encode = list[str](), MemoryEnsemble.encode
+
+    def record(self: MemoryEnsemble, data: Any, texts: list[str]) -> NDArray[np.float32]:
+        encoded.extend(texts)
+        return encode(self, data, texts)
+
+    monkeypatch.setattr(MemoryEnsemble, "encode", record)
+    measure(folder, sentences(31, seed=2))
+    zoo.load(folder).predict("apple")
+    assert encoded == []
     checkpoints = {path: path.read_bytes() for path in folder.rglob("*.ckpt")}
     trained = zoo.load(folder).model.describe_weights()
-    more = write_table(tmp_path / "more.csv", [("quince quince jam", "fruit"), ("quince tart", "fruit")])
-    result = done(zoo_command("memory", "add", folder, more))
+    edit("add", folder, [("quince quince jam", "fruit"), ("quince tart", "fruit")])
     (prediction,) = zoo.load(folder).predict("quince")
+    zoo.load(folder).predict("pear")
+    assert encoded == ["quince quince jam", "quince tart"]
     assert "quince tart" in [memory.text for memory in prediction.memories]
     assert prediction.label == "fruit"
-    dev = write_table(tmp_path / "dev.csv", sentences(40, seed=79))
-    result = done(zoo_command("memory", "tune", folder, dev))
-    assert "weights lexical_vote" in result.out
-    assert "and 2 of the memory, each classified without it" in result.out
+    printed = edit("tune", folder, sentences(40, seed=79))
+    assert "weights lexical_vote" in printed
+    assert "and 2 of the memory, each classified without it" in printed
     tuned = zoo.load(folder).model.describe_weights()
     assert tuned != trained
     assert zoo.load(folder, memory_version=1).model.describe_weights() == trained
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
     # `test` uses them as well.
-    result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={dev}", "--output=s.json"))
-    assert json.loads(Path("s.json").read_text())["answer"]["weights"] == tuned["weights"]["all"]
+    assert measure(folder, sentences(40, seed=79))["answer"]["weights"] == tuned["weights"]["all"]
     other = write_table(tmp_path / "other.csv", [("a", "sport")])
     refusal(zoo_command("memory", "tune", folder, other), "does not know the label 'sport'")
 
 
 def test_a_new_label_is_predicted_by_the_memory_alone(
-    shared_run: Fit, zoo_command: Zoo, tmp_path: Path, music_csv: Path
+    folder: Path, zoo_command: Zoo, edit: Edit, measure: Measure, tmp_path: Path
 ) -> None:
-    folder = shared_run(sentences(90, seed=1))
+    music = [(f"{MUSIC[i % 4]} {MUSIC[(i // 4) % 4]} the {i}", "music") for i in range(12)]
+    music_csv = write_table(tmp_path / "music.csv", music)
     texts = [text for text, _ in sentences(60, seed=9)]
     before = zoo.load(folder).predict(texts)
     refusal(zoo_command("memory", "add", folder, music_csv), "--new_labels true")
-    result = done(zoo_command("memory", "add", folder, music_csv, "--new_labels=true"))
-    assert "labels that only the memory has: music" in result.out
+    assert "labels that only the memory has: music" in edit("add", folder, music, "--new_labels=true")
     predictor = zoo.load(folder)
     for prediction in predictor.predict(["guitar and violin", "a drum"]):
         assert (prediction.label, prediction.known_by_memory_alone) == ("music", True)
@@ -79,19 +86,23 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
     assert predictor.predict("")[0].probabilities["music"] == 0
     for one, other in zip(before, zoo.load(folder, memory_version=1).predict(texts), strict=True):
         assert other.probabilities == pytest.approx(one.probabilities, abs=1e-6)
-    rows = [*sentences(30, seed=11), ("violin solo", "music"), ("x", "sport")]
-    test = write_table(tmp_path / "test.csv", rows)
-    result = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json"))
-    scores = json.loads(Path("s.json").read_text())
+    scores = measure(folder, [*sentences(30, seed=11), ("violin solo", "music"), ("x", "sport")])
     assert scores["unknown_labels"] == 1
     assert scores["recall/music"] == 1
-    dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), ("flute", "music")])
-    done(zoo_command("memory", "tune", folder, dev))
+    # The next addition knows the label; an exported model has it, too, and its memory can grow.
+    more = [("a cello", "music"), ("old bronze", "metal")]
+    assert "version 3, 86 memories, 2 new" in edit("add", folder, more)
+    assert zoo.load(folder).predict("cello")[0].label == "music"
+    done(zoo_command("export", folder, "shared"))
+    assert zoo.load("shared").predict("cello")[0].label == "music"
+    edit("add", "shared", [("an oboe", "music")])
+    assert zoo.load("shared").predict("oboe")[0].label == "music"
+    edit("tune", folder, [*sentences(40, seed=79), ("flute", "music")])
     assert zoo.load(folder).predict("guitar")[0].label == "music"
 
 
 def test_each_version_keeps_its_predictions(
-    run: Fit, zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Fit, edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs: list[ClassificationOutput] = []
     forward = EnsembleNetwork.forward
@@ -119,11 +130,9 @@ def test_each_version_keeps_its_predictions(
 
     expected = [predict(1)]
     for label, table in new.items():
-        more = write_table(tmp_path / f"{label}.csv", table)
-        done(zoo_command("memory", "add", folder, more, "--new_labels=true"))
+        edit("add", folder, table, "--new_labels=true")
         expected.append(predict(len(expected) + 1))
-        dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), (f"flute {label}", label)])
-        done(zoo_command("memory", "tune", folder, dev))
+        edit("tune", folder, [*sentences(40, seed=79), (f"flute {label}", label)])
         # The version that the weights were fitted for has them, and no other.
         tuned = predict(len(expected))
         assert tuned != expected[-1]
@@ -150,54 +159,12 @@ def test_contributions_to_possible_classes_add_up_and_have_the_mean_0() -> None:
             assert float(part[row, possible].mean()) == pytest.approx(0, abs=1e-5)
 
 
-def test_the_next_addition_knows_a_new_label(
-    shared_run: Fit, zoo_command: Zoo, tmp_path: Path, music_csv: Path
+def test_other_models_refuse_new_labels_and_tuning(
+    trained_run: Path, zoo_command: Zoo, train_csv: Path
 ) -> None:
-    folder = shared_run(sentences(90, seed=1))
-    done(zoo_command("memory", "add", folder, music_csv, "--new_labels=true"))
-    more = write_table(tmp_path / "more.csv", [("a cello", "music"), ("old bronze", "metal")])
-    result = done(zoo_command("memory", "add", folder, more))
-    assert "version 3, 86 memories, 2 new" in result.out
-    assert zoo.load(folder).predict("cello")[0].label == "music"
-    # An exported model has the label, too, and its memory can grow.
-    done(zoo_command("export", folder, "shared"))
-    assert zoo.load("shared").predict("cello")[0].label == "music"
-    more = write_table(tmp_path / "third.csv", [("an oboe", "music")])
-    done(zoo_command("memory", "add", "shared", more))
-    assert zoo.load("shared").predict("oboe")[0].label == "music"
-
-
-def test_other_models_refuse_new_labels(trained_run: Path, zoo_command: Zoo, music_csv: Path) -> None:
-    result = zoo_command("memory", "add", trained_run, music_csv, "--new_labels=true")
+    result = zoo_command("memory", "add", trained_run, train_csv, "--new_labels=true")
     refusal(result, "a KNNBiLSTM cannot predict labels that it was not trained with")
-
-
-def test_a_memory_is_encoded_once_for_all_and_grows_with_the_memory(
-    run: Fit,
-    zoo_command: Zoo,
-    tiny_bert: Path,
-    tmp_path: Path,
-    test_csv: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
-    folder = run("run", "--model.members=[dense_vote]", *options)
-    encoded: list[str] = []
-    encode = MemoryEnsemble.encode
-
-    def record(self: MemoryEnsemble, data: Any, texts: list[str]) -> NDArray[np.float32]:
-        encoded.extend(texts)
-        return encode(self, data, texts)
-
-    monkeypatch.setattr(MemoryEnsemble, "encode", record)
-    done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}"))
-    zoo.load(folder).predict("apple")
-    assert encoded == []
-    more = write_table(tmp_path / "more.csv", [("quince tart", "fruit"), ("nickel hail", "metal")])
-    done(zoo_command("memory", "add", folder, more))
-    zoo.load(folder).predict("apple")
-    zoo.load(folder).predict("pear")
-    assert encoded == ["quince tart", "nickel hail"]
+    refusal(zoo_command("memory", "tune", trained_run, train_csv), "a KNNBiLSTM has no weights")
 
 
 def test_vectors_of_known_texts_are_looked_up(tmp_path: Path) -> None:
@@ -216,5 +183,3 @@ def test_vectors_of_known_texts_are_looked_up(tmp_path: Path) -> None:
     assert encoded[3:] == ["cc"]
     np.testing.assert_allclose(vectors, encode(["bbb", "cc", "a", "cc"]))
     assert encodings.search(vectors[:1], 2, exclude=[[1]]).rows.tolist() == [[0, 2]]
-    reopened = EncodedMemory.open(memory, "f" * 64, lambda texts: pytest.fail("encoded again"))
-    assert reopened.vectors.shape == (3, 2)

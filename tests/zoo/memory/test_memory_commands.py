@@ -9,16 +9,11 @@ import pytest
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, refusal, sentences, write_table
 from zoo.tasks.classification.predictor import RetrievedMemory
 
 NEW = [("durian jam", "fruit"), ("old durian with rain", "weather"), ("tungsten", "metal")]
 TEXTS = ["some durian", "tungsten", "the iron near a plum", "xyzzy"]
-
-
-@pytest.fixture
-def more_csv(tmp_path: Path) -> Path:
-    return write_table(tmp_path / "more.csv", NEW)
 
 
 def as_written(memory: RetrievedMemory) -> dict[str, Any]:
@@ -31,7 +26,7 @@ SERVERS = [pytest.param(name, marks=pytest.mark.server) for name in ("Elasticsea
 
 
 @pytest.mark.parametrize("back_end", ["Embedded", *SERVERS])
-def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Path, on_server: Any) -> None:
+def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, edit: Edit, on_server: Any) -> None:
     options = [f"--data.retriever={back_end}Retriever"]
     if back_end != "Embedded":
         options += [f"--data.retriever.index_prefix={on_server(back_end)().index_prefix}"]
@@ -40,8 +35,7 @@ def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Pat
     assert before[0].memories != []  # "some" is known
     assert before[1].memories == []
 
-    result = done(zoo_command("memory", "add", checkpoint, more_csv))
-    location, rest = result.out.strip().split(": ", 1)
+    location, rest = edit("add", checkpoint, NEW).strip().split(": ", 1)
     assert rest == "version 2, 75 memories, 3 new"
 
     after = zoo.load(checkpoint).predict(TEXTS)
@@ -62,8 +56,8 @@ def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Pat
         assert [line["memories"] for line in lines] == [[as_written(m) for m in p.memories] for p in expected]
 
     # The same rows again are duplicates.
-    result = zoo_command("memory", "add", checkpoint, more_csv)
-    assert result.out.strip() == f"{location}: version 2, 75 memories, 0 new (3 duplicates skipped)"
+    again = edit("add", checkpoint, NEW).strip()
+    assert again == f"{location}: version 2, 75 memories, 0 new (3 duplicates skipped)"
 
     result = zoo_command("memory", "show", checkpoint)
     shown = dict(line.split(maxsplit=1) for line in result.out.replace("back end", "back_end").splitlines())
@@ -77,11 +71,6 @@ def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, more_csv: Pat
     }
 
 
-def test_a_model_without_weights_cannot_be_tuned(trained_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
-    dev = write_table(tmp_path / "dev.csv", sentences(9, seed=5))
-    assert "a KNNBiLSTM has no weights" in refusal(zoo_command("memory", "tune", trained_run, dev))
-
-
 def test_in_python(copied_run: Path) -> None:
     predictor = zoo.load(copied_run)
     texts, labels = zip(*NEW, strict=True)
@@ -91,22 +80,19 @@ def test_in_python(copied_run: Path) -> None:
     assert [m.text for m in prediction.memories] == ["tungsten"]
 
 
-def test_rows_that_do_not_fit(copied_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
-    checkpoint = copied_run
+def test_rows_that_do_not_fit(copied_run: Path, zoo_command: Zoo, edit: Edit, tmp_path: Path) -> None:
     strange = write_table(tmp_path / "strange.csv", [("durian", "fruit"), ("quartz", "stone")])
-    message = refusal(zoo_command("memory", "add", checkpoint, strange))
+    message = refusal(zoo_command("memory", "add", copied_run, strange))
     for part in (strange, "row 2", "'quartz'", "'stone'", "--new_labels true"):
         assert str(part) in message
     unlabelled = write_table(tmp_path / "unlabelled.csv", [("durian", "")])
-    assert "no label" in refusal(zoo_command("memory", "add", checkpoint, unlabelled))
-    assert "absent.csv" in refusal(zoo_command("memory", "add", checkpoint, "absent.csv"))
-    assert zoo.load(checkpoint).memory.version == 1
+    assert "no label" in refusal(zoo_command("memory", "add", copied_run, unlabelled))
+    assert "absent.csv" in refusal(zoo_command("memory", "add", copied_run, "absent.csv"))
+    assert zoo.load(copied_run).memory.version == 1
 
-    durian = write_table(tmp_path / "durian.csv", [("durian", "fruit")])
-    assert "version 2, 73 memories, 1 new" in zoo_command("memory", "add", checkpoint, durian).out
-    other = write_table(tmp_path / "other.csv", [("DURIAN", "metal"), (" durian ", "fruit")])
-    result = zoo_command("memory", "add", checkpoint, other)
-    assert "1 new (1 with the text of a memory with another label, 1 duplicates skipped)" in result.out
+    assert "version 2, 73 memories, 1 new" in edit("add", copied_run, [("durian", "fruit")])
+    printed = edit("add", copied_run, [("DURIAN", "metal"), (" durian ", "fruit")])
+    assert "1 new (1 with the text of a memory with another label, 1 duplicates skipped)" in printed
 
 
 def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -134,10 +120,10 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
     assert [[(m.text, m.label) for m in p.memories] for p in predictions] == expected
 
 
-def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
+def test_a_folder_grows_without_a_model(zoo_command: Zoo, edit: Edit, tmp_path: Path) -> None:
     table = write_table(tmp_path / "first.csv", [("quartz", "stone"), ("plum stone", "fruit")])
     done(zoo_command("index", "--file", table, "--memory", "m"))
-    done(zoo_command("memory", "add", "m", more_csv))
+    edit("add", "m", NEW)
     assert "labels    fruit 2, metal 1, stone 1, weather 1" in zoo_command("memory", "show", "m").out
     assert "[metal] tungsten" in zoo_command("search", "tungsten", "--memory", "m").out
     assert "no memory shares a word" in zoo_command("search", "umbrella", "--memory", "m").out
@@ -145,7 +131,7 @@ def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_c
     done(zoo_command("index", "--file", table, "--memory", "u", "--label_column=null"))
     assert "2 memories, 0 new (2 duplicates skipped)" in zoo_command("memory", "add", "u", table).out
     assert "labels    none" in zoo_command("memory", "show", "u").out
-    refusal(zoo_command("memory", "add", "u", more_csv, "--label_column=label"), "the memory has none")
+    refusal(zoo_command("memory", "add", "u", table, "--label_column=label"), "the memory has none")
 
 
 def test_what_is_no_command(zoo_command: Zoo) -> None:

@@ -1,10 +1,7 @@
 """Nothing outdated is used: other data under an old name, memories that others share, resumed runs, damage."""
 
 import json
-import os
-import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -13,41 +10,18 @@ import pytest
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, refusal, sentences, write_table
 
 
-def save_folder(folder: Path, seed: int) -> str:
-    texts, labels = zip(*sentences(90, seed), strict=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    datasets.Dataset.from_dict({"text": texts, "label": labels}).save_to_disk(folder)
-    for path in (folder, *folder.iterdir()):
-        os.utime(path, (1_000_000_000, 1_000_000_000))
-    return str(folder)
-
-
-def save_file(file: Path, seed: int) -> str:
-    # Rows of equal length in another order: the size is the same.
-    pairs = sentences(90, 1)
-    random.Random(seed).shuffle(pairs)
-    write_table(file, pairs)
-    os.utime(file, (1_000_000_000, 1_000_000_000))
-    return str(file)
-
-
-def save_hub(folder: Path, seed: int) -> str:
-    folder.mkdir(exist_ok=True)
-    write_table(folder / "train.csv", sentences(90, seed))
-    return f"hub:{folder}"
-
-
-@pytest.mark.parametrize(("save", "name"), [(save_folder, "saved"), (save_file, "t.csv"), (save_hub, "hub")])
-def test_other_rows_of_the_same_name_are_read(
-    save: Callable[[Path, int], str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_other_rows_of_the_same_name_on_the_hub_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub-cache")
+    (folder := tmp_path / "hub").mkdir()
 
     def prepared(seed: int) -> str:
-        data = ClassificationDataModule(train_file=save(tmp_path / name, seed), validation_split=0.2)
+        write_table(folder / "train.csv", sentences(90, seed))
+        data = ClassificationDataModule(train_file=f"hub:{folder}", validation_split=0.2)
         data.prepare_data()
         data.setup("fit")
         return data.split("train").rows.fingerprint
@@ -56,7 +30,9 @@ def test_other_rows_of_the_same_name_are_read(
     assert prepared(1) == first != prepared(2)
 
 
-def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_a_table_as_memory_grows_for_one_run_alone(
+    fit: Fit, zoo_command: Zoo, edit: Edit, tmp_path: Path
+) -> None:
     table = write_table(tmp_path / "memory.csv", sentences(80, seed=11))
     dev = write_table(tmp_path / "dev.csv", sentences(20, seed=14))
     options = [
@@ -66,8 +42,7 @@ def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, t
     runs = [fit(name, *options) for name in ("a", "b")]
     texts = [text for text, _ in sentences(9, seed=12)]
     before = zoo.load(runs[1]).predict(texts)
-    more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
-    done(zoo_command("memory", "add", runs[0], more))
+    edit("add", runs[0], sentences(30, seed=12))
     assert zoo.load(runs[1]).predict(texts) == before
     third = fit("c", *options)
     assert zoo.load(third).memory.version == 1
@@ -86,12 +61,11 @@ def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, t
     assert scores["validate"] == pytest.approx(scores["test"], abs=1e-6)
 
 
-def test_a_named_memory_grows_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_a_named_memory_grows_alone(fit: Fit, zoo_command: Zoo, edit: Edit, tmp_path: Path) -> None:
     table = write_table(tmp_path / "memory.csv", sentences(80, seed=11))
     done(zoo_command("index", "--file", table, "--memory", "named"))
     run = fit("run", "--model.features=M5", "--data.memory=named")
-    more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
-    done(zoo_command("memory", "add", "named", more))
+    edit("add", "named", sentences(30, seed=12))
     assert zoo.load(run).memory.version == 1
     shutil.move("named", "moved")
     assert len(zoo.load(run).memory) == 80
@@ -107,10 +81,10 @@ def test_a_run_is_not_resumed_on_other_data(fit: Fit, zoo_command: Zoo, train_cs
     assert (run / "config.yaml").read_text() == before
 
 
-def test_damaged_rows_of_an_addition_leave_the_version_before(copied_run: Path, zoo_command: Zoo) -> None:
+def test_damaged_rows_of_an_addition_leave_the_version_before(copied_run: Path, edit: Edit) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
     before = zoo.load(copied_run).predict(texts)
-    done(zoo_command("memory", "add", copied_run, write_table(Path("more.csv"), sentences(30, seed=12))))
+    edit("add", copied_run, sentences(30, seed=12))
     rows = copied_run / "model" / "memory" / "version-2" / "rows-2-0.arrow"
     contents = bytearray(rows.read_bytes())
     contents[len(contents) // 2] ^= 1
