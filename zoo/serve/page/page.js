@@ -34,7 +34,11 @@ function make(tag, properties = {}, ...children) {
 
 // Isolated, so that its direction of writing changes nothing around it.
 const inert = (value, kind = null) => make("bdi", { class: kind }, String(value));
-const labelOf = (label) => (label ? inert(label, "label") : make("span", {}, "no label")); // none, or an empty set
+const fact = (...words) => make("span", {}, ...words);
+const factsOf = (...facts) => make("div", { class: "facts" }, ...facts);
+const idOf = (row) => fact("id ", inert(row.id));
+const wordsIn = (...words) => make("p", { class: "text", dir: "auto" }, ...words);
+const labelOf = (label) => (label ? inert(label, "label") : fact("no label")); // none, or an empty set
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const signed = (number) => (number < 0 ? "\u2212" : "+") + Math.abs(number).toFixed(3);
 const button = (name, action, more = {}) => make("button", { type: "button", onclick: () => run(action), ...more }, name);
@@ -60,13 +64,13 @@ function wordsOf(text) {
 // A text with the words that it shares with another one marked; the rest of a long one is shown on request.
 function textOf(text, words = new Set()) {
   const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}\u2026` : text;
-  const node = make("p", { class: "text", dir: "auto" });
+  const node = wordsIn();
   for (const [part, isWord] of segments(shown)) {
     node.append(isWord && words.has(folded(part)) ? make("mark", {}, part) : part);
   }
   if (shown === text) return node;
   const rest = make("details", {}, make("summary", {}, `all ${text.length.toLocaleString("en")} characters`));
-  rest.addEventListener("toggle", () => rest.append(make("p", { class: "text", dir: "auto" }, text)), { once: true });
+  rest.addEventListener("toggle", () => rest.append(wordsIn(text)), { once: true });
   return make("div", {}, node, rest);
 }
 
@@ -148,6 +152,11 @@ function showInfo() {
   const memory = rows === null ? [] : [`, ${rows.toLocaleString("en")} memories, version ${version}`];
   find("model").replaceChildren(inert(model), ": ", inert(kind), ...memory);
   document.title = `${model} \u2013 Memory Zoo`;
+}
+
+function showVersion({ version, rows }) {
+  Object.assign(page.info, { memory_version: version, rows });
+  showInfo();
 }
 
 // --- views ---
@@ -310,7 +319,7 @@ async function preview(body) {
   const asked = number === 1 ? "the text asked in this tab" : `the ${number} texts asked in this tab`;
   const state = ([label, probability]) => [labelOf(label), ` ${percent(probability)}`];
   const items = changes.map(({ text, before, after }) =>
-    make("li", {}, textOf(text), make("div", { class: "facts" }, make("span", {}, ...state(before), " \u2192 ", ...state(after)))));
+    make("li", {}, textOf(text), factsOf(fact(...state(before), " \u2192 ", ...state(after)))));
   find("effects").replaceChildren(
     make("p", {}, "Nothing is saved yet. Answers that would change with ", labelOf(body.rows[0].label), `, of ${asked}: ${changes.length}.`),
     items.length ? make("ul", { class: "list", "aria-label": "Answers that would change" }, ...items) : "",
@@ -321,12 +330,12 @@ async function preview(body) {
 function memoryRow(memory, words) {
   const facts = [
     labelOf(memory.label),
-    make("span", {}, "id ", inert(memory.id)),
-    make("span", {}, `weight ${signed(memory.weight)}`),
-    make("span", {}, `score ${memory.retrieval_score.toFixed(2)}`),
-    memory.found_by === undefined ? null : make("span", {}, `found by ${memory.found_by}`),
+    idOf(memory),
+    fact(`weight ${signed(memory.weight)}`),
+    fact(`score ${memory.retrieval_score.toFixed(2)}`),
+    memory.found_by === undefined ? null : fact(`found by ${memory.found_by}`),
   ];
-  const row = make("li", {}, textOf(memory.text, words), make("div", { class: "facts" }, ...facts));
+  const row = make("li", {}, textOf(memory.text, words), factsOf(...facts));
   if (page.info.rows === null) return row;
   const note = () => find("note")?.value || null;
   const actions = make("div", { class: "actions" });
@@ -352,11 +361,11 @@ function general(value, isTop = false) {
     return make("ol", { class: "list" }, ...value.map((each) => make("li", {}, general(each))));
   }
   if (value === null || typeof value !== "object") return inert(typeof value === "number" ? +value.toFixed(4) : value);
-  const node = make("div"), facts = make("div", { class: "facts" });
+  const node = make("div"), facts = factsOf();
   for (const [name, each] of Object.entries(value)) {
     if (each === null || (isTop && each === page.text) || (Array.isArray(each) && !each.length)) continue;
     if (name === "text" || name === "question") node.append(textOf(String(each), wordsOf(page.text)));
-    else if (typeof each !== "object") facts.append(make("span", {}, `${name.replaceAll("_", " ")} `, general(each)));
+    else if (typeof each !== "object") facts.append(fact(`${name.replaceAll("_", " ")} `, general(each)));
     else if (name === "words") node.append(make("details", {}, make("summary", {}, "words"), general(each)));
     else node.append(make("h2", { tabindex: "-1" }, name[0].toUpperCase() + name.slice(1)), general(each));
   }
@@ -387,8 +396,7 @@ async function edit(path, body) {
 // Shows the new version, and how the answer to the last text has moved.
 async function changedTo(done, message) {
   page.version = done.version;
-  Object.assign(page.info, { memory_version: done.version, rows: done.rows });
-  showInfo();
+  showVersion(done);
   find("undo").hidden = !page.edits.length;
   say(message);
   const before = page.record;
@@ -481,7 +489,7 @@ function questionNodes(question) {
   const why = question.drawn === "at random" ? "drawn at random" : "typical, and the model is unsure";
   return [
     make("div", { id: "to-label", tabindex: "0", role: "group", "aria-label": "Text", "aria-describedby": words.id }, words),
-    make("p", { class: "facts" }, make("span", {}, "row ", inert(question.id), " of ", inert(page.info.pool.split("/").pop())), make("span", {}, why)),
+    make("p", { class: "facts" }, fact("row ", inert(question.id), " of ", inert(page.info.pool.split("/").pop())), fact(why)),
     make("ol", { class: "choices", "aria-label": "Labels, the guess first" }, ...choices),
     set ? writtenSet(question) : labels.length > 9 ? otherLabel(labels) : "",
   ];
@@ -552,8 +560,7 @@ async function give(label) {
   // What Undo of the view Ask would take back has other rows by now.
   Object.assign(page, { edits: [], isStale: true });
   find("undo").hidden = true;
-  Object.assign(page.info, { memory_version: done.version, rows: done.rows });
-  showInfo();
+  showVersion(done);
   const saved = ["Saved: ", labelOf(label), label === guess ? ", as guessed. " : ["; the guess was ", labelOf(guess), ". "]].flat();
   if (!done.added) say("Somebody has labelled this text meanwhile, as ", labelOf(label), ", too: nothing to save.");
   else if (done.conflicting) say(...saved, "Somebody has meanwhile given this text another label; the memory has both.");
@@ -604,8 +611,7 @@ async function takeBack() {
       throw error;
     });
     count(last.question, last.label, -1);
-    Object.assign(page.info, { memory_version: done.version, rows: done.rows });
-    showInfo();
+    showVersion(done);
   }
   page.answers.pop();
   showQuestion(last.question);
@@ -648,12 +654,12 @@ function suspect(row, number) {
   const choices = [["accept", "Accept (a)"], ["keep", "Keep (k)"], ["skip", "Skip (s)"]].map(([verdict, name]) =>
     make("button", { type: "button", "data-verdict": verdict, "aria-pressed": "false", onclick: () => judge(node, verdict) }, name));
   const against = row.contradictions.map((each) =>
-    make("li", {}, textOf(each.text, wordsOf(row.text)), make("div", { class: "facts" }, labelOf(each.label), make("span", {}, "id ", inert(each.id)))));
+    make("li", {}, textOf(each.text, wordsOf(row.text)), factsOf(labelOf(each.label), idOf(each))));
   node.append(
     textOf(row.text),
-    make("div", { class: "facts" },
-      make("span", {}, labelOf(row.label), " \u2192 probably ", labelOf(row.suggested)),
-      make("span", {}, "id ", inert(row.id)), make("span", {}, `suspicion ${row.suspicion.toFixed(3)}`)),
+    factsOf(
+      fact(labelOf(row.label), " \u2192 probably ", labelOf(row.suggested)),
+      idOf(row), fact(`suspicion ${row.suspicion.toFixed(3)}`)),
     against.length ? make("ul", { class: "list", "aria-label": "Rows that contradict it" }, ...against) : "",
     make("div", { class: "actions" }, ...choices));
   return node;
@@ -757,10 +763,10 @@ function drawPicture(title, across, names, points, isDiagonal) {
 function versionRow(entry, hasEarlier, current) {
   const isCurrent = entry.version === current;
   const time = make("time", { datetime: entry.time }, new Date(entry.time).toLocaleString());
-  const facts = [time, make("span", {}, `${entry.rows.toLocaleString("en")} rows`), make("span", {}, entry.change)];
+  const facts = [time, fact(`${entry.rows.toLocaleString("en")} rows`), fact(entry.change)];
   const row = make("li", {},
     make("h2", {}, `Version ${entry.version}${isCurrent ? " (current)" : ""}`),
-    make("div", { class: "facts" }, ...facts));
+    factsOf(...facts));
   if (entry.note) row.append(make("p", { dir: "auto" }, entry.note));
   if (hasEarlier) {
     const changes = make("details", {}, make("summary", {}, "What changed"));
@@ -784,11 +790,11 @@ function differences(kinds) {
     const items = rows.map((row) => {
       const old = row.before ?? row;
       return make("li", {},
-        old.text === row.text ? null : make("p", { class: "text", dir: "auto" }, make("del", {}, old.text)),
-        make("p", { class: "text", dir: "auto" }, row.text),
-        make("div", { class: "facts" },
-          make("span", {}, ...(old.label === row.label ? [] : [labelOf(old.label), " \u2192 "]), labelOf(row.label)),
-          make("span", {}, "id ", inert(row.id))));
+        old.text === row.text ? null : wordsIn(make("del", {}, old.text)),
+        wordsIn(row.text),
+        factsOf(
+          fact(...(old.label === row.label ? [] : [labelOf(old.label), " \u2192 "]), labelOf(row.label)),
+          idOf(row)));
     });
     parts.push(make("p", {}, `${count.toLocaleString("en")} ${kind}${more}`), make("ul", { class: "list" }, ...items));
   }
