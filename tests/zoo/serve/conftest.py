@@ -37,7 +37,6 @@ def chromium() -> Iterator[Any]:
     # Containers run as root, and have little shared memory.
     for option in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
         options.add_argument(f"--{option}")
-    options.add_argument("--host-resolver-rules=MAP rebound.test 127.0.0.1")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options, webdriver.ChromeService(programs[1]))
     yield browser

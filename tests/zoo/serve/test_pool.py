@@ -119,15 +119,11 @@ def test_two_people_are_not_asked_what_the_other_has_labelled(live: LiveModel, t
     assert (other["added"], other["conflicting"]) == (1, 1)
 
 
-def test_without_a_pool_nothing_is_asked(live: LiveModel) -> None:
-    client = client_of(live)
-    assert client.get("/suggest").status_code == 404
-    assert client.get("/version").json()["pool"] is None
-
-
 def test_pools_are_refused_in_one_line(
     zoo_command: Zoo, folder: Path, live: LiveModel, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert client_of(live).get("/suggest").status_code == 404  # without a pool
+    assert client_of(live).get("/version").json()["pool"] is None
     for name, rows, words in (
         ("empty", [], "no rows"),
         ("blank", [["text", "x"], [" ", "1"]], "all texts are empty"),
