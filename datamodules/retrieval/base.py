@@ -244,6 +244,7 @@ class TermRetriever(Retriever):
     """
 
     ranking: Ranking
+    _has_warned = False
 
     def __init__(
         self,
@@ -265,11 +266,12 @@ class TermRetriever(Retriever):
     def idle_options(self) -> Iterator[tuple[str, str]]:
         return self.ranking.idle_options()
 
-
-def warn_of_long_query() -> None:
-    """Warn that the last terms of a query are not used."""
-    problem = f"a query has more than {MAX_QUERY_TERMS} different terms"
-    warnings.warn(f"{problem}: only the first {MAX_QUERY_TERMS} are used", stacklevel=4)
+    def warn_of_long_query(self) -> None:
+        """Warn once that the last terms of a query are not used."""
+        if not self._has_warned:
+            self._has_warned = True
+            problem = f"a query has more than {MAX_QUERY_TERMS} different terms"
+            warnings.warn(f"{problem}: only the first {MAX_QUERY_TERMS} are used", stacklevel=4)
 
 
 def check_search(texts: Sequence[str], k: int, exclude: ExcludedRows | None) -> None:

@@ -26,7 +26,7 @@ from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict, Size
 from datamodules.corpora.judgements import Judgements
 from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
-from datamodules.retrieval.embedded.analysis import Analyzer
+from datamodules.retrieval.embedded.analysis import terms_of
 from datamodules.retrieval.embedded.lucene import (
     Statistics,
     bm25,
@@ -92,11 +92,11 @@ class TermStatistics:
     """Numbers of texts, terms and occurrences, kept as plain values."""
 
     def __init__(self, ranking: Ranking) -> None:
-        self.ranking, self.analyzer = ranking, Analyzer(ranking.analyzer)
+        self.ranking = ranking
 
     def terms(self, texts: Sequence[str]) -> list[list[str]]:
         """The terms of each text."""
-        return [self.analyzer.terms(text) for text in texts]
+        return [terms_of(self.ranking.analyzer, text) for text in texts]
 
     def count(self, texts: Sequence[str]) -> PlainDict:
         """Count the terms of a collection."""

@@ -14,7 +14,6 @@ import numpy as np
 from typing_extensions import override
 
 from datamodules.core.errors import InputError, excerpt
-from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict, mapped
 from datamodules.retrieval import base
 from datamodules.retrieval.elasticsearch.server_retriever import (
@@ -23,7 +22,7 @@ from datamodules.retrieval.elasticsearch.server_retriever import (
     as_json,
     whole_characters,
 )
-from datamodules.retrieval.embedded.analysis import Analyzer as TermMaker
+from datamodules.retrieval.embedded.analysis import terms_of
 from datamodules.retrieval.folding import fold
 
 _MOST_LABELS = 10_000
@@ -82,7 +81,6 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
 
     def _forget(self) -> None:
         super()._forget()
-        self._warned = False
         # The fields of the existing index, and whether their values can be listed.
         self._fields: dict[str, bool] = {}
 
@@ -264,19 +262,15 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         query = self._long_query(text, field) if is_long else None
         return query or f'{{"match":{{{as_json(field)}:{as_json(text)}}}}}'
 
-    @cached_property
-    def _cutter(self) -> TermMaker:
-        return TermMaker("standard" if self.existing_index else self.ranking.analyzer)
-
     def _long_query(self, text: str, field: str) -> str | None:
         """Return the query of the first terms of a long text, None if the text has few terms after all."""
-        terms = self._cutter.terms(whole_characters(text))
+        analyzer = "standard" if self.existing_index else self.ranking.analyzer
+        terms = terms_of(analyzer, whole_characters(text))
         counts = Counter(terms)
         if len(terms) <= 2 * base.MAX_QUERY_TERMS and len(counts) <= base.MAX_QUERY_TERMS:
             return None
-        if len(counts) > base.MAX_QUERY_TERMS and not self._warned:
-            self._warned = True
-            base.warn_of_long_query()
+        if len(counts) > base.MAX_QUERY_TERMS:
+            self.warn_of_long_query()
         first = list(counts.items())[: base.MAX_QUERY_TERMS]
         if self.existing_index is not None:
             # The field has an analyzer of the user's, which needs words.

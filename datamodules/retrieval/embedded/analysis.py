@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -140,50 +141,43 @@ _MEMO_SIZE = 1 << 18
 _LONGEST_MEMO = 64
 
 
-class Analyzer:
-    """Splits texts into terms, exactly as the Lucene analyzer of the same name."""
+def terms_of(analyzer: AnalyzerName, text: str) -> list[str]:
+    """Return the terms of a text in their order, repeated ones included, exactly as Lucene's analyzer."""
+    results: list[str] = []
+    for piece in pieces(text):
+        results.extend(_memo(analyzer, piece) if len(piece) <= _LONGEST_MEMO else analyse(analyzer, piece))
+    return results
 
-    def __init__(self, name: AnalyzerName) -> None:
-        self.name: AnalyzerName = name
-        if name == "english":
-            from nltk.stem.porter import PorterStemmer  # imports 100 MB of other packages
 
-            # Lucene's PorterStemFilter is Porter's own program, which differs from his paper in three rules.
-            self._stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
-        self._memo: dict[str, tuple[str, ...]] = {}
+def analyse(analyzer: AnalyzerName, piece: str) -> tuple[str, ...]:
+    """Return the terms of a piece of text without white space."""
+    if piece.isascii() and piece.isalnum() and len(piece) <= MAX_TOKEN_UNITS:
+        split = [(0, piece, False)]
+    else:
+        split = tokens(piece)
+    if analyzer == "cjk":
+        return tuple(term for term in _bigrams(split) if term not in CJK_STOP_WORDS)
+    if analyzer == "english":
+        return tuple(_english(token for _, token, _ in split))
+    return tuple(_lower(token) for _, token, _ in split)
 
-    def terms(self, text: str) -> list[str]:
-        """Return the terms of a text in their order, repeated ones included."""
-        results: list[str] = []
-        for piece in pieces(text):
-            terms = self._memo.get(piece)
-            if terms is None:
-                if len(self._memo) >= _MEMO_SIZE:
-                    self._memo.clear()
-                terms = self.analyse(piece)
-                if len(piece) <= _LONGEST_MEMO:
-                    self._memo[piece] = terms
-            results.extend(terms)
-        return results
 
-    def analyse(self, piece: str) -> tuple[str, ...]:
-        """Return the terms of a piece of text without white space."""
-        if piece.isascii() and piece.isalnum() and len(piece) <= MAX_TOKEN_UNITS:
-            split = [(0, piece, False)]
-        else:
-            split = tokens(piece)
-        if self.name == "cjk":
-            return tuple(term for term in _bigrams(split) if term not in CJK_STOP_WORDS)
-        if self.name == "english":
-            return tuple(self._english(token for _, token, _ in split))
-        return tuple(_lower(token) for _, token, _ in split)
+_memo = lru_cache(_MEMO_SIZE)(analyse)
 
-    def _english(self, split: Iterable[str]) -> Iterable[str]:
-        for token in split:
-            term = _lower(token[:-2] if token.endswith(_POSSESSIVES) else token)
-            if term not in ENGLISH_STOP_WORDS:
-                stem: str = self._stemmer.stem(term, to_lowercase=False)
-                yield stem
+
+@cache
+def _stem() -> Callable[..., str]:
+    from nltk.stem.porter import PorterStemmer  # imports 100 MB of other packages
+
+    # Lucene's PorterStemFilter is Porter's own program, which differs from his paper in three rules.
+    return PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS).stem
+
+
+def _english(split: Iterable[str]) -> Iterable[str]:
+    for token in split:
+        term = _lower(token[:-2] if token.endswith(_POSSESSIVES) else token)
+        if term not in ENGLISH_STOP_WORDS:
+            yield _stem()(term, to_lowercase=False)
 
 
 def pieces(text: str) -> list[str]:
@@ -235,8 +229,8 @@ class _Numbers(dict[str, int]):
 class TermIds:
     """Encodes texts as term ids and keeps the dictionary `ids`, term -> id: a new term gets the next id."""
 
-    def __init__(self, analyzer: Analyzer) -> None:
-        self.analyzer = analyzer
+    def __init__(self, analyzer: AnalyzerName) -> None:
+        self.analyzer: AnalyzerName = analyzer
         self.ids = _Numbers()
         self._forget_pieces()
 
@@ -257,7 +251,7 @@ class TermIds:
         numbers = np.fromiter(map(self._pieces.__getitem__, flat), np.int64, int(bounds[-1]))
         for piece in self._pieces.new:
             self._piece_chars += len(piece)
-            self._piece_ids.extend(map(self.ids.__getitem__, self.analyzer.analyse(piece)))
+            self._piece_ids.extend(map(self.ids.__getitem__, analyse(self.analyzer, piece)))
             self._piece_first.append(len(self._piece_ids))
         self._pieces.new.clear()
 

@@ -15,9 +15,9 @@ from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, check
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import consecutive, offsets_of
-from datamodules.retrieval.base import Ranking
+from datamodules.retrieval.base import AnalyzerName, Ranking
 from datamodules.retrieval.embedded import lucene
-from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
+from datamodules.retrieval.embedded.analysis import TermIds
 from datamodules.text.tokens import count_tokens
 
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -105,13 +105,13 @@ def build(
     texts: Sequence[str], ranking: Ranking, folder: Path, old: tuple[InvertedIndex, Longs] | None
 ) -> None:
     """Write the files of an index; see `FolderRetriever._build`."""
-    _write_texts(texts, Analyzer(ranking.analyzer), folder, old)
+    _write_texts(texts, ranking.analyzer, folder, old)
     _write_postings(ranking, folder)
     _write_bitmaps(folder)
 
 
 def _write_texts(
-    texts: Sequence[str], analyzer: Analyzer, folder: Path, old: tuple[InvertedIndex, Longs] | None
+    texts: Sequence[str], analyzer: AnalyzerName, folder: Path, old: tuple[InvertedIndex, Longs] | None
 ) -> None:
     """Write the texts' term ids and the dictionary of terms; texts of the old index are not analyzed again."""
     if len(texts) >= 2**31:

@@ -11,29 +11,11 @@ from numpy.typing import NDArray
 from datamodules.core.sharing import SharedLock
 from datamodules.retrieval import base
 from datamodules.retrieval.embedded import inverted_index, maxscore
-from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
+from datamodules.retrieval.embedded.analysis import TermIds
 from datamodules.retrieval.embedded.inverted_index import InvertedIndex, term_hashes
 
 _QUERIES = 4096
 _MOST_TERMS = 1 << 18
-
-
-class _KnownTerms:
-    """The terms of earlier queries, and an index's ids of them."""
-
-    def __init__(self, analyzer: base.AnalyzerName, index: InvertedIndex) -> None:
-        self.terms, self.index = TermIds(Analyzer(analyzer)), index
-        #: int32: the index's id of each of these terms, -1 = not in the collection.
-        self.known = np.empty(0, np.int32)
-
-    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-        """Return the positions of the texts' terms in `known`, the start of each text, and `known`."""
-        ids, starts = self.terms.encode(texts)
-        new = self.terms.ids.new
-        if new:
-            self.known = np.concatenate([self.known, self.index.lookup.first_rows(term_hashes(new))])
-            new.clear()
-        return ids, starts, self.known
 
 
 class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex]):
@@ -41,9 +23,8 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
 
     def _forget(self) -> None:
         super()._forget()
-        self._warned = False
-        self._terms: _KnownTerms | None = None
-        # Of the terms.
+        # An index, the terms of earlier queries, and the index's ids of them, int32; -1 = not in the collection.
+        self._terms: tuple[InvertedIndex, TermIds, NDArray[np.int32]] | None = None
         self._in_use = SharedLock()
 
     def _build(
@@ -78,12 +59,15 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
     ) -> maxscore.Queries:
         """Return the queries with the term ids of the index. Each term is looked up once."""
         with self._in_use:
-            known = self._terms
-            if known is None or known.index is not index or len(known.known) > _MOST_TERMS:
-                known = self._terms = _KnownTerms(self.ranking.analyzer, index)
-            encoded = known.encode(texts)
-        query_starts, terms, counts, is_cut = maxscore.count_terms(*encoded, base.MAX_QUERY_TERMS)
-        if is_cut and not self._warned:
-            self._warned = True
-            base.warn_of_long_query()
-        return maxscore.Queries(query_starts, terms, counts, *base.joined_rows(exclude, len(texts)))
+            if self._terms is None or self._terms[0] is not index or len(self._terms[2]) > _MOST_TERMS:
+                self._terms = index, TermIds(self.ranking.analyzer), np.empty(0, np.int32)
+            _, terms, known = self._terms
+            ids, starts = terms.encode(texts)
+            if new := terms.ids.new:
+                known = np.concatenate([known, index.lookup.first_rows(term_hashes(new))])
+                self._terms = index, terms, known
+                new.clear()
+        starts, own, counts, is_cut = maxscore.count_terms(ids, starts, known, base.MAX_QUERY_TERMS)
+        if is_cut:
+            self.warn_of_long_query()
+        return maxscore.Queries(starts, own, counts, *base.joined_rows(exclude, len(texts)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from datamodules.retrieval.base import AnalyzerName
-from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
+from datamodules.retrieval.embedded.analysis import TermIds, terms_of
 
 TERMS: dict[AnalyzerName, list[tuple[str, list[str]]]] = {
     "standard": [
@@ -44,7 +44,7 @@ TERMS: dict[AnalyzerName, list[tuple[str, list[str]]]] = {
     ("analyzer", "text", "terms"), [(name, *pair) for name, pairs in TERMS.items() for pair in pairs]
 )
 def test_terms(analyzer: AnalyzerName, text: str, terms: list[str]) -> None:
-    assert Analyzer(analyzer).terms(text) == terms
+    assert terms_of(analyzer, text) == terms
 
 
 @pytest.mark.parametrize(
@@ -59,24 +59,23 @@ def test_terms(analyzer: AnalyzerName, text: str, terms: list[str]) -> None:
     ],
 )
 def test_long_tokens_are_split(text: str, lengths: list[int]) -> None:
-    assert [len(term) for term in Analyzer("standard").terms(text)] == lengths
+    assert [len(term) for term in terms_of("standard", text)] == lengths
 
 
 @pytest.mark.parametrize("unit", ["x", "世", "a.", "\ud800", "\u0301", "_"])
 def test_a_text_of_a_megabyte(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
-    terms = Analyzer("standard").terms(text)
+    terms = terms_of("standard", text)
     letters = {"x": 1_000_000, "世": 1_000_000, "a.": 500_000}.get(unit, 0)
     assert sum(term.count(unit[0]) for term in terms) == letters
 
 
-@pytest.mark.parametrize("name", ["standard", "english", "cjk"])
-def test_term_ids_are_the_terms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("analyzer", ["standard", "english", "cjk"])
+def test_term_ids_are_the_terms(analyzer: AnalyzerName, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datamodules.retrieval.embedded.analysis._MEMO_SIZE", 50)  # small enough to overflow
     rng = random.Random(0)
     words = ["Running,", "the", "x-y", "世界", "!?", "O'Neil's", "a\u202fb", "\n", *map(str, range(100))]
     texts = [" ".join(rng.choices(words, k=rng.randint(0, 12))) for _ in range(200)]
-    analyzer = Analyzer(name)  # type: ignore[arg-type]
     encoder = TermIds(analyzer)
     for first in range(0, 200, 50):
         block = texts[first : first + 50]
@@ -84,6 +83,6 @@ def test_term_ids_are_the_terms(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         assert ids.dtype == np.int32
         names = list(encoder.ids)
         for i, text in enumerate(block):
-            assert [names[term] for term in ids[starts[i] : starts[i + 1]]] == analyzer.terms(text)
+            assert [names[term] for term in ids[starts[i] : starts[i + 1]]] == terms_of(analyzer, text)
     assert list(encoder.ids.values()) == list(range(len(encoder.ids)))
     assert encoder.encode([])[1].tolist() == [0]
