@@ -37,6 +37,7 @@ STATE = "state.json"
 # The fewest rows of a file that is shared, unless it is the last one.
 _FEWEST_SHARED = BLOCK // 2
 _LONGEST_NOTE = 500
+_MADE = {"time", "change", "note"}
 #: Changes other keys of a pointer together with the version.
 PointerChange: TypeAlias = Callable[[PlainDict], PlainDict]
 _KINDS: dict[str, type] = {
@@ -51,10 +52,10 @@ _KINDS: dict[str, type] = {
 def entry_of(memory: Path, number: int) -> PlainDict:
     """Return `version`, `rows`, `time` (UTC, ISO 8601), `change` (such as `+3`) and `note` of a version."""
     folder = folder_of(memory, number)
-    manifest = storage.check_folder(folder, advice=_advice(memory, number))
-    made, rows = manifest.get("made"), manifest.get("rows")
-    if not (isinstance(rows, dict) and isinstance(made, dict) and made.keys() == {"time", "change", "note"}):
-        with _advising(_advice(memory, number)):
+    with _advising(memory, number):
+        manifest = storage.check_folder(folder)
+        made, rows = manifest.get("made"), manifest.get("rows")
+        if not isinstance(rows, dict) or not isinstance(made, dict) or made.keys() != _MADE:
             raise damaged(folder / storage.MANIFEST, "does not describe the version")
     return {"version": number, "rows": sum(rows.values()), **made}
 
@@ -94,9 +95,9 @@ class Version:
 
         `contents` compares the checksums of the files.
         """
-        folder, advice = folder_of(memory, number), _advice(memory, number)
-        manifest = storage.check_folder(folder, fingerprint, contents=contents, advice=advice)
-        with _advising(advice):
+        folder = folder_of(memory, number)
+        with _advising(memory, number):
+            manifest = storage.check_folder(folder, fingerprint, contents=contents)
             files = manifest.get("rows")
             if not (isinstance(files, dict) and files and files.keys() <= manifest["files"].keys()):
                 raise damaged(folder / storage.MANIFEST, "does not name the files of the rows")
@@ -378,17 +379,14 @@ def _new_files(number: int, start: int, end: int, named: int = 0) -> dict[str, r
     return {f"rows-{number}-{position}.arrow": span for position, span in spans}
 
 
-def _advice(memory: Path, number: int) -> str:
-    """Return the advice for a damaged version, whose rows may be stored nowhere else."""
-    if not folder_of(memory, number - 1).is_dir():
-        return f"restore it from a backup, or build the memory again in another folder than {memory}"
-    return f"restore it from a backup; until then use an earlier version (--memory_version {number - 1})"
-
-
 @contextmanager
-def _advising(advice: str) -> Iterator[None]:
-    """Give another advice for damaged files than to build them again."""
+def _advising(memory: Path, number: int) -> Iterator[None]:
+    """Give another advice for a damaged version than to build it again: its rows may be stored nowhere else."""
     try:
         yield
-    except DamagedError as damage:
-        raise DamagedError(str(damage).replace(storage.REBUILD, advice)) from damage
+    except InputError as error:
+        advice = f", or build the memory again in another folder than {memory}"
+        if folder_of(memory, number - 1).is_dir():
+            advice = f"; until then use an earlier version (--memory_version {number - 1})"
+        message = str(error).replace(storage.REBUILD, f"restore it from a backup{advice}")
+        raise type(error)(message) from error
