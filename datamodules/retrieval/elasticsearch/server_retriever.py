@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.core.errors import InputError
+from datamodules.core.progress import progress_bar
 from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
 from datamodules.retrieval.elasticsearch.connection import Product, ServerConnection
@@ -272,7 +272,7 @@ class ServerRetriever(Retriever):
                 row = int(new[position])
                 yield bulk_lines("create", collection, row, int(numbers[row]), fields)
 
-        with tqdm(total=len(texts), desc=f"index {name}", unit=" rows", delay=3, disable=None) as bar:
+        with progress_bar(desc=f"index {name}", total=len(texts), unit=" rows") as bar:
             for chunk in chunks(lines()):
                 done += len(chunk)
                 if done > written:

@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 from xxhash import xxh3_64_intdigest
 
 from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, check_starts, damaged, map_array
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError
+from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import consecutive, offsets_of
 from datamodules.retrieval.base import AnalyzerName, Ranking
 from datamodules.retrieval.embedded import lucene
@@ -122,10 +122,9 @@ def _write_texts(
         check_numbers(folder / "text_terms.npy", old[0].text_terms, len(old[0].posting_starts) - 1)
     new_ids = np.empty(0, np.int32) if old is None else _take_terms(*old, term_ids)
     starts = [np.zeros(1, np.int64)]
-    new = int((known < 0).sum())
     with (
         ArrayWriter(folder / "text_terms.npy", np.int32) as writer,
-        tqdm(total=new, desc="index", unit="text", delay=3, disable=None) as bar,
+        progress_bar(desc="index", total=int((known < 0).sum())) as bar,
     ):
         for first in range(0, len(texts), _TEXTS):
             rows = known[first : first + _TEXTS]
