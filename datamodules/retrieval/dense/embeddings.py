@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,20 +27,13 @@ _ADVICE = "run `zoo encode` again"
 _ROWS = 1 << 14
 
 
-@dataclass(frozen=True)
-class MadeBy:
+class MadeBy(NamedTuple):
     """The encoder that made vectors, its `vectors_fingerprint`, the side, and the options of its `DenseRanking`."""
 
     encoder: str
     contents: str
     side: Side
     options: PlainDict
-
-    def checked(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vectors; an `InputError` unless they are finite."""
-        if not np.isfinite(vectors).all():
-            raise InputError(f"{self.encoder}: its vectors are not finite; use another one")
-        return vectors
 
 
 @dataclass(frozen=True)
@@ -67,20 +60,22 @@ class Embeddings:
             folder.parent.mkdir(parents=True, exist_ok=True)
         with storage.lock(folder):
             check_output(folder)
-            is_done = False
             with suppress(InputError):  # damaged embeddings and those of another table or model are replaced
-                is_done = storage.is_whole(folder, fingerprint)
-            if not is_done:
-                with (
-                    storage.new_folder(folder, fingerprint, kind="embeddings", **vars(made_by)) as partial,
-                    storage.named_disk_errors(folder, "--output"),
-                ):
-                    rows.save(partial / "rows.arrow")
-                    with ArrayWriter(partial / "vectors.npy", np.float32, (size,)) as writer:
-                        for vectors in blocks:
-                            writer.write(made_by.checked(vectors))
-                    if writer.length != len(rows):
-                        raise ValueError(f"{writer.length} vectors for {len(rows)} rows")
+                if storage.is_whole(folder, fingerprint):
+                    return
+            with (
+                storage.new_folder(folder, fingerprint, kind="embeddings", **made_by._asdict()) as partial,
+                storage.named_disk_errors(folder, "--output"),
+            ):
+                rows.save(partial / "rows.arrow")
+                with ArrayWriter(partial / "vectors.npy", np.float32, (size,)) as writer:
+                    for vectors in blocks:
+                        if not np.isfinite(vectors).all():
+                            problem = "its vectors are not finite; use another one"
+                            raise InputError(f"{made_by.encoder}: {problem}")
+                        writer.write(vectors)
+                if writer.length != len(rows):
+                    raise ValueError(f"{writer.length} vectors for {len(rows)} rows")
 
     @classmethod
     def open(cls, folder: Path) -> Embeddings:
