@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory
+from datamodules.retrieval.base import Hits
 
 
 def sizes(memory: FolderMemory) -> list[tuple[int, int]]:
@@ -32,6 +33,17 @@ def refused(*parts: object, match: str | None = None) -> Iterator[None]:
     assert "\n" not in message
     for part in parts:
         assert str(part) in message
+
+
+def check_near(hits: Hits, expected: Hits) -> None:
+    """Check that hits are equal up to rounding, which may change the order of near scores."""
+    near = {"rtol": 1e-6, "atol": 1e-6}
+    np.testing.assert_allclose(hits.scores, expected.scores, **near)
+    np.testing.assert_array_equal(hits.rows == -1, expected.rows == -1)
+    for rows, scores, own_rows, own_scores in zip(*hits, *expected, strict=True):
+        score_of = dict(zip(own_rows.tolist(), own_scores.tolist(), strict=True))
+        worst = float(own_scores.min())
+        np.testing.assert_allclose(scores, [score_of.get(row, worst) for row in rows.tolist()], **near)
 
 
 def kill(*_: object, **__: object) -> None:

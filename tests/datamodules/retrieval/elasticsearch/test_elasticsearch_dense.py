@@ -10,7 +10,7 @@ from elasticsearch import Elasticsearch
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from datamodules.retrieval.base import Collection, Hits
+from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import transformer_encoder
 from datamodules.retrieval.dense.ranking import OVERSAMPLE
 from datamodules.retrieval.dense.retriever import DenseRetriever
@@ -18,7 +18,7 @@ from datamodules.retrieval.elasticsearch import dense_retriever as elasticsearch
 from datamodules.retrieval.elasticsearch import server_retriever
 from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
 from datamodules.retrieval.folding import text_hashes
-from tests.datamodules.checks import refused
+from tests.datamodules.checks import check_near, refused
 from tests.datamodules.corpus import labelled_texts
 
 FINGERPRINT = "0123456789abcdef-the-rest"
@@ -40,17 +40,6 @@ def local(folder: Path, encoder: str, texts: list[str] = TEXTS, **options: Any) 
     return retriever
 
 
-def same(hits: Hits, expected: Hits) -> None:
-    """Check that hits are equal up to rounding, which may change the order of near scores."""
-    np.testing.assert_allclose(hits.scores, expected.scores, atol=1e-6)
-    np.testing.assert_array_equal(hits.rows == -1, expected.rows == -1)
-    for query in range(len(hits.rows)):
-        score_of = dict(zip(expected.rows[query].tolist(), expected.scores[query].tolist(), strict=True))
-        worst = float(expected.scores[query].min())
-        for row, score in zip(hits.rows[query].tolist(), hits.scores[query].tolist(), strict=True):
-            assert score == pytest.approx(score_of.get(row, worst), abs=1e-6)
-
-
 @pytest.mark.server
 @pytest.mark.parametrize("options", [{}, {"pooling": "cls", "max_length": 5}, {"shards": 3}])
 @pytest.mark.parametrize("num_candidates", [None, 95])
@@ -66,7 +55,7 @@ def test_scores_and_ranking_are_those_of_the_dense_retriever(
     for excluded in (None, exclude):
         for k in (1, 10, 90):
             hits = retriever.search(QUERIES, k, excluded)
-            same(hits, reference.search(QUERIES, k, excluded))
+            check_near(hits, reference.search(QUERIES, k, excluded))
 
 
 class Drawn:
@@ -106,7 +95,7 @@ def test_quantized_hits_have_exact_scores(
     reference = local(tmp_path, str(tmp_path))
     for excluded in (None, exclude):
         for k in (1, 10, 90):
-            same(retriever.search(QUERIES, k, excluded), reference.search(QUERIES, k, excluded))
+            check_near(retriever.search(QUERIES, k, excluded), reference.search(QUERIES, k, excluded))
     kind = f"{quantization}_{'flat' if num_candidates is None else 'hnsw'}"
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     with Elasticsearch(elasticsearch_url) as client:
@@ -186,7 +175,7 @@ def test_lost_vectors_are_written_again(
     options = {"shards": shards, "quantization": quantization}
     retriever = built(index_prefix, tiny_encoder, **options)
     expected = local(tmp_path, tiny_encoder)
-    same(retriever.search(QUERIES, 7), expected.search(QUERIES, 7))
+    check_near(retriever.search(QUERIES, 7), expected.search(QUERIES, 7))
     retriever.open(Path("unused"), FINGERPRINT)
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     lose_vectors(client, name, [5])

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.retrieval.base import Collection, Hits
+from datamodules.retrieval.base import Collection
 from datamodules.retrieval.embedded.analysis import terms_of, tokens
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from tests.conftest import ON_BOTH
+from tests.datamodules.checks import check_near
 from tests.elasticsearch.character_classes import CHARACTERS, CLASSES, PLACE, tokens_of
 
 WORDS = """
@@ -21,28 +22,6 @@ WORDS = """
 """.split()  # noqa: SIM905
 
 CJK_KINDS = {"<IDEOGRAPHIC>", "<HIRAGANA>", "<KATAKANA>", "<HANGUL>"}
-
-
-def compare(first: Hits, second: Hits) -> tuple[float, float]:
-    """Share of queries that agree, and the largest relative difference of a row's scores.
-
-    A query agrees if the rows of both lists have the same scores, and a row of one list only has the score of the
-    other's last hit.
-    """
-    agreeing, largest = 0, 0.0
-    for rows_a, scores_a, rows_b, scores_b in zip(*first, *second, strict=True):
-        a = {int(row): float(score) for row, score in zip(rows_a, scores_a, strict=True) if row >= 0}
-        b = {int(row): float(score) for row, score in zip(rows_b, scores_b, strict=True) if row >= 0}
-        differences = [abs(a[row] - b[row]) / max(abs(b[row]), 1e-9) for row in a.keys() & b.keys()]
-        largest = max([largest, *differences])
-        ends = {id(a): min(a.values(), default=0.0), id(b): min(b.values(), default=0.0)}
-        tied = all(
-            abs(mine[row] - ends[id(its)]) <= 1e-5 * max(mine[row], 1e-9)
-            for mine, its in ((a, b), (b, a))
-            for row in mine.keys() - its.keys()
-        )
-        agreeing += len(a) == len(b) and tied and max(differences, default=0.0) <= 1e-5
-    return agreeing / len(first.rows), largest
 
 
 def strange_texts(count: int) -> list[str]:
@@ -102,25 +81,9 @@ def test_strange_texts(product: str, similarity: Any, analyzer: Any, on_server: 
     for rows, scores in zip(*by_server, strict=True):
         order = [(-score, row) for score, row in zip(scores, rows, strict=True) if row >= 0]
         assert order == sorted(order)
-    share, difference = compare(hits, by_server)
-    assert share == 1.0
-    assert difference < 1e-6
+    check_near(hits, by_server)
     # The factor of a word that a query has three times is rounded elsewhere; all other scores have the same bits.
     plain = [max(Counter(terms_of(analyzer, query)).values(), default=0) < 3 for query in queries]
     assert sum(plain) > 100
     np.testing.assert_array_equal(hits.scores[plain], by_server.scores[plain])
     assert (hits.rows >= 0).mean() > 0.5
-
-
-def test_compare_detects_a_disagreement() -> None:
-    def hits(rows: list[int], scores: list[float]) -> Hits:
-        return Hits(np.array([rows], np.int32), np.array([scores], np.float32))
-
-    exact = hits([4, 2, 9], [3.0, 2.0, 1.0])
-    assert compare(exact, exact) == (1.0, 0.0)
-    assert compare(exact, hits([4, 2, 7], [3.0, 2.0, 1.0]))[0] == 1.0, "a tie at the end"
-    assert compare(exact, hits([4, 5, 9], [3.0, 2.0, 1.0]))[0] == 0.0
-    assert compare(exact, hits([4, 2, -1], [3.0, 2.0, 0.0]))[0] == 0.0
-    share, difference = compare(exact, hits([4, 2, 9], [3.0, 2.1, 1.0]))
-    assert share == 0.0
-    assert difference == pytest.approx(0.1 / 2.1, rel=1e-5)
