@@ -1,7 +1,7 @@
 """Servers whose answers are valid JSON, but not of Elasticsearch's form: one line that names the server."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch import connection as server_connection
-from tests.elasticsearch.faults import Answer, Proxy, Request, proxy
+from tests.datamodules.retrieval.elasticsearch.test_elasticsearch import PRODUCT
+from tests.elasticsearch.faults import Answer, proxy
 
-HEADERS = {"content-type": "application/json", "x-elastic-product": "Elasticsearch"}
 COLLECTION = Collection(["red apple", "blue sky"], "f" * 64)
 #: Answers of other forms.
 FORMS: list[Any] = [
@@ -48,36 +48,24 @@ REQUESTS: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
 }
 
 
-@pytest.fixture
-def strange(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, list[Any]]]:
-    """A server, and a list whose first item is its answer to every request."""
-    monkeypatch.setattr(server_connection.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(server_connection, "TRIES", 1)
-    form: list[Any] = []
-    with proxy() as server:
-
-        def respond(request: Request) -> Answer:
-            return Answer(200, json.dumps(form[0]).encode(), HEADERS)
-
-        monkeypatch.setattr(server, "respond", respond)
-        yield server, form
-
-
 @pytest.mark.parametrize("request_name", REQUESTS)
-def test_answers_of_another_form(request_name: str, strange: tuple[Proxy, list[Any]], tmp_path: Path) -> None:
-    server, form = strange
+@pytest.mark.usefixtures("no_pauses")
+def test_answers_of_another_form(request_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(server_connection, "TRIES", 1)
     fields = {"index": "zoo", "text_field": "text", "label_field": "label"}
     existing = {} if request_name in ("index", "open") else fields
     refused = 0
-    for answer in FORMS:
-        form[:] = [answer]
-        retriever = ElasticsearchRetriever(url=server.url, **existing)
-        try:
-            REQUESTS[request_name](retriever, tmp_path)
-        except InputError as error:
-            refused += 1
-            assert server.url in str(error), error  # noqa: PT017
-            assert len(str(error)) < 700  # noqa: PT017
-        finally:
-            retriever.close()
+    with proxy() as server:
+        for form in FORMS:
+            server.faults.extend([Answer(200, json.dumps(form).encode(), PRODUCT)] * 99)
+            retriever = ElasticsearchRetriever(url=server.url, **existing)
+            try:
+                REQUESTS[request_name](retriever, tmp_path)
+            except InputError as error:
+                refused += 1
+                assert server.url in str(error), error  # noqa: PT017
+                assert len(str(error)) < 700  # noqa: PT017
+            finally:
+                retriever.close()
+                server.faults.clear()
     assert refused > len(FORMS) // 2
