@@ -1,6 +1,5 @@
 import json
 import logging
-import multiprocessing
 import pickle
 import random
 import socket
@@ -28,6 +27,7 @@ from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors, build_neighbors
 from tests.conftest import ON_BOTH
 from tests.datamodules.checks import refused
+from tests.datamodules.corpus import in_processes
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
 
@@ -481,25 +481,16 @@ def test_existing_index_errors(news: str) -> None:
         ElasticsearchRetriever(index=news, text_field="content.body", label_field="key").distinct_labels()
 
 
-def _search_in_child(retriever: ElasticsearchRetriever, results: Any) -> None:
-    results.put(retriever.search(TEXTS[:10], 5).rows.tolist())
-
-
 @pytest.mark.server
 def test_forked_processes(index_prefix: str) -> None:
     retriever = built(index_prefix)
     expected = retriever.search(TEXTS[:10], 5).rows.tolist()
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        children = [context.Process(target=_search_in_child, args=(retriever, results)) for _ in range(2)]
-        for child in children:
-            child.start()
-    assert [results.get(timeout=60) for _ in children] == [expected] * 2
-    assert retriever.search(TEXTS[:10], 5).rows.tolist() == expected
-    for child in children:
-        child.join()
+
+    def check() -> None:
+        assert retriever.search(TEXTS[:10], 5).rows.tolist() == expected
+
+    assert in_processes(2, check) == [0, 0]
+    check()
 
 
 @pytest.mark.server
