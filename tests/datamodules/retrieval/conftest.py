@@ -15,6 +15,7 @@ from datamodules.retrieval import (
     FusedRetriever,
     Retriever,
 )
+from datamodules.retrieval.dense import retriever as dense_retriever
 from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
 from datamodules.retrieval.elasticsearch import connection as server_connection
 from tests.datamodules.corpus import WORDS
@@ -57,11 +58,12 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture(params=[*BACK_ENDS, *(pytest.param(name, marks=pytest.mark.server) for name in SERVERS)])
-def make(request: pytest.FixtureRequest, on_server: Any) -> MakeRetriever:
+def make(request: pytest.FixtureRequest, on_server: Any, monkeypatch: pytest.MonkeyPatch) -> MakeRetriever:
     """Makes a retriever of one kind, always the same memory."""
     kind = str(request.param)
     if kind in ("BM25", "LMDirichlet"):
         return lambda: EmbeddedRetriever(similarity=kind)  # type: ignore[arg-type]
+    monkeypatch.setattr(dense_retriever, "TEXTS", 16)  # duplicates are in several blocks
     tiny_encoder: str = request.getfixturevalue("tiny_encoder")
     if kind == "dense":
         return lambda: DenseRetriever(tiny_encoder)

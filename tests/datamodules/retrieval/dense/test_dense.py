@@ -80,24 +80,6 @@ def test_the_ranking_is_that_of_the_cosines(
                 np.testing.assert_allclose(scores, expected[query, hit_rows], atol=2e-6)
 
 
-def test_duplicates_have_equal_scores_and_stand_in_row_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
-) -> None:
-    monkeypatch.setattr(dense, "TEXTS", 16)  # the duplicates are in different blocks
-    duplicates = [5, 21, 22, 40, 77]
-    texts = list(labelled_texts(90)[0])
-    for row in duplicates:
-        texts[row] = "the old heron of the deck"
-    texts[60] = "the old heron of the old deck"
-    hits = build(tmp_path, texts, tiny_encoder).search(["the old heron of the deck", "heron deck"], 90)
-    for hit_rows, scores in zip(hits.rows, hits.scores, strict=True):
-        ranks = [hit_rows.tolist().index(row) for row in duplicates]
-        assert ranks == list(range(ranks[0], ranks[0] + len(duplicates)))
-        assert len(set(scores[ranks].tolist())) == 1
-    assert hits.rows[0, :5].tolist() == duplicates
-    np.testing.assert_allclose(hits.scores[0, :5], 1, atol=1e-6)
-
-
 def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Angles:
         """Reads a text as the angle of its vector in degrees."""
