@@ -227,6 +227,7 @@ def test_rows_per_class(kind: Kind[ClassificationDataModule]) -> None:
     labels = data.split("train").rows.labels
     assert labels.count("boats") == 4
     assert labels.count("bread") == 20
+    assert {*data.split("validation").neighbors.memories.texts} <= {*data.split("train").rows.texts}
     limited = kind.prepared(rows_per_class=0.5)
     assert len(limited.split("train").rows) == pytest.approx(35, abs=2)
     repeated = kind.prepared(rows_per_class=0.5)
@@ -246,6 +247,8 @@ def test_duplicates_stay_on_one_side_of_a_split(
         {fold(text) for text in data.split(name).rows.texts} for name in ("train", "validation")
     )
     assert not train & validation
+    for name in ("train", "validation"):
+        assert {fold(text) for text in data.split(name).neighbors.memories.texts} <= train
     logged = f"{sum(counts)} of 70 rows to split are duplicates of each other, in {len(counts)} groups"
     assert caplog.text.count(logged) == 1
     # About five rows of each class; some texts have two labels: a class takes the other's row along.

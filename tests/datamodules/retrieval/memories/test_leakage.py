@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
-from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from tests.datamodules.corpus import labelled_texts, write_csv
 
@@ -36,12 +34,6 @@ def pairs(rows: Rows) -> set[tuple[str, str]]:
 
 def neighbor_texts(neighbors: Neighbors) -> list[list[str]]:
     return [[neighbors.memories.texts[i] for i in row if i >= 0] for row in neighbors.rows.tolist()]
-
-
-def test_a_text_with_duplicates_only_has_no_memory(tmp_path: Path) -> None:
-    table = Rows.from_lists(["the lion", "The  Lion", "sail"], ["a", "b", "b"])
-    memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m")
-    assert (memory.search(table.texts[:], 2, exclude_duplicates=True).rows == -1).all()
 
 
 @pytest.mark.parametrize(
@@ -85,23 +77,3 @@ def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytes
         else:
             # A held-out text may retrieve its duplicate among the training texts.
             assert all(own[-30:])
-
-
-@pytest.mark.parametrize(
-    ("options", "number"), [({"validation_split": 0.3}, 70), ({"rows_per_class": 5}, 15)]
-)
-def test_the_memory_has_the_training_rows(tmp_path: Path, options: dict[str, Any], number: int) -> None:
-    texts, labels = labelled_texts(100, seed=3)
-    texts = [f"{text} n{i}" for i, text in enumerate(texts)]  # all distinct
-    train_file = write_csv(tmp_path / "all.csv", texts, labels)
-    data = ClassificationDataModule(
-        train_file=train_file, num_memories=K, cache_dir=str(tmp_path / "cache"), **options
-    )
-    data.prepare_data()
-    data.setup("fit")
-    train, validation = (set(data.split(name).rows.texts) for name in ("train", "validation"))
-    assert len(train) == number
-    assert not train & validation
-    for name in ("train", "validation"):
-        neighbors = data.split(name).neighbors
-        assert set(neighbors.memories.texts) <= train

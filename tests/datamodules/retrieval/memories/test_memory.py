@@ -59,7 +59,7 @@ def test_duplicates_are_found_whatever_their_case_and_space(tmp_path: Path) -> N
     memory = build(tmp_path / "m", table)
     duplicates = [sorted(rows.tolist()) for rows in memory.opened.excluded_rows(["the lion", "SAIL", "lion"])]
     assert duplicates == [[0, 2, 4], [3], []]
-    kept = memory.search(["the lion"], 5, exclude_duplicates=True).memories
+    kept = memory.search(["the lion", "SAIL"], 5, exclude_duplicates=True).memories
     assert list(kept.texts) == ["a lion"]
     assert len(memory.search(["the lion"], 5).memories) == 4
 
