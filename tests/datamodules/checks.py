@@ -2,9 +2,10 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,16 @@ def check_near(hits: Hits, expected: Hits) -> None:
 def kill(*_: object, **__: object) -> None:
     """Kill this process, in place of any function."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, which then kills its process."""
+
+    def call(*arguments: Any, **options: Any) -> None:
+        function(*arguments, **options)
+        kill()
+
+    return call
 
 
 def grown_from(old: int, new: int) -> NDArray[np.int64]:

@@ -18,11 +18,10 @@ from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.vector_store import VectorStore
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from datamodules.retrieval.memories.memory import Neighbors
-from tests.datamodules.checks import kill, refused, sizes
+from tests.datamodules.checks import kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.conftest import MakeRetriever
-from tests.datamodules.retrieval.memories.test_memory_growth import build, contents, hits_of, kill_after
+from tests.datamodules.retrieval.memories.test_memory_growth import build, check_same, contents, hits_of
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder oar sail", "otter", "nothing here is known"]
 QUERIES += [""]
@@ -31,13 +30,6 @@ QUERIES += [""]
 def built_of(memory: FolderMemory, folder: Path, make: MakeRetriever) -> FolderMemory:
     """A memory that was built of the rows that another one has now."""
     return build(folder, Rows(memory.rows.table, "fresh"), make())
-
-
-def check_same(neighbors: Neighbors, expected: Neighbors) -> None:
-    """Check that rows and scores are equal; a text may be encoded with other rounding in another batch."""
-    mine, others = hits_of(neighbors), hits_of(expected)
-    assert [[hit[:3] for hit in hits] for hits in mine] == [[hit[:3] for hit in hits] for hits in others]
-    np.testing.assert_allclose(neighbors.scores, expected.scores, rtol=2e-7)
 
 
 def test_a_changed_memory_ranks_like_one_built_of_its_rows(tmp_path: Path, make: MakeRetriever) -> None:

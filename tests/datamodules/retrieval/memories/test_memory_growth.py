@@ -2,7 +2,6 @@
 
 import pickle
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import make_retriever, open_memory
+from datamodules.retrieval import open_memory
 from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded import inverted_index
@@ -20,23 +19,12 @@ from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.memories.versions import POINTER, read_pointer
-from tests.datamodules.checks import grown_from, kill, refused, sizes
+from datamodules.retrieval.memories.versions import POINTER
+from tests.datamodules.checks import grown_from, kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, labelled_texts, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
 NEW = (["zebra crossing", "old zebra", "a small oar"], ["beasts", "beasts", "boats"])
-
-MakeRetriever = Callable[..., Retriever]
-
-
-SERVERS = [pytest.param(product, marks=pytest.mark.server) for product in ("Elasticsearch", "OpenSearch")]
-
-
-@pytest.fixture(params=["embedded", *SERVERS])
-def make(request: pytest.FixtureRequest, on_server: Any) -> MakeRetriever:
-    """Makes a retriever of one back end, always the same memory."""
-    return EmbeddedRetriever if request.param == "embedded" else on_server(request.param)
 
 
 def build(folder: Path, table: Rows | None = None, retriever: Retriever | None = None) -> FolderMemory:
@@ -60,13 +48,19 @@ def hits_of(neighbors: Neighbors) -> list[list[tuple[str, str, str | None, float
     ]
 
 
+def check_same(neighbors: Neighbors, expected: Neighbors) -> None:
+    """Check that rows and scores are equal; a text may be encoded with other rounding in another batch."""
+    mine, others = hits_of(neighbors), hits_of(expected)
+    assert [[hit[:3] for hit in hits] for hits in mine] == [[hit[:3] for hit in hits] for hits in others]
+    np.testing.assert_allclose(neighbors.scores, expected.scores, rtol=2e-7)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_new_rows_are_found_and_versions_stay(tmp_path: Path, make: MakeRetriever, similarity: str) -> None:
-    grown = build(tmp_path / "m", retriever=make(similarity=similarity))
+def test_new_rows_are_found_and_versions_stay(tmp_path: Path) -> None:
+    grown = build(tmp_path / "m")
     before = hits_of(grown.search(QUERIES, 5))
     assert before[3] == []
     assert grown.add(more()) == (2, 63, 3, 0, 0, 0)
@@ -79,16 +73,16 @@ def test_new_rows_are_found_and_versions_stay(tmp_path: Path, make: MakeRetrieve
     assert {hit[0] for hit in hits_of(grown.search(["zebra"], 5))[0]} == {"2:0", "2:1", "3:0"}
 
     # Every version ranks like a memory that was built of its rows at once, now and later.
-    together = build(tmp_path / "n", Rows(grown.rows.table.slice(0, 63), "n"), make(similarity=similarity))
+    together = build(tmp_path / "n", Rows(grown.rows.table.slice(0, 63), "n"))
     assert hits_of(together.search(QUERIES, 5)) == after
-    assert together.fingerprint == FolderMemory(tmp_path / "m", make(similarity=similarity), 2).fingerprint
     for version, expected in ((1, before), (2, after)):
-        old = FolderMemory(tmp_path / "m", make(similarity=similarity), version)
+        old = FolderMemory(tmp_path / "m", EmbeddedRetriever(), version)
         assert (old.version, hits_of(old.search(QUERIES, 5))) == (version, expected)
+    assert together.fingerprint == old.fingerprint
     assert hits_of(open_memory(str(tmp_path / "m"), version=1).search(QUERIES, 5)) == before
     current = open_memory(str(tmp_path / "m"))
     assert sizes(current) == [(1, 60), (2, 63), (3, 64)]
-    assert hits_of(build(tmp_path / "m", retriever=make(similarity=similarity)).search(QUERIES, 5)) == before
+    assert hits_of(build(tmp_path / "m").search(QUERIES, 5)) == before
     assert len(open_memory(str(tmp_path / "m")).search(["zebra"], 5).memories) == 3
 
 
@@ -177,36 +171,33 @@ def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
     assert first.add(more(["old zebra"], ["boats"])) == (3, 62, 0, 1, 0, 0)
 
 
-def _add(folder: Path, table: Rows, retriever: Retriever | None = None) -> None:
-    built_with = make_retriever(read_pointer(folder)["retriever"], None)
-    FolderMemory(folder, retriever or built_with).add(table)
-
-
-def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> None:
-        function(*arguments, **options)
-        kill()
-
-    return call
+def _add(folder: Path, table: Rows) -> None:
+    open_memory(str(folder)).add(table)
 
 
 PLACES = [(versions, "_write", True), (inverted_index, "_write_postings", True)]
 PLACES += [(versions, "write_pointer", False), (versions, "write_pointer", True)]
+ON_SERVER = [(ElasticsearchRetriever, "_clone", True), (ElasticsearchRetriever, "_load", False)]
+ON_SERVER += [(ElasticsearchRetriever, "_load", True)]
 
 
 @pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize(("module", "name", "after"), PLACES)
+@pytest.mark.parametrize(
+    "killed", [*PLACES, *(pytest.param(each, marks=pytest.mark.server) for each in ON_SERVER)]
+)
 def test_a_killed_addition_leaves_the_old_memory_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, after: bool, same: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_server: Any, killed: tuple[Any, str, bool], same: bool
 ) -> None:
-    before = hits_of(build(tmp_path / "m").search(QUERIES, 5))
+    place, name, after = killed
+    make = on_server("Elasticsearch") if place is ElasticsearchRetriever else EmbeddedRetriever
+    before = hits_of(build(tmp_path / "m", retriever=make()).search(QUERIES, 5))
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, kill_after(getattr(module, name)) if after else kill)
+        patch.setattr(place, name, kill_after(getattr(place, name)) if after else kill)
         assert in_processes(1, _add, tmp_path / "m", more()) == [-signal.SIGKILL]
     done = name == "write_pointer" and after
-    opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
+    opened = FolderMemory(tmp_path / "m", make())
     assert opened.version == (2 if done else 1)
-    assert hits_of(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
+    assert hits_of(FolderMemory(tmp_path / "m", make(), 1).search(QUERIES, 5)) == before
     # The next addition works, of the same rows or of others, and leaves nothing of the killed memory.
     table = more() if same else more(["other zebra"], ["bread"])
     opened.add(table)
@@ -214,35 +205,10 @@ def test_a_killed_addition_leaves_the_old_memory_whole(
     if done:
         expected.add(more())
     expected.add(table)
-    assert hits_of(opened.search(QUERIES, 5)) == hits_of(expected.search(QUERIES, 5))
+    check_same(opened.search(QUERIES, 5), expected.search(QUERIES, 5))
     assert {p.name for p in (tmp_path / "m").iterdir() if p.suffix != ".lock"} == {
         p.name for p in (tmp_path / "n").iterdir() if p.suffix != ".lock"
     }
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(("name", "after"), [("_clone", True), ("_load", False), ("_load", True)])
-def test_a_killed_addition_on_a_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_prefix: str, name: str, after: bool
-) -> None:
-    def retriever() -> ElasticsearchRetriever:
-        return ElasticsearchRetriever(index_prefix=index_prefix)
-
-    before = hits_of(build(tmp_path / "m", retriever=retriever()).search(QUERIES, 5))
-    expected = build(tmp_path / "n")
-    expected.add(more())
-    with monkeypatch.context() as patch:
-        whole = getattr(ElasticsearchRetriever, name)
-        patch.setattr(ElasticsearchRetriever, name, kill_after(whole) if after else kill)
-        assert in_processes(1, _add, tmp_path / "m", more(), retriever()) == [-signal.SIGKILL]
-    opened = FolderMemory(tmp_path / "m", retriever())
-    assert hits_of(opened.search(QUERIES, 5)) == before
-    opened.add(more())
-    hits = [hits_of(memory.search(QUERIES, 5)) for memory in (opened, expected)]
-    for mine, other in zip(*hits, strict=True):
-        assert [hit[:3] for hit in mine] == [hit[:3] for hit in other]
-        np.testing.assert_allclose([hit[3] for hit in mine], [hit[3] for hit in other], rtol=1e-5)
-    assert hits_of(FolderMemory(tmp_path / "m", retriever(), 1).search(QUERIES, 5)) == before
 
 
 def test_a_failed_addition_leaves_the_memory_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
