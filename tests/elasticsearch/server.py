@@ -154,14 +154,6 @@ def _wait_for_end(process: int, seconds: float) -> None:
     raise TimeoutError
 
 
-class _Started(NamedTuple):
-    """A server's process, which may not accept requests yet."""
-
-    server: Server
-    process: subprocess.Popen[bytes]
-    folder: Path
-
-
 def _launch(
     folders: list[Path], ports: list[int], secured: bool, heap: str, product: Product
 ) -> list[Server]:
@@ -178,22 +170,23 @@ def _launch(
     for folder, name, port, transport in zip(folders, names, ports, transports, strict=True):
         own = {**settings, "node.name": name, "http.port": port, "transport.port": transport}
         started.append(_start_process(folder, own, secured, heap, product))
-    for each in started:
-        try:
-            _wait_for_health(each.server, set(names), each.process, each.folder / "output.txt")
-        except NoServerError:
-            for other in started:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(other.process.pid, signal.SIGKILL)
-            raise
-        (each.folder / "server.json").write_text(json.dumps(asdict(each.server)))
-        (each.folder / "server.json").chmod(0o600)
-    return [each.server for each in started]
+    try:
+        for folder, (server, process) in zip(folders, started, strict=True):
+            _wait_for_health(server, set(names), process, folder / "output.txt")
+            (folder / "server.json").write_text(json.dumps(asdict(server)))
+            (folder / "server.json").chmod(0o600)
+    except NoServerError:
+        for _, process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return [server for server, _ in started]
 
 
 def _start_process(
     folder: Path, settings: dict[str, object], secured: bool, heap: str, product: Product
-) -> _Started:
+) -> tuple[Server, subprocess.Popen[bytes]]:
+    """Start a server, which may not accept requests yet."""
     java_home = _java_home(product)
     distribution = _distribution(product, java_home)
     config = folder / "config"
@@ -261,7 +254,7 @@ def _start_process(
         )
     scheme = "https" if secured else "http"
     url = f"{scheme}://127.0.0.1:{settings['http.port']}"
-    return _Started(Server(url, process.pid, username, password, ca_certs), process, folder)
+    return Server(url, process.pid, username, password, ca_certs), process
 
 
 def _wait_for_health(
@@ -287,9 +280,6 @@ def _wait_for_health(
             break  # another server
         except (OSError, urllib.error.URLError):
             time.sleep(0.2)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     tail = " | ".join(output.read_text(errors="replace").splitlines()[-5:])
     raise NoServerError(
         f"the server did not come up at {server.url}, or another one is there; its last lines: {tail}"
