@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Collection, ExcludedRows, Ranking
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded import retriever as embedded
@@ -176,13 +175,6 @@ def test_empty_things(similarity: str, tmp_path: Path) -> None:
     assert retriever.search(["", "unknown", "x\x00\ud800"], 2).rows.tolist() == [[-1, -1], [-1, -1], [1, -1]]
     assert retriever.search([], 2).rows.shape == (0, 2)
     assert retriever.search(["x"], 0).rows.shape == (1, 0)
-
-
-def test_without_an_index(tmp_path: Path) -> None:
-    retriever = build(["x"], tmp_path / "i")
-    retriever.close()
-    with pytest.raises(InputError, match="no index"):
-        retriever.search(["x"], 1)
 
 
 def test_queries_are_cut(tmp_path: Path) -> None:
