@@ -43,9 +43,6 @@ class GivenVectors:
     def blocks(self, texts: Sequence[str], block: int) -> Iterator[NDArray[np.float32]]:
         return (self.of(texts[first : first + block], block) for first in range(0, len(texts), block))
 
-    def check_size(self, size: int, index_size: int, index: str) -> None:
-        return
-
     def close(self) -> None:
         return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -55,18 +56,9 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[EncodedTexts]):
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; a text without tokens has no hits."""
         check_search(texts, k, exclude)
-        index = self._opened()
-        queries = self._query_vectors(texts, index)
-        return nearest(index.vectors, queries, k, exclude)
-
-    def _query_vectors(self, texts: Sequence[str], index: EncodedTexts) -> NDArray[np.float32]:
-        """Return vectors [n, d]; texts of the collection are looked up, unless queries have their own encoder."""
-
-        def encode(some: Sequence[str]) -> NDArray[np.float32]:
-            vectors = self.vectors.of(some, TEXTS, queries=True)
-            self.vectors.check_size(vectors.shape[1], index.vectors.shape[1], "the index")
-            return vectors
-
+        index, encode = self._opened(), partial(self.vectors.of, block=TEXTS, queries=True)
+        # Texts of the collection are looked up, unless queries have vectors of their own.
         if len(texts) and self.vectors.has_query_side:
-            return encode(texts)
-        return look_up_vectors(texts, index.vectors, index.lookup.first_rows(text_hashes(texts)), encode)
+            return nearest(index.vectors, encode(texts), k, exclude)
+        rows = index.lookup.first_rows(text_hashes(texts))
+        return nearest(index.vectors, look_up_vectors(texts, index.vectors, rows, encode), k, exclude)

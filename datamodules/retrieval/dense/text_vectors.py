@@ -157,14 +157,6 @@ class TextVectors:
             return self._loaded().has_query_side
         return self.ranking.published.query_prompt != self.ranking.published.document_prompt
 
-    def check_size(self, size: int, index_size: int, index: str) -> None:
-        """Raise an InputError unless the vectors of queries and of the named index have the same length."""
-        if size != index_size:
-            raise InputError(
-                f"{index} has vectors of {index_size} numbers, but the encoder {self.ranking.encoder} makes {size};"
-                " build the index again with `zoo index`, or name the encoder that it was built with"
-            )
-
     def close(self) -> None:
         """Release the encoder; it is loaded again when it is needed."""
         self._encoder = self._store = None

@@ -65,14 +65,6 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         super().__init__(encoder, **others)
 
     @override
-    def _open_index(self, name: str) -> None:
-        super()._open_index(name)
-        # None if no text has a vector.
-        self._size: int | None = self._mapping_of(
-            name, lambda mapping: mapping["properties"]["vector"].get("dims")
-        )
-
-    @override
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; a text without tokens has no hits."""
         most = self.ranking.num_candidates or MOST_HITS
@@ -84,9 +76,6 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
             return hits
         # Many texts to search with are texts of a table. They are not stored: a search of each would make a file.
         vectors = self.vectors.of(texts, TEXTS, self.vectors.has_query_side, stores=False)
-        if self._size is not None:
-            self.vectors.check_size(vectors.shape[1], self._size, f"index {self._opened()}")
-
         rescored = ""
         if self.ranking.quantization is not None:
             rescored = f',"rescore_vector":{{"oversample":{OVERSAMPLE[self.ranking.quantization]}}}'

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,6 @@ _MERGE_SECONDS = 3600.0
 _EXISTS = ("resource_already_exists_exception", "invalid_index_name_exception")
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
-
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -178,14 +176,11 @@ class ServerRetriever(Retriever):
             raise InputError(f"index={self.existing_index!r} is read only: omit it to build an own index")
         return f"{self.index_prefix}-{fingerprint[:16]}"
 
-    def _mapping_of(self, name: str, part: Callable[[PlainDict], ResultT]) -> ResultT:
+    def _notes(self, name: str) -> _Notes | None:
         return self.server.read(
             lambda client: client.indices.get_mapping(index=name),
-            lambda answer: part(*(each["mappings"] for each in answer.values())),
+            lambda answer: _Notes.of(*(each["mappings"] for each in answer.values())),
         )
-
-    def _notes(self, name: str) -> _Notes | None:
-        return self._mapping_of(name, _Notes.of)
 
     def _own_notes(self, name: str, fingerprint: str | None = None) -> _Notes:
         """Return the notes in an own index, which must have this fingerprint if one is given."""
