@@ -10,10 +10,11 @@ from elasticsearch import Elasticsearch
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch import connection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
-from tests.datamodules.retrieval.elasticsearch.test_elasticsearch import FINGERPRINT, some_texts
+from tests.datamodules.corpus import labelled_texts
+from tests.datamodules.retrieval.elasticsearch.test_elasticsearch import FINGERPRINT
 from tests.elasticsearch import server
 
-TEXTS = some_texts(2000)
+TEXTS, _ = labelled_texts(2000)
 
 
 def master_of(nodes: list[server.Server]) -> server.Server:

@@ -47,11 +47,7 @@ def test_labels_and_location_and_length(tmp_path: Path) -> None:
     memory = build(tmp_path / "m", retriever=EmbeddedRetriever(similarity="LMDirichlet", mu=50.0))
     assert memory.labels() == sorted(LABELS)
     assert len(memory) == 60
-    again = open_memory(memory.location())
-    assert again.retriever.describe() == memory.retriever.describe()
-    assert again.fingerprint == memory.fingerprint
-    for a, b in zip(again.search(QUERIES, 4)[:2], memory.search(QUERIES, 4)[:2], strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert open_memory(memory.location()).fingerprint == memory.fingerprint
 
 
 def test_duplicates_are_found_whatever_their_case_and_space(tmp_path: Path) -> None:
