@@ -166,11 +166,9 @@ class TextVectors:
         self, texts: Sequence[str], block: int, queries: bool = False, stores: bool = True
     ) -> NDArray[np.float32]:
         """Return the vectors of at least one text [n, d]; equal texts are encoded once; see `blocks`."""
-
-        def encode(distinct: list[str]) -> NDArray[np.float32]:
-            return np.concatenate(list(self.blocks(distinct, block, queries, stores)))
-
-        return encode_distinct(texts, encode)
+        return encode_distinct(
+            texts, lambda distinct: np.concatenate([*self.blocks(distinct, block, queries, stores)])
+        )
 
     def blocks(
         self, texts: Sequence[str], block: int, queries: bool = False, stores: bool = True
@@ -188,6 +186,7 @@ class TextVectors:
                 with self._in_use, inference():
                     some = list(texts[first : first + block])
                     vectors = self._block(some, queries, looks_up, stores, bar)
+                bar.update(first + len(some) - bar.n)  # also of those that were not encoded
                 yield vectors
 
     def _block(
@@ -201,10 +200,7 @@ class TextVectors:
             return self._loaded()(some, self.batch_size, bar)
 
         def look_up(some: list[str]) -> NDArray[np.float32]:
-            before = bar.n
-            vectors = self._stored().vectors(some, encode, stores)
-            bar.update(before + len(some) - bar.n)
-            return vectors
+            return self._stored().vectors(some, encode, stores)
 
         return encode_distinct(texts, look_up if looks_up else encode)
 

@@ -56,7 +56,6 @@ class TransformerEncoder:
         vectors = np.zeros((len(texts), self.size), np.float32)
         # Texts of similar length need little padding. A batch that does not fit the device's memory fails first.
         order = sorted(np.flatnonzero(has_tokens).tolist(), key=lambda position: -len(tokens[position]))
-        bar.update(len(texts) - len(order))
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
             rows = [torch.tensor(tokens[position]) for position in batch]
