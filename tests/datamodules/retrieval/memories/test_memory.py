@@ -3,6 +3,7 @@
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,14 +62,15 @@ def test_duplicates_are_found_whatever_their_case_and_space(tmp_path: Path) -> N
 
 
 def test_the_fingerprint_is_that_of_rows_and_ranking(tmp_path: Path) -> None:
-    def fingerprint(name: str, table: Rows, **ranking: float) -> str:
-        return build(tmp_path / name, table, EmbeddedRetriever(**ranking)).fingerprint  # type: ignore[arg-type]
+    def fingerprint(name: str, table: Rows, **ranking: Any) -> str:
+        return build(tmp_path / name, table, EmbeddedRetriever(**ranking)).fingerprint
 
     base = fingerprint("a", rows(30))
     assert fingerprint("b", rows(30)) == base
     others = [fingerprint("c", rows(30, seed=1)), fingerprint("d", rows(29))]
-    others += [fingerprint("e", rows(30), b=0.5)]
-    assert len({base, *others}) == 4
+    rankings: list[dict[str, Any]] = [{"b": 0.5}, {"similarity": "LMDirichlet"}, {"analyzer": "english"}]
+    others += [fingerprint(f"r{number}", rows(30), **each) for number, each in enumerate(rankings)]
+    assert len({base, *others}) == 6
 
 
 def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

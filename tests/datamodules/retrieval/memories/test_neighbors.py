@@ -61,10 +61,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def check_only_neighbors(cache: Path, folder: Path) -> None:
-    assert {path.name for path in cache.iterdir()} == {folder.name, f".{folder.name}.lock"}
-
-
 def test_the_neighbors_are_those_of_the_memory(tmp_path: Path, memory: RecordedMemory) -> None:
     stored = open_neighbors(*build(memory, tmp_path / "cache"))
     assert memory.searches() == 5  # 37 queries in blocks of 8
@@ -107,14 +103,10 @@ def test_a_killed_build_leaves_no_neighbors(
     assert not list((tmp_path / "cache").glob(f"*/{storage.MANIFEST}"))
     folder, _ = build(memory, tmp_path / "cache")
     assert contents(folder) == expected
-    check_only_neighbors(tmp_path / "cache", folder)
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, f".{folder.name}.lock"}
 
 
 def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memory: RecordedMemory) -> None:
-    def other_memory(name: str, table: Rows, **ranking: float) -> FolderMemory:
-        retriever = EmbeddedRetriever(**ranking)  # type: ignore[arg-type]
-        return FolderMemory.build(table, retriever, tmp_path / name)
-
     cache = tmp_path / "cache"
     _, base = build(memory, cache)
     assert build(memory, cache, rows(37, seed=1, prefix="q"))[1] == base
@@ -123,9 +115,6 @@ def test_whatever_changes_neighbors_changes_the_fingerprint(tmp_path: Path, memo
         build(memory, cache, k=K + 1)[1],
         build(memory, cache, exclude_duplicates=True)[1],
         build_neighbors(QUERIES, memory, K, True, cache, same_table=True)[1],
-        build(other_memory("rows", rows(61)), cache)[1],
-        build(other_memory("k1", rows(60), k1=2.0), cache)[1],
-        build(other_memory("similarity", rows(60), similarity="LMDirichlet"), cache)[1],
-        build(other_memory("analyzer", rows(60), analyzer="english"), cache)[1],
+        build(FolderMemory.build(rows(61), EmbeddedRetriever(), tmp_path / "other"), cache)[1],
     ]
     assert len({base, *others}) == 1 + len(others)
