@@ -1,4 +1,4 @@
-"""The embedded index compared with plain formulas and with tantivy, and its files on a disk."""
+"""The embedded index compared with plain formulas, and its files on a disk."""
 
 from __future__ import annotations
 
@@ -188,29 +188,3 @@ def test_queries_are_cut(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # one warning is enough
         retriever.search([query], 5)
-
-
-def test_tantivy_ranks_alike(tmp_path: Path) -> None:
-    """Tantivy has Lucene's BM25 with k1 = 1.2, b = 0.75 and the same one-byte lengths."""
-    tantivy = pytest.importorskip("tantivy")
-    texts = [text for text in random_texts(11, 800, 200, 60) if text]
-    schema = tantivy.SchemaBuilder().add_text_field("text").add_unsigned_field("row", stored=True).build()
-    index = tantivy.Index(schema)
-    writer = index.writer(num_threads=1)
-    for row, text in enumerate(texts):
-        writer.add_document(tantivy.Document(text=text, row=row))
-    writer.commit()
-    index.reload()
-    searcher = index.searcher()
-    queries = [" ".join(dict.fromkeys(text.split())) for text in texts[:100]]
-    hits = build(texts, tmp_path / "i").search(queries, 20)
-    for i, query in enumerate(queries):
-        expected = searcher.search(index.parse_query(query, ["text"]), limit=20).hits
-        scores = [score for score, _ in expected]
-        assert hits.scores[i, : len(expected)].tolist() == pytest.approx(scores, rel=1e-5)
-        clear = [
-            j for j in range(1, len(expected) - 1)
-            if scores[j - 1] > scores[j] * 1.00001 and scores[j] > scores[j + 1] * 1.00001
-        ]  # fmt: skip
-        rows = [searcher.doc(expected[j][1])["row"][0] for j in clear]
-        assert hits.rows[i, clear].tolist() == rows
