@@ -7,7 +7,7 @@ and equal for equal vectors.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, joined_rows
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
+from datamodules.retrieval.heap import push
 
 Floats: TypeAlias = NDArray[np.float32]
 Longs: TypeAlias = NDArray[np.int64]
@@ -26,29 +27,6 @@ _ROWS = 2048
 _MOST_ROWS = 1 << 16
 # More than the rounding of scores and of bounds.
 _ROUNDING = 2.0**-22
-
-
-class _Best(NamedTuple):
-    """The best keys of q queries, and some that may not be among the best."""
-
-    #: int64 [q, 2 k + 32]: keys in any order.
-    keys: Longs
-    #: int64 [q]: the number of keys.
-    sizes: Longs
-    #: int64 [q]: a key that others must exceed; 0 as long as there may be fewer than k.
-    least: Longs
-    #: float32 [q]: the products of hits are larger.
-    floors: Floats
-
-    @classmethod
-    def none(cls, q: int, k: int) -> _Best:
-        keys, sizes = np.zeros((q, 2 * k + 32), np.int64), np.zeros(q, np.int64)
-        return cls(keys, sizes, np.zeros_like(sizes), np.full(q, -np.inf, np.float32))
-
-    def largest(self, k: int) -> Longs:
-        """Return the largest k keys of each query, in any order [q, k]; 0 where there are fewer."""
-        self.keys[np.arange(self.keys.shape[1]) >= self.sizes[:, None]] = 0
-        return np.ascontiguousarray(np.partition(self.keys, -k, axis=1)[:, -k:])
 
 
 def nearest(vectors: Floats, queries: Floats, k: int, exclude: ExcludedRows | None = None) -> Hits:
@@ -69,7 +47,9 @@ def nearest(vectors: Floats, queries: Floats, k: int, exclude: ExcludedRows | No
 
 def _search(vectors: Floats, queries: Floats, excluded: tuple[Longs, Longs], k: int) -> Longs:
     """Return the keys of the best k vectors for q queries [q, k], in any order."""
-    best = _Best.none(len(queries), k)
+    heaps, sizes = np.zeros((len(queries), k), np.int64), np.zeros(len(queries), np.int64)
+    # The products of hits are larger.
+    floors = np.full(len(queries), -np.inf, np.float32)
     # Most rows of a block should be no hits.
     rows = min(max(_ROWS, 8 * k), len(vectors), _MOST_ROWS)
     # The largest error of a product in float32.
@@ -80,9 +60,9 @@ def _search(vectors: Floats, queries: Floats, excluded: tuple[Longs, Longs], k: 
             # Of the best rows of the first block, some may be no hits: excluded ones, and those of length 0.
             rank = k + int(np.diff(excluded[0]).max()) + np.count_nonzero(products[0] == 0)
             if rank < products.shape[1]:
-                best.floors[:] = np.partition(products, -rank, axis=1)[:, -rank] - 2 * margin - _ROUNDING
-        _keep(products, low, margin, vectors, queries, *excluded, k, best)
-    return best.largest(k)
+                floors = np.partition(products, -rank, axis=1)[:, -rank] - 2 * margin - _ROUNDING
+        _keep(products, low, margin, vectors, queries, *excluded, heaps, sizes, floors)
+    return heaps
 
 
 @njit()
@@ -94,15 +74,15 @@ def _keep(
     queries: Floats,
     excluded_starts: Longs,
     excluded: Longs,
-    k: int,
-    best: _Best,
+    heaps: Longs,
+    sizes: Longs,
+    floors: Floats,
 ) -> None:
-    """Add the best rows of a block from `low` on, by exact products, to the best k of each query."""
+    """Push the best rows of a block from `low` on, by exact products, into the heap of each query, and set its size."""
     for query in range(len(products)):
-        keys, row_products = best.keys[query], products[query]
-        size, least = best.sizes[query], best.least[query]
+        heap, size, row_products = heaps[query], sizes[query], products[query]
         own = excluded[excluded_starts[query] : excluded_starts[query + 1]]
-        bound = max(_bound(least, margin), best.floors[query])
+        bound = max(_bound(heap, size, margin), floors[query])
         for first in range(0, len(row_products), 64):
             part = row_products[first : first + 64]
             # This loop is compiled to vector instructions. Few blocks contain a candidate.
@@ -116,15 +96,10 @@ def _keep(
                 if not part[here] > bound or row in own or not vectors[row].any():
                     continue
                 key = _key(_product(vectors[row], queries[query]), row)
-                if key <= least:
-                    continue
-                keys[size] = key
-                size += 1
-                if size == len(keys):
-                    keys[:k] = np.partition(keys, size - k)[size - k :]
-                    size, least = k, keys[:k].min()
-                    bound = max(bound, _bound(least, margin))
-        best.sizes[query], best.least[query] = size, least
+                if size < len(heap) or key > heap[0]:
+                    size = push(heap, size, key)
+                    bound = max(bound, _bound(heap, size, margin))
+        sizes[query] = size
 
 
 @njit(fastmath={"reassoc", "contract"})
@@ -144,8 +119,8 @@ def _key(product: np.float64, row: int) -> np.int64:
 
 
 @njit()
-def _bound(least: np.int64, margin: float) -> np.float32:
-    """Return a bound, less a margin, that the products of larger keys exceed; 0 is no key."""
-    score = np.int32(least >> 32).view(np.float32)
-    product = 2 * np.float64(score) - 1 - margin - _ROUNDING if least > 0 else -np.inf
+def _bound(heap: Longs, size: int, margin: float) -> np.float32:
+    """Return a bound, less a margin, that the products of further keys exceed."""
+    score = np.int32(heap[0] >> 32).view(np.float32)
+    product = 2 * np.float64(score) - 1 - margin - _ROUNDING if size == len(heap) else -np.inf
     return np.float32(product)

@@ -14,6 +14,7 @@ import numpy as np
 from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW
 from datamodules.retrieval.embedded.inverted_index import Doubles, Floats, Ints, InvertedIndex, Longs, Words
+from datamodules.retrieval.heap import push
 
 # Texts are scored in windows, small at first (to find good hits early), then as many as fit the cache. Their sums are
 # float64, as in Lucene, so that scores have the same bits.
@@ -230,7 +231,7 @@ def _choose(
         if i < n or (size == len(heap) and key < heap[0]):
             continue
         if row not in excluded:
-            size = _push(heap, size, key)
+            size = push(heap, size, key)
             threshold = _threshold(heap, size)
     return size
 
@@ -286,33 +287,6 @@ def _ones(word: np.uint64) -> np.int64:
     word = (word & pairs) + ((word >> np.uint64(2)) & pairs)
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
     return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-@njit()
-def _push(heap: Longs, size: int, key: np.int64) -> int:
-    """Add a key to the heap, whose top is the worst hit, and return the new size; a full heap loses its top."""
-    if size == len(heap):
-        _replace_top(heap, key)
-        return size
-    slot = size
-    while slot > 0 and heap[(slot - 1) >> 1] > key:
-        heap[slot] = heap[(slot - 1) >> 1]
-        slot = (slot - 1) >> 1
-    heap[slot] = key
-    return size + 1
-
-
-@njit()
-def _replace_top(heap: Longs, key: np.int64) -> None:
-    slot, child = 0, 1
-    while child < len(heap):
-        if child + 1 < len(heap) and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= key:
-            break
-        heap[slot] = heap[child]
-        slot, child = child, 2 * child + 1
-    heap[slot] = key
 
 
 @njit()
