@@ -45,11 +45,8 @@ class Proxy:
         with self.lock:
             self.requests.append(request)
             hit = urlsplit(request.path).path.endswith(self.target) and self.faults
-            fault: Fault | str = self.faults.popleft() if hit else "none"
-        if fault is None or isinstance(fault, Answer):
-            return fault
-        answer = self._forward(request)
-        return answer if isinstance(fault, str) else fault(answer)
+            fault: Fault = self.faults.popleft() if hit else lambda answer: answer
+        return fault(self._forward(request)) if callable(fault) else fault
 
     def _forward(self, request: Request) -> Answer:
         assert self.upstream is not None, f"no answer was prepared for {request.method} {request.path}"
@@ -73,7 +70,7 @@ class Proxy:
 
 
 @contextmanager
-def proxy(upstream: str | None = None, kind: type[Proxy] = Proxy) -> Iterator[Proxy]:
+def proxy(upstream: str | None = None) -> Iterator[Proxy]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -108,7 +105,7 @@ def proxy(upstream: str | None = None, kind: type[Proxy] = Proxy) -> Iterator[Pr
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    between = kind(f"http://127.0.0.1:{server.server_port}", upstream)
+    between = Proxy(f"http://127.0.0.1:{server.server_port}", upstream)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -70,20 +70,13 @@ class Server:
     ca_certs: str | None = None
 
 
-def start(
-    folder: Path,
-    port: int | None = None,
-    secured: bool = False,
-    heap: str = "1g",
-    product: Product = ELASTICSEARCH,
-) -> Server:
+def start(folder: Path, secured: bool = False, heap: str = "1g", product: Product = ELASTICSEARCH) -> Server:
     """Start a server with its data in `folder`, unless one is running there.
 
     Processes that call this at the same time (pytest's workers) get the same server.
 
     Args:
         folder: for data, logs, configuration and the note `server.json` on how to reach it.
-        port: of the loopback interface; None = any free one.
         secured: https with a self-signed certificate, and a password; for Elasticsearch only.
         heap: memory of the Java machine.
 
@@ -94,7 +87,7 @@ def start(
     with FileLock(folder / "lock"):
         server = running(folder)
         if server is None:
-            (server,) = _launch([folder], [port or _free_port()], secured, heap, product)
+            (server,) = _launch([folder], secured, heap, product)
         return server
 
 
@@ -107,7 +100,7 @@ def start_cluster(folder: Path, nodes: int = 3, heap: str = "400m") -> list[Serv
     folders = [folder / f"node-{number}" for number in range(nodes)]
     for node_folder in folders:
         node_folder.mkdir(parents=True)
-    return _launch(folders, [_free_port() for _ in folders], False, heap, ELASTICSEARCH)
+    return _launch(folders, False, heap, ELASTICSEARCH)
 
 
 def running(folder: Path) -> Server | None:
@@ -154,11 +147,9 @@ def _wait_for_end(process: int, seconds: float) -> None:
     raise TimeoutError
 
 
-def _launch(
-    folders: list[Path], ports: list[int], secured: bool, heap: str, product: Product
-) -> list[Server]:
+def _launch(folders: list[Path], secured: bool, heap: str, product: Product) -> list[Server]:
     """Start a cluster of one or more servers, and wait until all have joined it."""
-    transports = [_free_port() for _ in folders]
+    ports, transports = ([_free_port() for _ in folders] for _ in range(2))
     names = [f"memory-zoo-{secrets.token_hex(8)}" for _ in folders]
     settings: dict[str, object] = {"cluster.name": f"memory-zoo-tests-{ports[0]}"}
     if len(folders) == 1:
