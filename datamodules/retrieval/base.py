@@ -20,7 +20,7 @@ from datamodules.core import storage
 from datamodules.core.classes import option_defaults
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
-from datamodules.core.types import NotNegative, PlainDict, Positive, Share, check_fields
+from datamodules.core.types import NotNegative, PlainDict, Positive, Share, check_fields, mapped
 
 #: The arrays of an index.
 Index = TypeVar("Index")
@@ -127,11 +127,12 @@ class Retriever(ABC):
         return retriever
 
     def describe(self) -> PlainDict:
-        """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`."""
+        """Return `class_path` and `init_args`, without `local_options`, for `make_retriever`; members are described."""
         class_path = f"{type(self).__module__}.{type(self).__name__}"
         # A subclass may give the ranking other options than its own.
         options = self.options | (asdict(self.ranking) if hasattr(self, "ranking") else {})
         described = {name: options[name] for name in self.options if name not in self.local_options}
+        described = mapped(lambda each: each.describe() if isinstance(each, Retriever) else each, described)
         return {"class_path": class_path, "init_args": described}
 
     def idle_options(self) -> Iterator[tuple[str, str]]:
@@ -161,7 +162,9 @@ class Retriever(ABC):
 
     def without_index(self) -> Self:
         """Return a retriever with the same options, encoder and connection that opens an index of its own."""
-        return copy(self)
+        retriever = copy(self)
+        retriever.retrievers = [member.without_index() for member in self.retrievers]
+        return retriever
 
     def delete(self, folder: Path, fingerprint: str) -> None:
         """Delete an index, if there is one. The open index is another one."""

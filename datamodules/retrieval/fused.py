@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
@@ -70,6 +70,7 @@ class FusedRetriever(Retriever):
             raise InputError(f"weights: {len(self.weights)} for {len(retrievers)} retrievers; give one each")
         if not all(0 < weight < math.inf for weight in self.weights):
             raise InputError(f"weights={self.weights}: each must be above 0")
+        self.options = {"retrievers": retrievers, "method": method, "weights": self.weights, "depth": depth}
 
     @override
     def describe_ranking(self) -> PlainDict:
@@ -77,15 +78,8 @@ class FusedRetriever(Retriever):
         members = [
             {"back end": type(member).__name__, **member.describe_ranking()} for member in self.retrievers
         ]
-        return {"similarity": "fused", "members": members, **self._options()}
-
-    def _options(self) -> PlainDict:
-        return {"method": self.method, "weights": self.weights, "depth": self.depth}
-
-    @override
-    def describe(self) -> PlainDict:
-        members = {"retrievers": [member.describe() for member in self.retrievers]}
-        return {**super().describe(), "init_args": {**members, **self._options()}}
+        options = {"method": self.method, "weights": self.weights, "depth": self.depth}
+        return {"similarity": "fused", "members": members, **options}
 
     def index(self, collection: Collection, folder: Path) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
@@ -122,11 +116,6 @@ class FusedRetriever(Retriever):
         """Close the members; see `Retriever.close`."""
         for member in self.retrievers:
             member.close()
-
-    def without_index(self) -> Self:
-        """See `Retriever.without_index`."""
-        members = [member.without_index() for member in self.retrievers]
-        return type(self)(members, **self._options())
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows of the fused lists; see `Retriever.search`."""
