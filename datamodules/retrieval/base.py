@@ -174,9 +174,10 @@ class Retriever(ABC):
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return at most k hits for each of n query texts; `exclude` has n lists of rows that are not returned."""
 
-    @abstractmethod
     def close(self) -> None:
         """Release files and connections; `open` may follow."""
+        for member in self.retrievers:
+            member.close()
 
 
 class FolderRetriever(Retriever, Generic[Index]):

@@ -112,11 +112,6 @@ class FusedRetriever(Retriever):
             own_fingerprint = fingerprint_of({"fused": fingerprint, "member": number})
             yield member, folder.with_name(f"{folder.name}.{number}"), own_fingerprint
 
-    def close(self) -> None:
-        """Close the members; see `Retriever.close`."""
-        for member in self.retrievers:
-            member.close()
-
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows of the fused lists; see `Retriever.search`."""
         check_search(texts, k, exclude)

@@ -264,5 +264,5 @@ class EncodingRetriever(Retriever):
 
     @override
     def close(self) -> None:
-        super().close()  # type: ignore[safe-super]  # the back end's
+        super().close()
         self.vectors.close()
