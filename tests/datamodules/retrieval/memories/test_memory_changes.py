@@ -21,7 +21,7 @@ from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.datamodules.checks import kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.conftest import MakeRetriever
-from tests.datamodules.retrieval.memories.test_memory_growth import build, check_same, contents, hits_of
+from tests.datamodules.retrieval.memories.test_memory_growth import build, check_same, contents, hits_of, more
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder oar sail", "otter", "nothing here is known"]
 QUERIES += [""]
@@ -102,6 +102,12 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
         (lambda m: m.replace(Rows.from_lists(["x"], None, ["0"], "new")), "new: row 1 ('x') has no label"),
         (lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])), "; removed rows, and those drawn"),
         (lambda m: m.compact(0), "keep=0: keep at least 1 version"),
+        (lambda m: m.add(more(["zebra", "two"], None)), "more.csv: row 1 ('zebra') has no label"),
+        (lambda m: m.add(more(["x", "y"], ["bread", "cars"]), ["bread"]), "row 2 ('y') has the label 'cars'"),
+        (lambda m: m.add(more([], [])), "no rows to add"),
+        (lambda m: m.add(Rows.from_lists(["x"], ["bread"], ["4"]), keep_ids=True), "rows have the id '4'"),
+        (lambda m: m.open_version(0), "has no version 0; the current one is 1"),
+        (lambda m: m.open_version(2), "has no version 2; the current one is 1"),
     ],
 )
 def test_a_refused_change_changes_nothing(

@@ -95,10 +95,6 @@ def test_rows_keep_their_numbers_and_ids(tmp_path: Path) -> None:
     assert memory.rows.texts[0] == rows(60).texts[0]
     memory.add(Rows.from_lists(["new keel"], ["boats"], ["mine"]), keep_ids=True)
     assert memory.rows.ids[-1] == "mine"
-    before = contents(tmp_path / "m")
-    with refused(match=r"more.csv: several rows have the id 'mine'"):
-        memory.add(Rows.from_lists(["newer keel"], ["boats"], ["mine"], "more.csv"), keep_ids=True)
-    assert contents(tmp_path / "m") == before
 
 
 def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
@@ -120,23 +116,6 @@ def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
     assert contents(tmp_path / "m") == before
 
 
-@pytest.mark.parametrize(
-    ("table", "labels", "expected"),
-    [
-        (more(["zebra", "two"], None), None, "more.csv: row 1 ('zebra') has no label"),
-        (more(["zebra", "two"], ["boats", "cars"]), ["boats"], "row 2 ('two') has the label 'cars', which"),
-        (more([], []), None, "no rows to add"),
-    ],
-)
-def test_unfit_rows_are_refused(tmp_path: Path, table: Rows, labels: list[str] | None, expected: str) -> None:
-    memory = build(tmp_path / "m")
-    before = contents(tmp_path / "m")
-    with refused(expected):
-        memory.add(table, labels)
-    assert contents(tmp_path / "m") == before
-    assert memory.add(more()).version == 2
-
-
 def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
     memory = build(tmp_path / "m", Rows.from_lists(["a lion", "a sail"]))
     with pytest.raises(InputError, match=r"row 1 .'zebra crossing'. has a label, but the memory has none"):
@@ -151,13 +130,6 @@ def test_an_existing_index_is_not_written_to() -> None:
     assert str(mine.is_only_read()).startswith("index:mine: this index is only read")
     with pytest.raises(InputError, match="no versions"):
         open_memory("index:mine", mine.retriever, version=1)
-
-
-def test_versions_that_are_not_there(tmp_path: Path) -> None:
-    build(tmp_path / "m").add(more())
-    for version in (0, -1, 3):
-        with pytest.raises(InputError, match=f"has no version {version}; the current one is 2"):
-            FolderMemory(tmp_path / "m", EmbeddedRetriever(), version)
 
 
 def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
