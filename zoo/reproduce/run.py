@@ -17,104 +17,19 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
-from datamodules.base import DataModule
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import contents_of, lock_file, named_disk_errors, write_json, write_text
 from datamodules.core.types import PlainDict
 from zoo import __version__
 from zoo.markdown import markdown_table
 from zoo.reproduce.table import SPLITS, Row, SeededRow, Table, load_table, shipped_tables
-
-#: Data options that only training needs.
-_TRAINING = ("retriever", "word_vectors", "memory")
-
-
-@dataclass(frozen=True)
-class RowData:
-    """The data of one row; relative file names are under `folder`."""
-
-    table: Table
-    row: Row
-    folder: Path
-
-    def files(self) -> dict[str, str | list[str]]:
-        """Return data option -> its absolute file name, or several."""
-        options, kind = self._options(), self.table.data_type.options_type
-        files: dict[str, str | list[str]] = {}
-        for name in kind.files:
-            value = options.get(name)
-            if isinstance(value, str):
-                files[name] = self._absolute(value)
-            elif isinstance(value, list) and name not in kind.name_lists:
-                files[name] = [self._absolute(file) for file in value]
-        return files
-
-    def paths(self) -> Iterator[tuple[str, Path]]:
-        """Yield option and path of each local file."""
-        for name, files in self.files().items():
-            for file in [files] if isinstance(files, str) else files:
-                if not file.startswith("hub:"):
-                    yield name, Path(file)
-
-    def module(self, **changes: object) -> DataModule:
-        """Make the data module, with changed options, but without vectors and memories; nothing is read yet."""
-        options = {**self._options(), **self.files()}
-        options = {key: value for key, value in options.items() if key.partition(".")[0] not in _TRAINING}
-        return self.table.data_type(**{**options, **changes})
-
-    @property
-    def has_test(self) -> bool:
-        """True if the data set comes with a test."""
-        data = self.module()
-        return data.options.tables["test"] is not None or data.options.is_split_off("test")
-
-    @property
-    def test_files(self) -> PlainDict:
-        """The options of a test of its own: its files, or the table that it is split from."""
-        names = self.table.data_type.options_type.test_files
-        return {name: files for name, files in self.files().items() if name in names}
-
-    def _options(self) -> PlainDict:
-        own = {key: value for key, value in self.row.overrides.items() if key.startswith("data.")}
-        changes = {key.removeprefix("data."): value for key, value in own.items()}
-        return {**self.table.base["data"]["init_args"], **changes}
-
-    def _absolute(self, file: str) -> str:
-        return file if file.startswith("hub:") else str((self.folder / file).resolve())
-
-
-def read_test(file: Path, data: RowData) -> PlainDict:
-    """Read the test of a row before hours of training; return the options with which `zoo test` reads it."""
-    with_header: PlainDict = {"test_file": str(file.resolve())}
-    without = {**with_header, **data.table.columns_without_header}
-    try:
-        data.module(**with_header).read_tables(["test"])
-    except InputError as error:
-        try:
-            data.module(**without).read_tables(["test"])
-        except InputError:
-            raise error from None
-        return without
-    return with_header
-
-
-def without_absent_tests(table: Table, folder: Path) -> Table:
-    """Remove the test from rows of which only the test's files are missing."""
-    rows = dict(table.rows)
-    for row in table.rows.values():
-        missing = [name for name, file in RowData(table, row, folder).paths() if not file.exists()]
-        if missing and all(name.startswith("test_") for name in missing):
-            kept = {key: value for key, value in row.overrides.items() if not key.startswith("data.test_")}
-            rows[row.name] = replace(row, overrides=kept)
-    return replace(table, rows=rows)
-
 
 #: How a command is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
@@ -169,8 +84,10 @@ class Reproduction:
 
         Each of `wanted` is the name of a row, for all of its seeds, or `ROW/SEED`.
         """
-        self.table = without_absent_tests(table, data_dir) if table.skip_absent else table
-        self.data_dir, self.test_file, self.out = data_dir, test_file, out
+        self.table, self.data_dir, self.test_file, self.out = table, data_dir, test_file, out
+        if table.skip_absent:
+            rows = {name: self._without_absent_test(row) for name, row in table.rows.items()}
+            self.table = replace(table, rows=rows)
         self.results = out / "results.csv"
         #: row -> the reason.
         self.skipped: dict[str, str] = {}
@@ -181,11 +98,10 @@ class Reproduction:
         #: data options of `zoo test` for rows without a test of their own.
         self.test_options: PlainDict = {}
         if test_file is not None:
-            data_of_runs = (self._data(run.row) for run in self.runs)
-            without_test = next((data for data in data_of_runs if not data.has_test), None)
+            without_test = next((run.row for run in self.runs if not self._has_test(run.row)), None)
             if without_test is None:
                 raise InputError(f"--test_file: every row of {table.name} has a test of its own")
-            self.test_options = read_test(test_file, without_test)
+            self.test_options = self._read_test(test_file, without_test)
 
     def _with_starts(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
         """Return the wanted runs and those that they start from, by seed."""
@@ -204,7 +120,7 @@ class Reproduction:
 
     def _has_files(self, row: Row) -> bool:
         """Return whether the data of a row is there; otherwise skip the row, or raise an `InputError`."""
-        missing = next((file for _, file in self._data(row).paths() if not file.exists()), None)
+        missing = next((file for _, file in self._paths(row) if not file.exists()), None)
         if missing is not None and not self.table.skip_absent:
             raise InputError(
                 f"{missing}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
@@ -283,8 +199,41 @@ class Reproduction:
                 write_json(folder / "result.json", {**result, "test": test, "tested": self._test(run)})
         return was_finished
 
-    def _data(self, row: Row) -> RowData:
-        return RowData(self.table, row, self.data_dir)
+    def _files(self, row: Row) -> PlainDict:
+        return self.table.files_of(row, self.data_dir)
+
+    def _paths(self, row: Row) -> Iterator[tuple[str, Path]]:
+        """Yield option and path of each local file of a row."""
+        for name, files in self._files(row).items():
+            for file in [files] if isinstance(files, str) else files:
+                if not file.startswith("hub:"):
+                    yield name, Path(file)
+
+    def _has_test(self, row: Row) -> bool:
+        """Return whether the data set of a row comes with a test."""
+        options = self.table.data_of(row, self.data_dir).options
+        return options.tables["test"] is not None or options.is_split_off("test")
+
+    def _without_absent_test(self, row: Row) -> Row:
+        """Remove the test from a row of which only the test's files are missing."""
+        missing = [name for name, file in self._paths(row) if not file.exists()]
+        if not missing or not all(name.startswith("test_") for name in missing):
+            return row
+        kept = {key: value for key, value in row.overrides.items() if not key.startswith("data.test_")}
+        return replace(row, overrides=kept)
+
+    def _read_test(self, file: Path, row: Row) -> PlainDict:
+        """Read a test before hours of training; return the options with which `zoo test` reads it."""
+        with_header: PlainDict = {"test_file": str(file.resolve())}
+        errors = []
+        for options in (with_header, {**with_header, **self.table.columns_without_header}):
+            try:
+                self.table.data_of(row, self.data_dir, **options).read_tables(["test"])
+            except InputError as error:
+                errors.append(error)
+            else:
+                return options
+        raise errors[0]
 
     def _folder(self, run: SeededRow) -> Path:
         return self.out / run.row.name / f"seed-{run.seed}"
@@ -316,14 +265,14 @@ class Reproduction:
             "base": self.table.base,
             "overrides": row.overrides,
             "seed": run.seed,
-            "files": [(name, contents_of(file)) for name, file in self._data(row).paths()],
+            "files": [(name, contents_of(file)) for name, file in self._paths(row)],
             "start": None if start is None else self._identity(start),
         }
         return json.loads(json.dumps(identity))
 
     def _test_identity(self, row: Row) -> object:
         """Return what a test is kept for; None without a test."""
-        if self._data(row).has_test:
+        if self._has_test(row):
             return "its own"
         return None if self.test_file is None else [self.test_file.name, contents_of(self.test_file)]
 
@@ -331,7 +280,7 @@ class Reproduction:
         row, folder = run.row, self._folder(run)
         base, log = self.out / "base.yaml", folder.with_suffix(".log")
         write_text(base, yaml.safe_dump(self.table.base, sort_keys=False))
-        files = {f"data.{name}": files for name, files in self._data(row).files().items()}
+        files = {f"data.{name}": files for name, files in self._files(row).items()}
         options = {**row.overrides, **files, "seed_everything": run.seed, "run_dir": str(folder)}
         options |= {"trainer.enable_progress_bar": False, "trainer.enable_model_summary": False}
         if row.init_from is not None:
@@ -347,10 +296,12 @@ class Reproduction:
         return {name: value for name, value in figures.items() if value is not None}
 
     def _test(self, run: SeededRow) -> dict[str, float]:
-        folder, data = self._folder(run), self._data(run.row)
-        options = data.test_files if data.has_test else self.test_options
+        folder, options = self._folder(run), self.test_options
+        if self._has_test(run.row):
+            names = self.table.data_type.options_type.test_files
+            options = {name: files for name, files in self._files(run.row).items() if name in names}
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
-        command = ["test", f"--ckpt_path={self._folder(run)}", f"--output={folder / 'test.json'}", *arguments]
+        command = ["test", f"--ckpt_path={folder}", f"--output={folder / 'test.json'}", *arguments]
         _zoo(command, folder.with_suffix(".log"))
         scores = json.loads((folder / "test.json").read_text())  # null = not finite
         return {

@@ -22,6 +22,8 @@ from datamodules.core.types import PlainDict, mapped
 from zoo.registry import model_class
 
 _SHIPPED = Path(__file__).with_name("tables")
+#: Data options that only training needs.
+_TRAINING = ("retriever", "word_vectors", "memory")
 #: Prefixes of the names of metrics.
 SPLITS = ("val", "test")
 
@@ -81,6 +83,30 @@ class Table:
     def data_type(self) -> type[DataModule]:
         """The data module of all rows."""
         return datamodules.find(str(self.base["data"].get("class_path")))
+
+    def files_of(self, row: Row, folder: Path) -> PlainDict:
+        """Return data option -> its file, or several; names are absolute, and relative ones are under a folder."""
+
+        def absolute(file: str) -> str:
+            return file if file.startswith("hub:") else str((folder / file).resolve())
+
+        options, kind = self._data_options(row), self.data_type.options_type
+        named = {name: options[name] for name in kind.files if isinstance(options.get(name), str | list)}
+        return {
+            name: mapped(absolute, files)
+            for name, files in named.items()
+            if isinstance(files, str) or name not in kind.name_lists
+        }
+
+    def data_of(self, row: Row, folder: Path, **changes: object) -> DataModule:
+        """Make the data module of a row, without vectors and memories; nothing is read yet."""
+        options = {**self._data_options(row), **self.files_of(row, folder)}
+        options = {key: value for key, value in options.items() if key.partition(".")[0] not in _TRAINING}
+        return self.data_type(**{**options, **changes})
+
+    def _data_options(self, row: Row) -> PlainDict:
+        own = {k.removeprefix("data."): v for k, v in row.overrides.items() if k.startswith("data.")}
+        return {**self.base["data"]["init_args"], **own}
 
     def runs(self, seeds: int) -> Iterator[SeededRow]:
         """Yield the runs of all rows, by seed: one of a row whose model does not depend on the seed."""
