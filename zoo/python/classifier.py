@@ -92,7 +92,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights = dict(zip(label_names([*weights], len(weights), 1), weights.values(), strict=True))
         if weights:
             model_options["class_weight"] = weights
-        names = _names_of(labels, len(texts))
+        _names_of(labels, len(texts))  # refuses wrong ones before the training
         check_classification_targets(labels)
         model = fit(
             texts,
@@ -106,13 +106,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             verbose=self.verbose,
             **data_options,
         )
-        if np.ndim(labels) == 2:
-            self.classes_ = np.arange(labels.shape[1])
-            self._names = list(map(str, self.classes_))
-        else:
-            self.classes_, first = np.unique(np.asarray(labels), return_index=True)
-            # The model's names of the classes, in their order.
-            self._names = [names[row] for row in first]
+        self.classes_ = np.arange(labels.shape[1]) if np.ndim(labels) == 2 else np.unique(labels)
         # The run folder is deleted with the predictor that `fit` returned.
         self.model_ = self._first_model = model
         return self
@@ -147,9 +141,13 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.model_ = load(model, device=self.device)
         weakref.finalize(self.model_, id, self._first_model)
         if np.ndim(labels) == 1:
-            self.classes_, first = np.unique(np.append(self.classes_, np.asarray(labels)), return_index=True)
-            self._names = [[*self._names, *names][row] for row in first]
+            self.classes_ = np.union1d(self.classes_, labels)
         return self
+
+    @property
+    def _names(self) -> list[str]:
+        """The model's names of the classes."""
+        return list(map(str, self.classes_.tolist()))
 
     def explain(self, X: Iterable[str]) -> list[Prediction]:
         """Return the prediction for each text with its evidence: contributions of the members, and memories."""
