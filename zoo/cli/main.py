@@ -191,11 +191,8 @@ def raising_sigterm() -> Iterator[None]:
 
 def ending_signal(end: BaseException) -> signal.Signals | None:
     """Return the signal that ended a command, if any; Lightning turns a KeyboardInterrupt into a SystemExit."""
-    cause: BaseException | None = end
-    while cause is not None:
-        if isinstance(cause, _Terminated):
-            return signal.SIGTERM
-        if isinstance(cause, KeyboardInterrupt):
-            return signal.SIGINT
-        cause = cause.__context__
-    return None
+    if isinstance(end, _Terminated):
+        return signal.SIGTERM
+    if isinstance(end, KeyboardInterrupt):
+        return signal.SIGINT
+    return None if end.__context__ is None else ending_signal(end.__context__)
