@@ -19,13 +19,11 @@ The last lines count the outcomes by campaign; a defect is printed with the seed
 """
 
 import argparse
+import multiprocessing
 import os
-import pickle
 import shutil
-import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -57,30 +55,22 @@ OUTCOMES = ("same", "refused", "wrong", "traceback", "died", "endless")
 
 def outcome_of(case: Callable[[], Any], expected: Any, seconds: float) -> tuple[str, str]:
     """Run a case in its own process; return its outcome and one line about it."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+
+    def run() -> None:
         # Libraries print warnings about damaged files.
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        with os.fdopen(writing, "wb") as pipe:
-            pickle.dump(_run(case, expected), pipe)
-        os._exit(0)
-    os.close(writing)
-    deadline = time.monotonic() + seconds
-    while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(reading)
-            return "endless", f"more than {seconds} s"
-        time.sleep(0.002)
-    with os.fdopen(reading, "rb") as pipe:
-        pickled = pipe.read()
-    if done[1] != 0 or not pickled:
-        return "died", f"status {done[1]}"
-    return pickle.loads(pickled)
+        sending.send(_run(case, expected))
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join(seconds)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return "endless", f"more than {seconds} s"
+    return receiving.recv() if receiving.poll() else ("died", f"status {child.exitcode}")
 
 
 def _run(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
