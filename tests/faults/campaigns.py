@@ -1,12 +1,11 @@
 """Campaigns: damaged files, each followed by a user's next step."""
 
 import gzip
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,15 +71,13 @@ def readers(folder: Path) -> Campaign:
     """Every reader, on damaged files."""
     pairs = sentences(40, seed=1)
     write_table(folder / "table.csv", pairs)
-    rows = [{"text": text, "label": label} for text, label in pairs]
-    (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "table.tsv").write_text(
-        "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in pairs)
-    )
     (folder / "table.csv.gz").write_bytes(gzip.compress((folder / "table.csv").read_bytes()))
     import pandas
 
-    pandas.DataFrame(rows).to_parquet(folder / "table.parquet")
+    table = pandas.DataFrame(pairs, columns=["text", "label"])
+    table.to_json(folder / "table.jsonl", orient="records", lines=True)
+    table.to_csv(folder / "table.tsv", sep="\t", index=False)
+    table.to_parquet(folder / "table.parquet")
     write_pairs(folder / "pairs.tsv", pair_rows(10, seed=1))
     numbers = np.random.default_rng(0).normal(size=(30, 5)).round(3)
     (folder / "vectors.txt").write_text(
@@ -133,28 +130,24 @@ def zoo_run(folder: Path, *arguments: object) -> None:
         raise RuntimeError(done.stderr)
 
 
-def fit_options(folder: Path) -> list[str]:
-    """A small run of a model that reads memories."""
-    return ["fit", *SMALL, "--model.features=M5", *_run_options(folder)]
+def fit_options(
+    folder: Path, run_dir: str, model: Sequence[str] = (*SMALL, "--model.features=M5")
+) -> list[str]:
+    """A small run, by default of a model that reads memories."""
+    options = [f"--data.train_file={folder / 'train.csv'}", "--trainer.max_epochs=1", "--seed_everything=1"]
+    return ["fit", *model, *options, f"--run_dir={run_dir}"]
 
 
-def ensemble_options(folder: Path) -> list[str]:
-    """A small run of a `MemoryEnsemble`, which takes changed labels and fits its weights again."""
-    return ["fit", *SMALL_ENSEMBLE, *_run_options(folder)]
-
-
-def _run_options(folder: Path) -> list[str]:
-    return [f"--data.train_file={folder / 'train.csv'}", "--run_dir=run", "--trainer.max_epochs=1",
-            "--seed_everything=1"]  # fmt: skip
-
-
-def made_run(folder: Path) -> Path:
-    """Make a run whose memory has grown, once for all cases."""
+def made_run(folder: Path, is_grown: bool = True, has_ensemble: bool = False) -> Path:
+    """Make a run, perhaps one whose memory has grown, and one of a `MemoryEnsemble`, once for all cases."""
     folder.mkdir()
     write_table(folder / "train.csv", sentences(90, seed=1))
     write_table(folder / "more.csv", sentences(30, seed=2))
-    zoo_run(folder, *fit_options(folder))
-    zoo_run(folder, "memory", "add", "run", "more.csv")
+    zoo_run(folder, *fit_options(folder, "run"))
+    if is_grown:
+        zoo_run(folder, "memory", "add", "run", "more.csv")
+    if has_ensemble:
+        zoo_run(folder, *fit_options(folder, "ensemble", SMALL_ENSEMBLE))
     return folder
 
 

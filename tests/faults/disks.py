@@ -52,9 +52,8 @@ def real_disks(folder: Path) -> campaigns.Campaign | None:
     if not can_mount():
         print("real_disks: this machine allows no mount")
         return None
-    whole = campaigns.made_run(folder / "whole")
+    whole = campaigns.made_run(folder / "whole", has_ensemble=True)
     (whole / "new.csv").write_text("text,label\na new apple of copper,fruit\n")
-    campaigns.zoo_run(whole, *campaigns.ensemble_options(whole), "--run_dir=ensemble")
     used = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
 
     def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
@@ -70,7 +69,7 @@ def use_a_small_disk(whole: Path, work: Path, used: int, random: campaigns.Rando
     shutil.copytree(whole, work, dirs_exist_ok=True)
     names = [*COMMANDS, "fit"]
     name = names[int(random.integers(len(names)))]
-    command, made = COMMANDS.get(name, ([*campaigns.fit_options(work), "--run_dir=second"], "second"))
+    command, made = COMMANDS.get(name, (campaigns.fit_options(work, "second"), "second"))
     before, predictions = contents_of(work), campaigns.predicted(work / "run")
     free = os.statvfs(work)
     filler = work / "filler"

@@ -38,14 +38,12 @@ def _vectors(folder: Path) -> Any:
     return Embeddings.open(folder).vectors.round(5).tolist()
 
 
+FIT = campaigns.fit_options(Path(), "new")
 #: Commands of several steps in a folder with tables and runs: what they make, and its values to compare. Others are
 #: killed at each of their system calls in `tests/zoo/memory/test_crashes.py`.
 COMMANDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    shlex.join([*campaigns.fit_options(Path()), "--run_dir=new"]): ("new", campaigns.predicted),
-    shlex.join(["prepare", *campaigns.fit_options(Path())[1:], "--data.split_seed=3"]): (
-        "cache",
-        Path.exists,
-    ),
+    shlex.join(FIT): ("new", campaigns.predicted),
+    shlex.join(["prepare", *FIT[1:], "--data.split_seed=3"]): ("cache", Path.exists),
     "index --file train.csv --memory memory": ("memory", _hits),
     "memory add run more.csv": ("run", campaigns.predicted),
     "memory add ensemble corrected.csv --relabel=true": ("ensemble", _labels),
@@ -59,18 +57,12 @@ COMMANDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 def kills(folder: Path) -> campaigns.Campaign:
     """A command ends by a signal at a random moment and runs again: it makes what it would have made."""
-    start = folder / "start"
-    start.mkdir()
-    write_table(start / "train.csv", sentences(90, seed=1))
-    write_table(start / "more.csv", sentences(30, seed=2))
+    start = campaigns.made_run(folder / "start", is_grown=False, has_ensemble=True)
     table = sentences(90, seed=1)
     write_table(start / "corrected.csv", [(text, table[0][1]) for text, _ in table[:5]])
-    campaigns.zoo_run(start, *campaigns.fit_options(start))
-    campaigns.zoo_run(start, *campaigns.ensemble_options(start), "--run_dir=ensemble")
-    ids = FolderMemory(Path(zoo.load(start / "ensemble").memory.location()), EmbeddedRetriever()).rows.ids[:4]
-    lines = [f"{name},{table[0][1]}" for name in ids]
+    ids = zoo.load(start / "ensemble").memory.rows.ids[:4]
     (start / "ids.txt").write_text("\n".join(ids) + "\n")
-    (start / "labels.csv").write_text("\n".join(["id,label", *lines]) + "\n")
+    write_table(start / "labels.csv", [(name, table[0][1]) for name in ids], ("id", "label"))
 
     @cache
     def expected(command: str) -> Any:
