@@ -11,13 +11,12 @@ The queries' time includes tokenising for the embedded retriever; for bm25s it i
 """
 
 import argparse
-import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,13 @@ def bm25s_index(texts: list[str]) -> Any:
     return index
 
 
-def build(system: str, documents: int, length: int, folder: Path) -> None:
-    """In a process of its own: build once small (to compile), then build and print CPU seconds and peak."""
+def build(
+    system: str, documents: int, length: int, folder: Path, gigabytes: float | None
+) -> tuple[float, float]:
+    """Build once small (to compile), then build; return CPU seconds, and the peak of this process in megabytes."""
+    if gigabytes:
+        limit = int(gigabytes * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     small = zipf_texts(200, length, SEED + 1)
 
     def work(texts: list[str]) -> Any:
@@ -53,8 +57,7 @@ def build(system: str, documents: int, length: int, folder: Path) -> None:
     work(small)
     texts = zipf_texts(documents, length, SEED)
     seconds = cpu_seconds(lambda: work(texts))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "megabytes": peak}))
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
@@ -64,35 +67,24 @@ def main() -> None:
     arguments.add_argument("--k", type=int, default=20)
     arguments.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     arguments.add_argument("--gigabytes", type=float, help="of memory that a build may use")
-    arguments.add_argument("--build", help=argparse.SUPPRESS)
-    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    if options.build:
-        if options.gigabytes:
-            limit = int(options.gigabytes * 2**30)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        build(options.build, options.documents, options.length, options.folder)
-        return
     with tempfile.TemporaryDirectory() as folder:
         compare(options, Path(folder))
 
 
 def built_in_its_own_process(
     system: str, options: argparse.Namespace, folder: Path
-) -> dict[str, float] | None:
+) -> tuple[float, float] | None:
     """CPU seconds and peak memory of a build; None where it needs more memory than it may use."""
-    command = [sys.executable, "-m", "tests.benchmarks.retrieval", "--build", system]
-    command += ["--folder", str(folder / system)]
-    command += ["--documents", str(options.documents), "--length", str(options.length)]
-    if options.gigabytes:
-        command += ["--gigabytes", str(options.gigabytes)]
-    done = subprocess.run(command, stdout=subprocess.PIPE)
-    if done.returncode != 0:
-        print(f"build {system}: failed ({options.gigabytes} GB)", flush=True)
+    given = system, options.documents, options.length, folder / system, options.gigabytes
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            seconds, megabytes = pool.submit(build, *given).result()
+    except Exception as error:  # of the allocator, or the process was killed
+        print(f"build {system}: failed ({options.gigabytes} GB): {error}", flush=True)
         return None
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    print(f"build {system}: {figures['seconds']:.2f} CPU s, {figures['megabytes']:.0f} MB", flush=True)
-    return figures
+    print(f"build {system}: {seconds:.2f} CPU s, {megabytes:.0f} MB", flush=True)
+    return seconds, megabytes
 
 
 def compare(options: argparse.Namespace, folder: Path) -> None:
@@ -103,9 +95,8 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     embedded = [system for system in built if system != "bm25s"]
     if has_peer:
         for system in embedded:
-            speed = built["bm25s"]["seconds"] / built[system]["seconds"]
-            peak = built[system]["megabytes"] / built["bm25s"]["megabytes"]
-            print(f"build {system}: {speed:.2f} x as fast as bm25s, {peak:.2f} x the peak memory")
+            speed, saved = np.divide(built["bm25s"], built[system])
+            print(f"build {system}: {speed:.2f} x as fast as bm25s, {1 / saved:.2f} x the peak memory")
 
     retrievers = {name: EmbeddedRetriever(similarity=name) for name in embedded}  # type: ignore[arg-type]
     for name, retriever in retrievers.items():
