@@ -12,6 +12,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.profilers import SimpleProfiler
 
-import datamodules
+from datamodules import (
+    ClassificationDataModule,
+    ClickthroughDataModule,
+    DialogueDataModule,
+    MatchingDataModule,
+)
 from tests.benchmarks.timing import parser
 from tests.clicks import write_collection
 from tests.dialogues import made_up, write_published
@@ -64,36 +70,19 @@ def workloads(folder: Path, rows: int, transformer: str | None) -> dict[str, Wor
         words += [f"##{number}" for number in range(30_000)]
         transformer = str(write_bert(folder / "transformer", words, **MINILM))
 
-    def texts(**options: Any) -> pl.LightningDataModule:
-        return datamodules.ClassificationDataModule(train_file=str(table), validation_split=0.2, **options)
-
-    def matching(**options: Any) -> pl.LightningDataModule:
-        columns = {"first_column": "first", "second_column": "second", "label_column": "label"}
-        return datamodules.MatchingDataModule(
-            train_file=str(pairs), layout="table", validation_split=0.2, **columns, **options
-        )
-
-    def questions(**options: Any) -> pl.LightningDataModule:
-        files = {"train_file": str(dialogues), "validation_file": str(dialogues)}
-        return datamodules.DialogueDataModule(layout="hmn4qa", **files, **options)
-
-    def clicked(**options: Any) -> pl.LightningDataModule:
-        columns = {"document_column": "title", "validation_split": 0.2}
-        return datamodules.ClickthroughDataModule(**clicks.options(**columns), **options)
-
-    def tuned(**options: Any) -> pl.LightningModule:
-        return KNNBiLSTM(transformer=transformer, **options)
-
-    def tokenized(**options: Any) -> pl.LightningDataModule:
-        return texts(tokenizer=transformer, lowercase=None, characters=False, **options)
-
+    texts = partial(ClassificationDataModule, train_file=str(table), validation_split=0.2)
+    tokenized = partial(texts, tokenizer=transformer, lowercase=None, characters=False)
+    columns = {"first_column": "first", "second_column": "second", "label_column": "label"}
+    matching = partial(MatchingDataModule, layout="table", **columns)
+    files = {"train_file": str(dialogues), "validation_file": str(dialogues)}
+    clicked = clicks.options(document_column="title", validation_split=0.2)
     return {
-        "KNNBiLSTM with MiniLM": (tuned, tokenized),
+        "KNNBiLSTM with MiniLM": (partial(KNNBiLSTM, transformer=transformer), tokenized),
         "KNNBiLSTM": (KNNBiLSTM, texts),
         "ExpaNet": (ExpaNet, texts),
-        "HMN": (HMN, questions),
-        "AMVLSTM": (AMVLSTM, matching),
-        "LSTMRNN": (LSTMRNN, clicked),
+        "HMN": (HMN, partial(DialogueDataModule, layout="hmn4qa", **files)),
+        "AMVLSTM": (AMVLSTM, partial(matching, train_file=str(pairs), validation_split=0.2)),
+        "LSTMRNN": (LSTMRNN, partial(ClickthroughDataModule, **clicked)),
     }
 
 
