@@ -12,8 +12,9 @@ in as many threads and reads the number of answers only; both run in turns. A se
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,17 @@ def bare_loop(retriever: ElasticsearchRetriever, name: str, texts: list[str]) ->
     with ThreadPoolExecutor(retriever.server.threads) as pool:
         list(pool.map(send, range(0, len(texts), retriever.batch_size)))
     client.close()
+
+
+@contextmanager
+def started_server() -> Iterator[str]:
+    """The URL of a server, which is stopped at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the server may run as another user
+        try:
+            yield server.start(Path(folder) / "server").url
+        finally:
+            server.stop(Path(folder) / "server")
 
 
 def server_cpu(client: Elasticsearch) -> float:
@@ -107,15 +119,10 @@ def main() -> None:
     queries = zipf_texts(QUERIES, 8, 1)
     if given.queries:
         queries = read_table(*given.queries, None).texts[:QUERIES]
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # the server may run as another user
-        url = server.start(Path(folder) / "server").url
-        try:
-            for documents in sorted({min(documents, len(texts)) for documents in given.documents}):
-                for shards in given.shards:
-                    measure(url, texts[:documents], queries, shards)
-        finally:
-            server.stop(Path(folder) / "server")
+    with started_server() as url:
+        for documents in sorted({min(documents, len(texts)) for documents in given.documents}):
+            for shards in given.shards:
+                measure(url, texts[:documents], queries, shards)
 
 
 if __name__ == "__main__":

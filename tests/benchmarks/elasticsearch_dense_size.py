@@ -3,7 +3,7 @@
 Vectors are those of `dense_size.py`: of a mixture, or with --embeddings those that `zoo encode` wrote. Each index is
 loaded, and its vectors are counted. Then all are searched alternately for 256 queries (top 20, `_msearch` of 64 from
 two threads): recall against the exact search, queries a second (the best of --rounds), and the largest difference of a
-score from that of the exact vectors. A server with a heap of 1 GB is started, unless --server names one.
+score from that of the exact vectors. A server with a heap of 1 GB is started.
 
     python -m tests.benchmarks.elasticsearch_dense_size [--vectors 20000] [--num_candidates 100] [--oversample 1 2 3]
 """
@@ -11,7 +11,6 @@ score from that of the exact vectors. A server with a heap of 1 GB is started, u
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +22,8 @@ from datamodules.retrieval.dense.nearest import nearest
 from datamodules.retrieval.dense.ranking import OVERSAMPLE, Quantization
 from datamodules.retrieval.elasticsearch.dense_retriever import _LOST, ElasticsearchDenseRetriever
 from tests.benchmarks.dense_size import K, drawn, read
+from tests.benchmarks.elasticsearch import started_server
 from tests.benchmarks.timing import parser
-from tests.elasticsearch import server
 
 KINDS: list[Quantization | None] = [None, "int8", "bbq"]
 
@@ -70,7 +69,6 @@ def load(
     )
     vars(retriever)["vectors"] = vectors
     fingerprint = f"{kind or 'float'}-{candidates or 'flat'}".ljust(16, "-")
-    retriever.delete(Path("unused"), fingerprint)
     start = time.perf_counter()
     retriever.index(Collection([str(row) for row in range(n)], fingerprint), Path("unused"))
     seconds, name = time.perf_counter() - start, f"dense-size-{fingerprint}"
@@ -121,21 +119,13 @@ def main() -> None:
         "--oversample", type=int, nargs="+", default=sorted({1, 2, 3, *OVERSAMPLE.values()})
     )
     arguments.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
-    arguments.add_argument("--server", help="URL of an Elasticsearch, instead of one that is started")
     given = arguments.parse_args()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if given.embeddings:
-            known, queries = read(given.embeddings)
-        else:
-            known, queries = drawn(given.vectors, given.size, folder)
+    with tempfile.TemporaryDirectory() as folder, started_server() as url:
+        known, queries = (
+            read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size, Path(folder))
+        )
         n = min(given.vectors, len(known))
         vectors = GivenVectors(np.concatenate([known[:n], queries]))
-        url = given.server
-        if url is None:
-            folder.chmod(0o755)  # the server may run as another user
-            url = server.start(folder / "server").url
-            stack.callback(server.stop, folder / "server")
         contenders = []
         for candidates in (None, *given.num_candidates):
             for kind in KINDS:
@@ -145,9 +135,6 @@ def main() -> None:
                     label = name if oversample is None else f"{name}, oversample {oversample}"
                     contenders.append(Contender(label, retriever, oversample))
         measure(contenders, vectors, n, given.rounds)
-        for retriever in {id(one.retriever): one.retriever for one in contenders}.values():
-            name = retriever._opened()
-            retriever.server.call(lambda client, name=name: client.indices.delete(index=name))
 
 
 if __name__ == "__main__":
