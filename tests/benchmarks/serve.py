@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from datamodules.corpora.table import read_table
 from tests.benchmarks.timing import parser
@@ -47,13 +48,9 @@ class Client:
 @contextmanager
 def serving(command: list[str], folder: str, **environment: str) -> Iterator[int]:
     """A server as a process, from its first answer on."""
-    began, environment = (
-        time.perf_counter(),
-        {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), **environment},
-    )
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    given = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), **environment}
+    began, quiet = time.perf_counter(), subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=folder, env=given, stdout=quiet, start_new_session=True)
     try:
         while process.poll() is None:
             with suppress(ConnectionRefusedError):
@@ -61,32 +58,21 @@ def serving(command: list[str], folder: str, **environment: str) -> Iterator[int
                 break
             time.sleep(0.1)
         ready = time.perf_counter() - began
-        print(
-            f"{command[1:]}\nready after {ready:.1f} s; load average {os.getloadavg()[0]:.1f} before the load"
-        )
+        print(f"{command[1:]}\nready after {ready:.1f} s; load average {os.getloadavg()[0]:.1f} then")
         yield process.pid
     finally:
         os.killpg(process.pid, 9)
         process.wait()
 
 
-def family(process: int) -> list[int]:
+def family(process: int) -> list[psutil.Process]:
     """A process and its children."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [process, *(each for child in children for each in family(int(child)))]
-
-
-def kilobytes(process: int, field: str) -> int:
-    """A figure of the system about a process and its children, added up."""
-    texts = [Path(f"/proc/{each}/smaps_rollup").read_text() for each in family(process)]
-    lines = (line for text in texts for line in text.splitlines() if line.startswith(f"{field}:"))
-    return sum(int(line.split()[1]) for line in lines)
+    parent = psutil.Process(process)
+    return [parent, *parent.children(recursive=True)]
 
 
 def cpu_seconds(process: int) -> float:
-    texts = [Path(f"/proc/{each}/stat").read_text() for each in family(process)]
-    ticks = (int(value) for text in texts for value in text.rpartition(")")[2].split()[11:13])
-    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+    return sum(sum(each.cpu_times()[:2]) for each in family(process))
 
 
 def load(clients: int, seconds: float, body: Callable[[random.Random], dict[str, object]]) -> list[float]:
@@ -147,7 +133,8 @@ def main() -> None:
                 rate = len(sent) * size / (time.perf_counter() - began)
                 print(f"batches of {size}, {'with' if evidence else 'without'} memories: {rate:.0f} texts/s")
             single_texts(process, texts, given.seconds)
-            resident, private = kilobytes(process, "Rss") / 1e3, kilobytes(process, "Anonymous") / 1e3
+            maps = [each for one in family(process) for each in one.memory_maps()]
+            resident, private = np.sum([(each.rss, each.anonymous) for each in maps], axis=0) / 1e6
             print(f"memory of all processes: {resident:.0f} MB resident, {private:.0f} MB without files")
         if given.peer_python is not None:
             (code,) = python_blocks("serving")
