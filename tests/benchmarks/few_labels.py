@@ -14,7 +14,6 @@ needs packages that do not fit ours: install it in another virtual environment a
 """
 
 import argparse
-import csv
 import json
 import os
 import random
@@ -23,13 +22,13 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from datamodules.corpora.table import read_table
 from tests.benchmarks.timing import parser
+from tests.zoo.conftest import write_table
 
 CONFIG = "your_own_data/classification"
 OWN, PEERS = ("labels", "names", "texts"), ("six", "regression", "setfit")
@@ -63,7 +62,7 @@ def sample(source: Path, target: Path, rows: int, seed: int | None) -> None:
             for pair in chosen.sample(by_label[label], min(rows, len(by_label[label])))
         ]
         chosen.shuffle(pairs)
-    write(target, pairs)
+    write_table(target, pairs)
 
 
 def number_labels(source: Path, target: Path) -> None:
@@ -71,12 +70,7 @@ def number_labels(source: Path, target: Path) -> None:
     table = read_table(source)
     numbers = {label: number for number, label in enumerate(sorted(set(table.labels or [])))}
     labels = [str(numbers[label]) for label in table.labels or []]
-    write(target, list(zip(table.texts[:], labels, strict=True)))
-
-
-def write(target: Path, pairs: Sequence[tuple[str, str]]) -> None:
-    with target.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("text", "label"), *pairs])
+    write_table(target, list(zip(table.texts[:], labels, strict=True)))
 
 
 def call(command: list[str], folder: Path) -> tuple[str, float, float]:
@@ -138,7 +132,6 @@ def main() -> None:
     arguments.add_argument("--test_rows", type=int, default=1000)
     arguments.add_argument("--contenders", nargs="+", default=[*OWN, *PEERS], choices=[*OWN, *PEERS])
     arguments.add_argument("--peer_python", default=sys.executable)
-    arguments.add_argument("--output", type=Path, help="a CSV file, to which a line for each result is added")
     given, options = arguments.parse_known_args()  # other options are those of `zoo fit`
     means: dict[tuple[int, str], list[Result]] = defaultdict(list)
     for source, rows, seed in product(given.data, given.rows, range(given.seeds)):
@@ -153,9 +146,6 @@ def main() -> None:
                 means[rows, name].append(result)
                 place = f"{source.name:16} {rows:3} rows a class, seed {seed}"
                 print(f"{place}: {name:10} {_show(result)}", flush=True)
-                if given.output is not None:
-                    with given.output.open("a", newline="") as file:
-                        csv.writer(file).writerow([source.name, rows, seed, name, *result])
     print("\nmean over tables and seeds")
     for (rows, name), results in sorted(means.items()):
         mean = Result(*(sum(column) / len(results) for column in zip(*results, strict=True)))

@@ -5,13 +5,14 @@
 It reads the package lists of the system (`apt-get update` loads them) by `apt-cache dumpavail`.
 """
 
-import csv
 import random
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.zoo.conftest import write_table
 
 NUM_SECTIONS = 20
 TEST_ROWS = 100
@@ -44,9 +45,7 @@ def main() -> None:
         tables["train"] += [(text, section) for text in texts[TEST_ROWS:]]
     for name, rows in tables.items():
         chosen.shuffle(rows)
-        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("text", "label"), *rows])
-        print(f"{folder / name}.csv: {len(rows)} rows")
+        print(f"{write_table(folder / f'{name}.csv', rows)}: {len(rows)} rows")
 
 
 if __name__ == "__main__":
