@@ -4,7 +4,6 @@ The other value of an option is one of its type. `CASES` has another one where t
 needed, and None where no value changes a result.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from datamodules.base import DataModule
+from datamodules.core.classes import option_defaults
 from datamodules.core.errors import InputError
 from tests.sentence_folders import write_bert
 from tests.zoo.adapters import ADAPTERS, SIZES, Adapter
@@ -64,14 +64,11 @@ class Option(NamedTuple):
 
 def constructor_options(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Option]:
     """The options of all constructors of a class; `given` are values in place of the defaults."""
-    options: dict[str, Option] = {}
-    for base in inspect.getmro(kind):
-        if "__init__" in vars(base):
-            types = get_type_hints(vars(base)["__init__"])
-            for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
-                if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                    options.setdefault(name, Option(types.get(name), given.get(name, parameter.default)))
-    return options
+    types: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        types |= get_type_hints(vars(base).get("__init__", object))
+    defaults = {**option_defaults(kind), **given}
+    return {name: Option(types.get(name), defaults[name]) for name in option_defaults(kind)}
 
 
 def wrong_options(
