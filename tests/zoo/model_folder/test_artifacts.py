@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock, create_autospec
 
 import pytest
 import wandb
@@ -28,41 +29,21 @@ NAME = "wandb:me/texts/topics"
 WANDB = ("--config=logger/wandb", "--trainer.logger.log_model=true")
 
 
-class RecordedRun:
-    """The documented part of an online `wandb.Run`, without a server."""
-
-    offline = False
-
-    def __init__(self) -> None:
-        self.given: dict[str, Any] = {}
-        self.used: dict[str, Any] = {}
-        self.logged: list[Any] = []
-
-    def __enter__(self) -> RecordedRun:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def use_artifact(self, artifact: wandb.Artifact) -> None:
-        assert artifact.type == "dataset"
-        self.used[artifact.name] = artifact
-
-    def log_artifact(self, artifact: wandb.Artifact, aliases: list[str]) -> Any:
-        self.logged.append(artifact)
-        return SimpleNamespace(wait=lambda: SimpleNamespace(name=f"{artifact.name}:v{len(self.logged)}"))
-
-
 @pytest.fixture
-def online(monkeypatch: pytest.MonkeyPatch, _own_folders: None) -> RecordedRun:
-    """The run that `wandb.init` returns."""
-    run = RecordedRun()
-
-    def init(**given: Any) -> RecordedRun:
-        run.given = given
-        return run
-
-    monkeypatch.setattr(wandb, "init", init)
+def online(monkeypatch: pytest.MonkeyPatch, _own_folders: None) -> Mock:
+    """The run that `wandb.init` returns, without a server."""
+    run = MagicMock(spec=wandb.Run, offline=False)
+    run.__enter__.return_value = run
+    run.log_artifact.return_value.wait.return_value.name = "topics:v1"
+    monkeypatch.setattr(wandb, "init", Mock(return_value=run))
     return run
+
+
+def used_by(run: Mock) -> dict[str, wandb.Artifact]:
+    """The inputs of a run by their names."""
+    used = [call.args[0] for call in run.use_artifact.call_args_list]
+    assert {artifact.type for artifact in used} == {"dataset"}
+    return {artifact.name: artifact for artifact in used}
 
 
 @pytest.fixture(autouse=True)
@@ -97,31 +78,19 @@ def published(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, _wandb_offline: None) -> list[tuple[Any, Any]]:
-    """Runs of W&B that write files, each with the artifacts that it has logged when it ends."""
+def _offline(monkeypatch: pytest.MonkeyPatch, _wandb_offline: None) -> None:
+    """Let runs of W&B write files, and record their calls."""
     wandb.teardown()  # the settings of an earlier test
-    runs: list[tuple[Any, Any]] = []
-    log_artifact, finish = wandb.Run.log_artifact, wandb.Run.finish
-    artifacts_of: dict[str, Any] = {}
-
-    def log(self: wandb.Run, artifact: wandb.Artifact, **options: Any) -> wandb.Artifact:
-        artifacts_of[self.id] = (artifact, options)
-        return log_artifact(self, artifact, **options)
-
-    def record(self: wandb.Run, *given: Any, **options: Any) -> None:
-        runs.append((self, artifacts_of.get(self.id)))
-        finish(self, *given, **options)
-
-    monkeypatch.setattr(wandb.Run, "log_artifact", log)
-    monkeypatch.setattr(wandb.Run, "finish", record)
-    return runs
+    for name in ("log_artifact", "finish"):
+        method = getattr(wandb.Run, name)
+        monkeypatch.setattr(wandb.Run, name, create_autospec(method, side_effect=method))
 
 
-def test_the_model_folder_is_an_artifact_of_the_run(
-    fit: Fit, train_csv: Path, tmp_path: Path, offline: list[tuple[Any, Any]]
-) -> None:
+@pytest.mark.usefixtures("_offline")
+def test_the_model_folder_is_an_artifact_of_the_run(fit: Fit, train_csv: Path, tmp_path: Path) -> None:
     run = fit("run", *WANDB)
-    ((_, (artifact, options)),) = offline
+    wandb.Run.finish.assert_called_once()
+    (_, artifact), options = wandb.Run.log_artifact.call_args  # the last one: W&B has logged tables
     run_id = (run / "wandb_id").read_text()
     assert (artifact.name, artifact.type) == (f"model-{run_id}", "model")
     assert options["aliases"] == ["latest", "best"]
@@ -150,19 +119,18 @@ def test_no_model_without_checkpoints(zoo_command: Zoo, train_csv: Path) -> None
     assert not Path("run").exists()
 
 
-def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: RecordedRun) -> None:
+def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: Mock) -> None:
     """Equal contents are one version of an artifact, other ones another; no row is uploaded."""
     run = fit("run", f"--data.validation_file={test_csv}")
-    log_run(online, run, "topics")  # type: ignore[arg-type]
-    files = {"train_file": train_csv, "validation_file": test_csv}
-    assert [*online.used] == [*files]
+    log_run(online, run, "topics")
+    files, first = {"train_file": train_csv, "validation_file": test_csv}, used_by(online)
+    assert [*first] == [*files]
     for option, file in files.items():
-        ((name, entry),) = online.used[option].manifest.entries.items()
+        ((name, entry),) = first[option].manifest.entries.items()
         assert name == "checksum.json"
         assert json.loads(Path(entry.local_path).read_text()) == checksum_of(file)
-    first = dict(online.used)
-    log_run(online, run, "topics")  # type: ignore[arg-type]
-    assert all(online.used[option].digest == first[option].digest for option in files)
+    log_run(online, run, "topics")
+    assert all(used_by(online)[option].digest == first[option].digest for option in files)
     assert first["train_file"].digest != first["validation_file"].digest
 
 
@@ -230,15 +198,15 @@ def test_an_unknown_name(published: Any, zoo_command: Zoo) -> None:
     refusal(result, "wandb:me/texts/other: W&B has no such artifact", "wandb login")
 
 
-def test_a_grown_memory_is_a_new_version(copied_run: Path, zoo_command: Zoo, online: RecordedRun) -> None:
+def test_a_grown_memory_is_a_new_version(copied_run: Path, zoo_command: Zoo, online: Mock) -> None:
     run = copied_run
     more = write_table(Path("more.csv"), sentences(30, seed=5))
     done(zoo_command("memory", "add", run, more))
     result = done(zoo_command("export", run, "model", "--push", NAME))
     assert result.out.splitlines()[-1] == f"{NAME}:v1"
-    assert (online.given["entity"], online.given["project"]) == ("me", "texts")
-    assert [*online.used] == ["train_file"]
-    (model,) = online.logged
+    assert wandb.init.call_args.kwargs.items() >= {"entity": "me", "project": "texts"}.items()
+    assert [*used_by(online)] == ["train_file"]
+    ((model,), _) = online.log_artifact.call_args
     assert (model.name, model.type) == ("topics", "model")
     assert any(path.startswith("memory/version-2") for path in model.manifest.entries)
 
@@ -262,10 +230,11 @@ def test_wandb_is_not_reached(trained_run: Path, zoo_command: Zoo, monkeypatch: 
     assert Path("model").is_dir()
 
 
-def test_a_run_has_a_group(fit: Fit, monkeypatch: pytest.MonkeyPatch, offline: list[tuple[Any, Any]]) -> None:
+@pytest.mark.usefixtures("_offline")
+def test_a_run_has_a_group(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     def group(name: str, *options: str) -> str:
         fit(name, "--config=logger/wandb", *options)
-        run, _ = offline[-1]
+        (run,) = wandb.Run.finish.call_args.args
         return str(run.group)
 
     assert group("first").startswith("KNNBiLSTM-")
