@@ -1,6 +1,5 @@
 """Run every `zoo` command of the README pages, in the page's order, on small files with the names that it uses."""
 
-import csv
 import gzip
 import json
 import re
@@ -11,7 +10,7 @@ import pytest
 
 from tests.clicks import write_collection
 from tests.dialogues import made_up, write_jsonl, write_published
-from tests.zoo.conftest import LABELS, Zoo, done, sentences
+from tests.zoo.conftest import LABELS, Zoo, done, read_jsonl, sentences, write_table
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("README.md"))]
@@ -74,10 +73,9 @@ def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
     tiny_bert.rename(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5), ("tagged.csv", 6)):
-        with (tmp_path / name).open("w", newline="") as file:
-            rows = [(text, label, "news", 1 + LABELS.index(label)) for text, label in sentences(60, seed)]
-            columns = 4 if page.parent.name == "knn_bilstm" else 2
-            csv.writer(file).writerows(row[:columns] for row in [("text", "label", "title", "class"), *rows])
+        rows = [(text, label, "news", str(1 + LABELS.index(label))) for text, label in sentences(60, seed)]
+        columns = ("text", "label", "title", "class")[: 4 if page.parent.name == "knn_bilstm" else 2]
+        write_table(tmp_path / name, [row[: len(columns)] for row in rows], columns)
     (tmp_path / "corrections.csv").write_text(f"id,label\n18,{LABELS[0]}\n")
     (tmp_path / "corrected.csv").write_text(f"id,text,label\n20,some ripe plum,{LABELS[0]}\n")
     for name in ("WikiQA-train.tsv", "WikiQA-dev.tsv", "WikiQA-test.tsv"):
@@ -85,38 +83,29 @@ def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
     for name, seed in (("train", 1), ("dev", 2), ("test", 3)):
         write_published(tmp_path / f"task_01_{name}.txt", made_up(20, seed))
         write_jsonl(tmp_path / f"{name}.jsonl", made_up(20, seed))
+    judged = write_collection(tmp_path / "judged", documents=40, queries=20, seed=7)
+    folder = tmp_path / "nfcorpus"
+    folder.mkdir()
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(judged.corpus.read_bytes()))
     for name in ("train", "dev", "test"):
-        judged = write_collection(tmp_path / "judged", documents=40, queries=20, seed=7)
-        folder = tmp_path / "nfcorpus"
-        folder.mkdir(exist_ok=True)
-        (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(judged.corpus.read_bytes()))
         (folder / f"queries.{name}.jsonl").write_bytes(judged.queries.read_bytes())
         (folder / f"qrels.{name}.tsv").write_bytes(judged.judgements.read_bytes())
         (folder / f"qrels.{name}.tsv.gz").write_bytes(gzip.compress(judged.judgements.read_bytes()))
+    titles = [(row["_id"], row["title"]) for row in read_jsonl(judged.corpus)]
+    queries = [(row["_id"], row["text"]) for row in read_jsonl(judged.queries)]
+    grades = [line.split("\t") for line in judged.judgements.read_text().splitlines()[1:]]
+    write_table(tmp_path / "documents.csv", titles, ("id", "text"))
     for prefix in ("", "test_"):
-        for table, names in (("queries", ["_id", "text"]), ("corpus", ["_id", "title"])):
-            read = [
-                json.loads(line) for line in (tmp_path / "judged" / f"{table}.jsonl").read_text().splitlines()
-            ]
-            lines = ["id,text", *(f"{row[names[0]]},{row[names[1]]}" for row in read)]
-            name = "documents.csv" if table == "corpus" else f"{prefix}queries.csv"
-            (tmp_path / name).write_text("\n".join(lines) + "\n")
-        grades = [line.replace("\t", ",") for line in judged.judgements.read_text().splitlines()[1:]]
-        (tmp_path / f"{prefix}judgements.csv").write_text(
-            "\n".join(["query_id,doc_id,grade", *grades]) + "\n"
-        )
+        write_table(tmp_path / f"{prefix}queries.csv", queries, ("id", "text"))
+        write_table(tmp_path / f"{prefix}judgements.csv", grades, ("query_id", "doc_id", "grade"))
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
-    (tmp_path / "texts.csv").write_text(
-        "\n".join(["text", *(text for text, _ in sentences(70, seed=9))]) + "\n"
-    )
+    write_table(tmp_path / "texts.csv", [(text,) for text, _ in sentences(70, seed=9)], ("text",))
     (tmp_path / "labels.csv").write_text(f"text,label\nwhat grows on trees,{LABELS[0]}\n")
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
-    (tmp_path / "articles.jsonl").write_text(
-        "".join(json.dumps({"body": text, "category": label}) + "\n" for text, label in sentences(20, seed=3))
-    )
-    (tmp_path / "abstracts.jsonl").write_text(
-        "".join(json.dumps({"abstract": text}) + "\n" for text, _ in sentences(30, seed=6))
-    )
+    articles = [{"body": text, "category": label} for text, label in sentences(20, seed=3)]
+    abstracts = [{"abstract": text} for text, _ in sentences(30, seed=6)]
+    for name, lines in (("articles", articles), ("abstracts", abstracts)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "glove.6B.100d.txt").write_text("the" + " 0.5" * 100 + "\napple" + " -0.5" * 100 + "\n")
 
 
