@@ -1,6 +1,5 @@
 """Contents that somebody chose: files with right checksums and wrong numbers."""
 
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 import zoo
-from datamodules.core import storage
 from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval import FolderMemory
 from tests.faults.campaigns import TEXTS, Campaign, Random, made_run, predicted
+from tests.zoo.conftest import renew_manifest
 from zoo.model_folder.export import export
 
 #: Numbers at the ends of types and of arrays.
@@ -71,16 +70,6 @@ def wrong_strings(file: Path, random: Random) -> None:
         columns.append(array)
     with pa.OSFile(str(file), "wb") as out, pa.ipc.new_file(out, SCHEMA) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-
-
-def renew_manifest(folder: Path) -> None:
-    """Give the manifest of a folder the checksums of its files."""
-    manifest = json.loads((folder / storage.MANIFEST).read_text())
-    del manifest["checksum"]
-    for name in manifest["files"]:
-        file = folder / name
-        manifest["files"][name] = {"bytes": file.stat().st_size, "xxh3": storage.checksum_of(file)}
-    (folder / storage.MANIFEST).write_text(json.dumps(storage.with_checksum(manifest)))
 
 
 WRONG: dict[str, Callable[[Path, Random], None]] = {".npy": wrong_array, ".arrow": wrong_strings}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pytest
 
+from datamodules.core import storage
 from tests.sentence_folders import write_bert
 from zoo.cli import main
 from zoo.model_folder.export import export
@@ -143,6 +144,19 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         return opens(Path("/dev/full") if path.name.startswith(f".{name}.") else path, *given, **options)
 
     monkeypatch.setattr(Path, "open", open_full)
+
+
+def renew_manifest(folder: Path) -> None:
+    """Give the manifest of a folder the checksums of its files, as anybody can."""
+
+    def renewed(manifest: dict[str, Any]) -> dict[str, Any]:
+        files = [folder / name for name in manifest["files"]]
+        facts = {
+            each.name: {"bytes": each.stat().st_size, "xxh3": storage.checksum_of(each)} for each in files
+        }
+        return {**manifest, "files": facts}
+
+    storage.update(folder / storage.MANIFEST, renewed)
 
 
 class Result(NamedTuple):

@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 
 import zoo
 from datamodules.core.errors import InputError
-from datamodules.core.storage import MANIFEST, finish_folder, load_json, with_checksum
-from tests.zoo.conftest import Fit, Zoo, done, read_csv, refusal, sentences, write_table
+from datamodules.core.storage import MANIFEST, load_json, with_checksum
+from tests.zoo.conftest import Fit, Zoo, done, read_csv, refusal, renew_manifest, sentences, write_table
 from zoo.model_folder.export import export
-from zoo.model_folder.folder import KIND
 from zoo.model_folder.state import Fitted
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
@@ -101,15 +100,13 @@ def test_its_memory_is_missing(exported: Path) -> None:
 
 def altered(folder: Path, change: Callable[[Any], None], name: str = "model.json") -> Path:
     """Copy a folder with other values and the right checksums, which anybody can write."""
-    partial = Path(shutil.copytree(folder, folder.with_name("partial")))
-    values = load_json(partial / name)
+    copy = Path(shutil.copytree(folder, folder.with_name("altered")))
+    values = load_json(copy / name)
     values.pop("checksum", None)
     change(values)
-    text = json.dumps(values if name == "model.json" else with_checksum(values))
-    (partial / name).write_text(text)
-    (partial / MANIFEST).unlink()
-    finish_folder(partial, folder.with_name("altered"), KIND)
-    return folder.with_name("altered")
+    (copy / name).write_text(json.dumps(values if name == "model.json" else with_checksum(values)))
+    renew_manifest(copy)
+    return copy
 
 
 def put(*keys: str, value: object) -> Callable[[Any], None]:

@@ -14,21 +14,14 @@ from datamodules.core.arrays import map_array
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.files import binary_lines
 from datamodules.corpora.table import read_table
-from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
-
-
-def with_manifest(folder: Path, **changed: object) -> None:
-    """Change the manifest of a folder, with its right checksum."""
-    manifest = json.loads((folder / storage.MANIFEST).read_text())
-    del manifest["checksum"]
-    manifest["files"].update(changed)
-    (folder / storage.MANIFEST).write_text(json.dumps(storage.with_checksum(manifest)))
+from tests.zoo.conftest import Zoo, fit_options, refusal, renew_manifest, write_table
 
 
 def test_a_manifest_names_a_device_or_a_pipe_and_is_one(exported: Path) -> None:
     endless, manifest = exported / "endless", exported / storage.MANIFEST
     endless.symlink_to("/dev/zero")
-    with_manifest(exported, endless={"bytes": 0, "xxh3": "0"})
+    listed = {**storage.load_json(manifest)["files"], "endless": {"bytes": 0, "xxh3": "0"}}
+    storage.set_key(manifest, "files", listed)
     with pytest.raises(InputError, match=r"endless: is a link to /dev/zero"):
         zoo.load(exported)
     for pipe in (endless, manifest):
@@ -49,8 +42,7 @@ def test_deep_json(exported: Path) -> None:
 @pytest.mark.parametrize("version", [10**9, 1e9, -1, "1", None])
 def test_a_version_that_no_memory_has(exported: Path, version: object) -> None:
     file = exported / "state.json"
-    state = {**json.loads(file.read_text())["memory"], "version": version}
-    file.write_text(json.dumps(storage.with_checksum({"memory": state})))
+    storage.set_key(file, "memory", {**storage.load_json(file)["memory"], "version": version})
     with pytest.raises(InputError, match=r"^[^\n]*memory[^\n]*$"):
         zoo.load(exported)
 
@@ -78,8 +70,7 @@ def test_weights_that_announce_what_they_lack(
         tensors["b"] = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
     header, file = json.dumps(tensors).encode(), exported / "model.safetensors"
     file.write_bytes((size or len(header)).to_bytes(8, "little") + header + bytes(offsets[1]))
-    facts = {"bytes": file.stat().st_size, "xxh3": storage.checksum_of(file)}
-    with_manifest(exported, **{file.name: facts})
+    renew_manifest(exported)
     with pytest.raises(InputError, match=r"^[^\n]*model\.safetensors: damaged[^\n]*copy or download"):
         zoo.load(exported)
 
