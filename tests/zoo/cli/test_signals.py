@@ -16,9 +16,8 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
-from datamodules.core.storage import finish_folder
-from tests.zoo.conftest import SMALL, Fit, Zoo, done, files_of, fit_options, refusal, resume
-from zoo.model_folder.folder import KIND
+from tests.zoo.conftest import Fit, Zoo, done, files_of, fit_options, refusal, renew_manifest, resume
+from tests.zoo.processes import DDP
 
 #: Seconds.
 PATIENCE = 600
@@ -54,34 +53,23 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def long_fit(train_csv: Path, *options: object) -> list[object]:
-    """A fit that runs until it is stopped."""
-    return ["fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=100000", *options]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code", "line"),
-    [(signal.SIGTERM, 143, "zoo: ended by SIGTERM"), (signal.SIGINT, 130, "zoo: interrupted")],
+    ("number", "code", "line", "options"),
+    [
+        (signal.SIGTERM, 143, "zoo: ended by SIGTERM", []),
+        (signal.SIGINT, 130, "zoo: interrupted", []),
+        (signal.SIGTERM, 143, "zoo: ended by SIGTERM", DDP),
+    ],
 )
-def test_a_signal_ends_a_fit_with_code_and_line(number: int, code: int, line: str, train_csv: Path) -> None:
-    with started(*long_fit(train_csv, "--run_dir=run")) as process:
+def test_a_signal_ends_a_fit(number: int, code: int, line: str, options: list[str], train_csv: Path) -> None:
+    with started(*fit_options(train_csv, "--trainer.max_epochs=100000", *options)) as process:
         wait_for(Path("run/checkpoints/last.ckpt"), process)
         process.send_signal(number)
-        _, err = process.communicate(timeout=PATIENCE)
+        _, err = process.communicate(timeout=PATIENCE)  # until all that hold its output have ended
     assert process.returncode == code, err
     assert [each for each in err.splitlines() if "zoo" in each or "Error" in each] == [line]
     assert not Path("run/summary.json").exists()
-
-
-@pytest.mark.slow
-def test_a_signal_ends_the_processes_of_other_devices_too(train_csv: Path) -> None:
-    options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
-    with started(*long_fit(train_csv, "--run_dir=run", *options)) as process:
-        wait_for(Path("run/checkpoints/last.ckpt"), process)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE)  # until all that hold its output have ended
-    assert process.returncode == 143, err
 
 
 def test_two_fits_in_one_folder_do_not_mix(copied_run: Path, zoo_command: Zoo, train_csv: Path) -> None:
@@ -139,14 +127,10 @@ def test_a_training_that_diverges_is_one_line(every: int, zoo_command: Zoo, trai
 
 
 def test_a_model_of_nan_weights_predicts_nothing(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
-    shutil.copytree(trained_run / "model", "partial")
-    weights = load_file("partial/model.safetensors")
-    save_file(
-        {name: torch.full_like(value, torch.nan) for name, value in weights.items()},
-        "partial/model.safetensors",
-    )
-    Path("partial/manifest.json").unlink()
-    finish_folder(Path("partial"), Path("nan"), KIND)
+    file = Path(shutil.copytree(trained_run / "model", "nan"), "model.safetensors")
+    weights = {name: torch.full_like(value, torch.nan) for name, value in load_file(file).items()}
+    save_file(weights, file)
+    renew_manifest(Path("nan"))
     result = zoo_command("predict", "--ckpt_path=nan", "--input", test_csv)
     assert result.code == 2
     assert "nan: no finite scores" in result.err
