@@ -45,8 +45,7 @@ def test_trackio(train_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.copy(Path(__file__).parents[2] / "examples" / "logger" / name, name)
     options = fit_options(train_csv, "--config=trackio.yaml", "--run_dir=runs/a", "--trainer.max_epochs=1")
     for arguments in (options, ["fit", f"--ckpt_path={last(Path('runs/a'))}", "--trainer.max_epochs=2"]):
-        ended = python("-m", "zoo", *arguments, "--import=trackio_logger")
-        assert ended.returncode == 0, ended.stderr
+        python("-m", "zoo", *arguments, "--import=trackio_logger")
     with sqlite3.connect("dashboard/memory-zoo.db") as database:
         ((name, config),) = database.execute("select run_name, config from configs").fetchall()
         logged = [json.loads(row) for (row,) in database.execute("select metrics from metrics order by id")]

@@ -174,8 +174,11 @@ def done(result: Result) -> Result:
 
 
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, which succeeds."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended
 
 
 def refusal(result: Result, *words: object) -> str:

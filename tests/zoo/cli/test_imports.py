@@ -21,7 +21,6 @@ def imported(*commands: str, before: str = "from zoo.cli import main") -> list[s
     for command in commands:
         lines += [f"main({command.split()!r})", "imported.append(loaded())"]
     done = python("-c", "\n".join([*lines, "print(json.dumps(imported))"]))
-    assert done.returncode == 0, done.stderr
     return [set(names) for names in json.loads(done.stdout.splitlines()[-1])]
 
 

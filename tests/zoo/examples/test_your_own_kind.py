@@ -1,6 +1,5 @@
 """A kind of data in one file of the user's, through every command."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -8,7 +7,16 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.conftest import COMMON_WORDS, QUIET_TRAINER, Zoo, done, python, read_csv, read_jsonl
+from tests.zoo.conftest import (
+    COMMON_WORDS,
+    QUIET_TRAINER,
+    Zoo,
+    done,
+    python,
+    read_csv,
+    read_jsonl,
+    write_table,
+)
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.processes import DDP
 
@@ -28,16 +36,12 @@ def _page() -> None:
 
 
 def write_ratings(path: Path, number: int, seed: int) -> Path:
-    random = np.random.default_rng(seed)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "rating"])
-        for _ in range(number):
-            opinions = random.choice(list(WORTH), size=random.integers(1, 4))
-            words = [*opinions, *random.choice(COMMON_WORDS, size=4)]
-            rating = 5 + np.mean([WORTH[word] for word in opinions])
-            writer.writerow([" ".join(map(str, words)), f"{rating:.2f}"])
-    return path
+    random, rows = np.random.default_rng(seed), []
+    for _ in range(number):
+        opinions = random.choice(list(WORTH), size=random.integers(1, 4))
+        words = [*opinions, *random.choice(COMMON_WORDS, size=4)]
+        rows.append((" ".join(map(str, words)), f"{5 + np.mean([WORTH[word] for word in opinions]):.2f}"))
+    return write_table(path, rows, ("text", "rating"))
 
 
 @pytest.fixture
@@ -61,18 +65,16 @@ def test_fit_validate_test_and_predict_with_a_memory(zoo_command: Zoo, train: Pa
     done(zoo_command("test", "--ckpt_path", best, "--data.test_file", new, "--output=test.json"))
     assert json.loads(Path("test.json").read_text())["r2"] > 0.5
 
-    done(zoo_command("predict", "--ckpt_path", best, "--input", new, "--output=out.jsonl"))
+    predict = ["predict", "--ckpt_path", best, "--input", new]
+    done(zoo_command(*predict, "--output=out.jsonl"))
     lines = read_jsonl("out.jsonl")
     truth = [float(row["rating"]) for row in read_csv(new)]
     assert np.corrcoef([line["rating"] for line in lines], truth)[0, 1] > 0.7
 
     # Memories count: with texts that were all rated 9, ratings increase.
-    nines = tmp_path / "nines.csv"
-    nines.write_text("text,rating\n" + "".join(f"{word} text,9\n" for word in WORTH))
+    nines = write_table(tmp_path / "nines.csv", [(f"{word} text", "9") for word in WORTH], ("text", "rating"))
     done(zoo_command("index", "--file", nines, "--memory=nines", "--label_column=rating"))
-    done(
-        zoo_command("predict", "--ckpt_path", best, "--input", new, "--memory=nines", "--output=nines.jsonl")
-    )
+    done(zoo_command(*predict, "--memory=nines", "--output=nines.jsonl"))
     higher = [line["rating"] for line in read_jsonl("nines.jsonl")]
     assert np.mean(higher) > np.mean([line["rating"] for line in lines]) + 0.1
     assert type(zoo.load(best).model).__name__ == "MeanOfWords"
@@ -85,13 +87,8 @@ def test_one_and_two_processes_print_the_same_digits(zoo_command: Zoo, train: Pa
     table = write_ratings(tmp_path / "test.csv", 31, seed=4)
     given = ["test", "--ckpt_path=run", "--data.test_file", table, "--data.eval_batch_size=5"]
     done(zoo_command(*given, "--output=one.json", "--trainer.accelerator=cpu"))
-    page(*given, "--output=two.json", *DDP)
+    # The page as a program of its own: processes are forked from a young parent without threads.
+    python(PAGE, *given, "--output=two.json", *DDP)
     assert json.loads(Path("one.json").read_text()) == json.loads(Path("two.json").read_text())
-    page("fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=two", *DDP)
+    python(PAGE, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=two", *DDP)
     assert json.loads(Path("two/summary.json").read_text())["processes"] == 2
-
-
-def page(*arguments: object) -> None:
-    """Run the page as a program of its own: processes are forked from a young parent without threads."""
-    ended = python(PAGE, *arguments)
-    assert ended.returncode == 0, ended.stderr
