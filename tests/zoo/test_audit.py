@@ -44,16 +44,11 @@ PLANTED = {4: "fruit", 20: "metal", 44: "fruit"}
 
 def clean_rows(number: int) -> list[tuple[str, str]]:
     """Made-up (text, label) pairs without duplicates: three words of the label's topic and three others."""
-    random = np.random.default_rng(0)
-    pairs = []
+    random, pairs = np.random.default_rng(0), []
     for row in range(number):
         label = LABELS[row % len(LABELS)]
-        words = [
-            *random.choice(TOPIC_WORDS[label], 3, replace=False),
-            *random.choice(COMMON_WORDS, 2),
-            f"x{row}",
-        ]
-        pairs.append((" ".join(words), label))
+        words = [*random.choice(TOPIC_WORDS[label], 3, replace=False), *random.choice(COMMON_WORDS, 2)]
+        pairs.append((" ".join([*words, f"x{row}"]), label))
     return pairs
 
 
