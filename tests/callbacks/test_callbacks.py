@@ -186,9 +186,7 @@ def test_same_label_by_rank() -> None:
     assert charts["attention"].rows[0] == ["t", 3.0, -1.0]
     assert charts["attention"].marked == [[0], [1]]
     assert charts_by_name([prediction()], ["a"]) == {}
-
-
-def test_missing_memories_have_no_weight() -> None:
+    # Missing memories have no weight.
     charts = charts_by_name([prediction("a", "b"), prediction(), prediction("b")], ["a"] * 3)
     assert charts["attention"].rows == [["t", 3.0, -1.0], ["t", 3.0, None]]
 

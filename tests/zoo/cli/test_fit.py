@@ -264,14 +264,11 @@ def test_a_run_is_resumed_with_its_own_options(option: str, trained_run: Path, z
     assert files_of(trained_run) == before
 
 
-def test_a_checkpoint_without_its_run_is_not_resumed(trained_run: Path, zoo_command: Zoo) -> None:
+def test_a_run_is_resumed_from_its_last_checkpoint(trained_run: Path, zoo_command: Zoo) -> None:
+    """Not from a copy elsewhere, nor by the run folder, which stands for its best checkpoint, rarely the last one."""
     shutil.copy(last(trained_run), "last.ckpt")
     result = zoo_command("fit", "--ckpt_path=last.ckpt")
     refusal(result, "config.yaml: no such file", "--model.init_from last.ckpt")
-
-
-def test_a_folder_is_no_checkpoint_to_resume_from(trained_run: Path, zoo_command: Zoo) -> None:
-    """A run folder stands for its best checkpoint, which is rarely its last one."""
     result = zoo_command("fit", "--ckpt_path", trained_run, "--trainer.max_epochs=2")
     refusal(result, "checkpoints/last.ckpt", "--model.init_from")
     assert not Path("run").exists()

@@ -29,13 +29,11 @@ def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
 def test_lightnings_own_way_loads_a_checkpoint(trained_run: Path) -> None:
     checkpoint = trained_run / "checkpoints" / "best.ckpt"
     by_lightning = KNNBiLSTM.load_from_checkpoint(checkpoint, weights_only=True).network.state_dict()
-    weights = zoo.load(trained_run).model.network.state_dict()
+    loaded = zoo.load(trained_run).model.network
+    weights = loaded.state_dict()
     assert by_lightning.keys() == weights.keys()
     assert all(torch.equal(by_lightning[name], weight) for name, weight in weights.items())
-
-
-def test_drawn_word_vectors_stay_trained_in_a_model_of_a_checkpoint(trained_run: Path) -> None:
-    assert zoo.load(trained_run).model.network.encoder.words.table.requires_grad
+    assert loaded.encoder.words.table.requires_grad  # drawn word vectors stay trained
 
 
 def test_texts_without_known_words(trained_run: Path) -> None:

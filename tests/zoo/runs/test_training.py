@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +173,10 @@ def test_debugging_shows_tracebacks_of_all_errors(zoo_command: Any, monkeypatch:
     assert result.err.splitlines()[-1].startswith("zoo: error: one.csv")
 
 
-def as_text(scores: dict[str, float], classes: dict[str, float]) -> str:
-    return Scores(scores, classes, {}, None, None, None).as_text()
-
-
 def test_figures_of_all_rows_and_of_classes() -> None:
+    scores = Scores({"loss": 0.63871, "rows": 4000.0}, {}, {}, None, None, None)
     classes = {"f1/a/b": 0.5, "f1/c": 1.0, "recall/a/b": 0.25}
-    assert as_text({"loss": 0.63871, "rows": 4000.0}, classes).splitlines() == [
+    assert replace(scores, parts=classes).as_text().splitlines() == [
         "loss     0.6387",
         "rows      4,000",
         "",
@@ -186,9 +184,7 @@ def test_figures_of_all_rows_and_of_classes() -> None:
         "a/b     0.5000     0.2500",
         "c       1.0000           ",
     ]
-
-
-def test_of_many_classes_some_are_shown() -> None:
-    lines = as_text({}, {f"f1/{number}": 0.5 for number in range(MOST_CLASSES + 7)}).splitlines()
+    many = replace(scores, parts={f"f1/{number}": 0.5 for number in range(MOST_CLASSES + 7)})
+    lines = many.as_text().splitlines()
     assert lines[-1] == "and 7 more classes (--output FILE has all)"
-    assert len(lines) == 2 + MOST_CLASSES + 1
+    assert len(lines) == 4 + MOST_CLASSES + 1
