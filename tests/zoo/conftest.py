@@ -256,16 +256,9 @@ def measure(zoo_command: Zoo) -> Measure:
     return run
 
 
-def fit_options(train_csv: Path, *options: object) -> list[object]:
+def fit_options(table: Path, *options: object) -> list[object]:
     """The arguments of `zoo` that train the small model for an epoch into the folder `run`."""
-    return [
-        "fit",
-        *SMALL,
-        f"--data.train_file={train_csv}",
-        "--trainer.max_epochs=1",
-        "--run_dir=run",
-        *options,
-    ]
+    return ["fit", *SMALL, f"--data.train_file={table}", "--trainer.max_epochs=1", "--run_dir=run", *options]
 
 
 @pytest.fixture

@@ -73,16 +73,9 @@ class Retrieval(Adapter):
 
     def alone(self, batch: Any, row: int) -> Any:
         """The batch as the data would build it, without anything of other examples."""
-        zero, sides = (
-            torch.zeros(1, dtype=torch.long),
-            {"query": batch.query[row], "document": batch.positive[row]},
-        )
-        return with_words_of(batch, ("word", "char"), **sides)._replace(
-            query=zero,
-            positive=zero,
-            candidate=torch.ones(1, 1, dtype=torch.bool),
-            row=batch.row[row : row + 1],
-        )
+        texts = with_words_of(batch, ("word", "char"), query=batch.query[row], document=batch.positive[row])
+        zero, one = torch.zeros(1, dtype=torch.long), torch.ones(1, 1, dtype=torch.bool)
+        return texts._replace(query=zero, positive=zero, candidate=one, row=batch.row[row : row + 1])
 
     def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
         same = torch.arange(len(batch.row))

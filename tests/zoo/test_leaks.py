@@ -42,10 +42,6 @@ def changed(rows: Sequence[Row], change: Callable[[str], str]) -> list[Row]:
     return [(change(text), label) for text, label in rows]
 
 
-def with_one_letter_less(text: str) -> str:
-    return text[:7] + text[8:]
-
-
 CHANGES = {
     "stop": lambda text: f"{text} .",
     "NFD": lambda text: unicodedata.normalize("NFD", text),
@@ -133,10 +129,8 @@ def test_a_validation_file_in_the_memory_is_counted(zoo_command: Zoo, warned: Wa
 
 def test_test_rows_in_the_memory_are_counted(zoo_command: Zoo, warned: Warned, tmp_path: Path) -> None:
     rows = drawn_rows(140)
-    train, test = (
-        write_table(tmp_path / f"{name}.csv", part)
-        for name, part in (("train", rows[:80]), ("test", rows[80:]))
-    )
+    train = write_table(tmp_path / "train.csv", rows[:80])
+    test = write_table(tmp_path / "test.csv", rows[80:])
     fit(zoo_command, *VOTE, "--data.train_file", train)
     before = scored(zoo_command, "test", "--data.test_file", test)
     assert before["rows_in_memory"] == before["rows_in_training"] == 0
@@ -189,10 +183,8 @@ def test_rows_that_the_first_model_was_trained_on(zoo_command: Zoo, warned: Warn
     assert len(warned()) == 1
     scores = scored(zoo_command, "validate", "--config=second/config.yaml", run="second")
     assert scores["rows_in_training"] == metrics["val/rows_in_training"]
-    assert (
-        fit(zoo_command, *options, start, "--data.train_file", train, run="third")["val/rows_in_training"]
-        == 0
-    )
+    metrics = fit(zoo_command, *options, start, "--data.train_file", train, run="third")
+    assert metrics["val/rows_in_training"] == 0
 
 
 def test_training_rows_in_a_test_are_counted_by_one_and_two_processes(
@@ -225,7 +217,7 @@ def test_tuning_skips_duplicates(zoo_command: Zoo, tmp_path: Path) -> None:
 
 def test_near_duplicates_differ_in_a_few_characters() -> None:
     texts = [text for text, _ in drawn_rows(300)]
-    near = signatures(map(with_one_letter_less, texts))
+    near = signatures(text[:7] + text[8:] for text in texts)
     assert are_near(signatures(texts), near).all()
     assert not are_near(signatures(texts), np.roll(near, 1, axis=0)).any()
     assert are_near(signatures(["", "?", "ab"]), signatures(["", "?", "AB."])).tolist() == [False, True, True]
@@ -268,10 +260,8 @@ def test_trained_test_questions_are_counted(zoo_command: Zoo, warned: Warned, tm
         for n, (text, _) in enumerate(drawn_rows(40))
         for position in range(2)
     ]
-    train, test = (
-        write_pairs(tmp_path / "train.tsv", rows[:60]),
-        write_pairs(tmp_path / "test.tsv", rows[50:]),
-    )
+    train = write_pairs(tmp_path / "train.tsv", rows[:60])
+    test = write_pairs(tmp_path / "test.tsv", rows[50:])
     options = ["--model=RandomOrder", "--data=MatchingDataModule", *SMALL[-4:], "--data.train_file", train]
     fit(zoo_command, *options, "--data.validation_file", train)
     (line,) = warned()

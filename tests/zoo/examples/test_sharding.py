@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import zoo
+import zoo.ray
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import sentences, write_table
 from tests.zoo.examples import framework_code
@@ -69,8 +69,6 @@ def test_ray(ray: Any, table: pd.DataFrame, model: str, tmp_path: Path) -> None:
 
 
 def test_an_actor_of_ray_that_is_killed(ray: Any, table: pd.DataFrame, model: str) -> None:
-    import zoo.ray
-
     dataset = ray.data.from_pandas(table).repartition(40)
     labels, killed = [], 0
     for batch in zoo.ray.predict(dataset, model, keep=["id"], actors=2, batch_size=500).iter_batches(
@@ -85,8 +83,6 @@ def test_an_actor_of_ray_that_is_killed(ray: Any, table: pd.DataFrame, model: st
 
 
 def test_ray_gives_vectors_in_order(ray: Any, table: pd.DataFrame, model: str) -> None:
-    import zoo.ray
-
     dataset = ray.data.from_pandas(table[:2000]).repartition(8)
     dataset.context.execution_options.preserve_order = True
     rows = zoo.ray.encode(dataset, model, keep=["id"], actors=2).take_all()
@@ -96,8 +92,6 @@ def test_ray_gives_vectors_in_order(ray: Any, table: pd.DataFrame, model: str) -
 
 
 def test_ray_refuses_what_can_not_end(ray: Any, table: pd.DataFrame, model: str, tmp_path: Path) -> None:
-    import zoo.ray
-
     dataset = ray.data.from_pandas(table[:10])
     with pytest.raises(InputError, match=r"actors=3: one of 3 CPUs reads .* use 1 to 2"):
         zoo.ray.predict(dataset, model, actors=3)

@@ -39,10 +39,6 @@ def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         zoo.load("me/model.ckpt")
 
 
-class Unreachable(Exception):
-    """An error of the HTTP library, whose class the zoo does not import."""
-
-
 @pytest.mark.parametrize("is_reachable", [True, False])
 def test_upload(
     is_reachable: bool, exported: Path, monkeypatch: pytest.MonkeyPatch, zoo_command: Zoo, tmp_path: Path
@@ -52,7 +48,7 @@ def test_upload(
     class Api:
         def create_repo(self, name: str, **options: Any) -> str:
             if not is_reachable:
-                raise Unreachable("Name or service not known")
+                raise LookupError("Name or service not known")  # as any error of the HTTP library
             uploaded.update(name=name, **options)
             return f"https://hub.example/{name}"
 
