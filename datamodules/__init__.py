@@ -11,17 +11,17 @@ from datamodules.core.errors import InputError as InputError
 if TYPE_CHECKING:
     from datamodules.base import DataModule
     from datamodules.classification import ClassificationDataModule as ClassificationDataModule
-    from datamodules.clickthrough.datamodule import ClickthroughDataModule as ClickthroughDataModule
-    from datamodules.dialogue.datamodule import DialogueDataModule as DialogueDataModule
-    from datamodules.matching.datamodule import MatchingDataModule as MatchingDataModule
+    from datamodules.clickthrough import ClickthroughDataModule as ClickthroughDataModule
+    from datamodules.dialogue import DialogueDataModule as DialogueDataModule
+    from datamodules.matching import MatchingDataModule as MatchingDataModule
 
 #: Name -> module of every data module. They are imported on first use: retrieval alone needs neither PyTorch nor
 #: Lightning (seconds, and 700 MB).
 MODULES = {
     "ClassificationDataModule": "datamodules.classification",
-    "ClickthroughDataModule": "datamodules.clickthrough.datamodule",
-    "DialogueDataModule": "datamodules.dialogue.datamodule",
-    "MatchingDataModule": "datamodules.matching.datamodule",
+    "ClickthroughDataModule": "datamodules.clickthrough",
+    "DialogueDataModule": "datamodules.dialogue",
+    "MatchingDataModule": "datamodules.matching",
 }
 __all__ = [*MODULES, "InputError", "find"]
 

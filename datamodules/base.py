@@ -27,7 +27,6 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.dataset import BatchDataset, Origin, Plan, PreparedSplit, Table
 from datamodules.duplicates import decode_keys, encode_keys, groups_to_split
-from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
 from datamodules.retrieval import (
@@ -41,6 +40,7 @@ from datamodules.retrieval import (
 from datamodules.retrieval.folding import FOLDING
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState
+from datamodules.text.encodings import EncodedTexts, Encodings
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.words import Words

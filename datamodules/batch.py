@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from datamodules.encodings import EncodedTexts
     from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+    from datamodules.text.encodings import EncodedTexts
 
 
 class BatchContents(NamedTuple):

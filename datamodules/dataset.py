@@ -19,7 +19,7 @@ from datamodules.core.storage import Part, check_folder, read_checked
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows, Texts
 from datamodules.duplicates import DuplicateMarks
-from datamodules.encodings import Encodings, encodings_of
+from datamodules.text.encodings import Encodings, encodings_of
 from datamodules.text.gather import TokenTable
 
 T = TypeVar("T")

@@ -21,12 +21,12 @@ from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset, BatchT_co, Origin, PreparedSplit, Side, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
-from datamodules.encodings import encodings_of
 from datamodules.options import TextOptions
 from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import are_near_neighbors
 from datamodules.sampling import LengthBucketSampler
+from datamodules.text.encodings import encodings_of
 from datamodules.text.gather import distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 

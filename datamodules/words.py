@@ -18,8 +18,8 @@ from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.encodings import Encodings, write_encodings
 from datamodules.options import DataOptions, VectorOptions
+from datamodules.text.encodings import Encodings, write_encodings
 from datamodules.text.gather import WordTable, gather_texts
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore

@@ -1,1 +1,1 @@
-"""From texts to padded batches: tokens, vocabulary, pre-trained vectors."""
+"""From texts to padded batches: tokens, vocabulary, pre-trained vectors, encodings."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datamodules import ClickthroughDataModule
 from datamodules.batch import BatchContents, ClickBatch
-from datamodules.clickthrough.dataset import ClickDataset, RankingDataset, hard_pool, relevant_documents
+from datamodules.clickthrough import ClickDataset, RankingDataset, hard_pool, relevant_documents
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged
 from datamodules.corpora.judgements import Judgements

@@ -10,7 +10,7 @@ import torch
 
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
-from datamodules.dialogue.dataset import spellings_of
+from datamodules.dialogue import spellings_of
 from tests.datamodules.kinds import Kind
 from tests.dialogues import made_up, write_lines, write_published
 

@@ -12,7 +12,7 @@ import torch
 from datamodules import InputError, MatchingDataModule
 from datamodules.batch import BatchContents, MatchingBatch, TextBatch
 from datamodules.corpora.pairs import Pairs
-from datamodules.matching.dataset import MatchingSplit
+from datamodules.matching import MatchingSplit
 from tests.datamodules.corpus import WORDS
 from tests.datamodules.kinds import Kind, matching
 

@@ -13,7 +13,7 @@ import pytest
 import zoo
 from datamodules.classification import ClassificationDataModule
 from datamodules.corpora.rows import Rows
-from datamodules.matching.datamodule import MatchingDataModule
+from datamodules.matching import MatchingDataModule
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory

@@ -23,7 +23,7 @@ from typing_extensions import override
 from datamodules.batch import ClickSpec, MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.core.types import Size
-from datamodules.matching.datamodule import MatchingDataModule
+from datamodules.matching import MatchingDataModule
 from datamodules.state import DataState
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import ClickBatch, QueryBatch, TextBlock
-from datamodules.clickthrough.dataset import RankingDataset
+from datamodules.clickthrough import RankingDataset
 from datamodules.core.errors import check_installed
 from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict, Size

@@ -17,8 +17,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict, Size
-from datamodules.encodings import EncodedTexts
 from datamodules.options import VectorOptions
+from datamodules.text.encodings import EncodedTexts
 from datamodules.text.sentence_modules import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from datamodules.matching.datamodule import MatchingDataModule
+from datamodules.matching import MatchingDataModule
 from zoo.baselines.transformer_matcher import CrossEncoder, TransformerMatcher
 from zoo.layers.encoders import positions_of
 from zoo.tasks.model import Given

@@ -12,7 +12,7 @@ import torch
 import zoo
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
-from datamodules.dialogue.dataset import spellings_of
+from datamodules.dialogue import spellings_of
 from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl
 from tests.zoo.plain import Vector, sigmoid, softmax

@@ -14,8 +14,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.dialogues import Dialogue, Dialogues, with_free_question_marks
-from datamodules.dialogue.datamodule import DialogueDataModule
-from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
+from datamodules.dialogue import DialogueDataModule, DialogueDataset, DialogueSplit
 from zoo.tasks.outputs import DialogueOutput
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record

@@ -16,8 +16,7 @@ from callbacks.chart import Cell, Chart
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.types import NotNegative
 from datamodules.corpora.dialogues import Dialogues
-from datamodules.dialogue.datamodule import DialogueDataModule
-from datamodules.dialogue.dataset import NO_ANSWER
+from datamodules.dialogue import NO_ANSWER, DialogueDataModule
 from zoo.tasks.base import Task
 from zoo.tasks.dialogue.predictor import Answer, DialoguePredictor
 from zoo.tasks.metrics import RowMeans

@@ -22,8 +22,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_identified
 from datamodules.corpora.trec_runs import read_candidates
-from datamodules.matching.datamodule import MatchingDataModule, read_pair_table
-from datamodules.matching.dataset import MatchingSplit
+from datamodules.matching import MatchingDataModule, MatchingSplit, read_pair_table
 from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from datamodules.matching.datamodule import MatchingDataModule
+from datamodules.matching import MatchingDataModule
 from zoo.tasks.base import Task
 from zoo.tasks.matching.metrics import MatchingScores
 from zoo.tasks.matching.predictor import MatchingPredictor

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from datamodules.clickthrough.datamodule import ClickthroughDataModule
-from datamodules.clickthrough.dataset import ClickSplit, document_hits
+from datamodules.clickthrough import ClickSplit, ClickthroughDataModule, document_hits
 from datamodules.retrieval import FolderMemory, Neighbors, Retriever
 from datamodules.retrieval.base import Hits
 from zoo.tasks.metrics import PARTS, RowMeans, sign_test

@@ -14,8 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.batch import QueryBatch
-from datamodules.clickthrough.datamodule import ClickthroughDataModule
-from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
+from datamodules.clickthrough import ClickSplit, ClickthroughDataModule, RankingDataset
 from datamodules.core.errors import InputError, check_count
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.sharing import cached_property

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from datamodules.batch import ClickBatch, ClickSpec, QueryBatch, TextBatch, TextBlock
-from datamodules.clickthrough.datamodule import ClickthroughDataModule
-from datamodules.clickthrough.dataset import RankingDataset
+from datamodules.clickthrough import ClickthroughDataModule, RankingDataset
 from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
 from datamodules.core.types import Positive, Probability, Size

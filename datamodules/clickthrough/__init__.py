@@ -1,1 +1,0 @@
-"""Queries, the documents of a collection, and judgements which of them answer a query."""

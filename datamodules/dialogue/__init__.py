@@ -1,1 +1,0 @@
-"""Dialogues with questions about them, answered by one of their words."""

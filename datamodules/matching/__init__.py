@@ -1,1 +1,0 @@
-"""Pairs of texts to match."""
