@@ -13,7 +13,7 @@ import pytest
 
 from datamodules.core import storage
 from datamodules.core.errors import InputError
-from tests.datamodules.checks import refused
+from tests.datamodules.checks import kill, refused
 from tests.datamodules.corpus import in_processes
 
 
@@ -39,38 +39,27 @@ def test_a_built_folder_is_whole_and_describes_itself(tmp_path: Path) -> None:
     assert entries(tmp_path) == {"a"}
 
 
-def remove(folder: Path) -> None:
-    folder.rename(folder.with_name("moved"))
-
-
-def write_manifest(contents: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / storage.MANIFEST).write_text(contents)
-
-
 @pytest.mark.parametrize(
-    ("damage", "problem"),
+    ("name", "contents", "problem"),
     [
-        (remove, "a: does not exist"),
-        (
-            lambda folder: (folder / storage.MANIFEST).unlink(),
-            f"a: is unfinished \\(it has no {storage.MANIFEST}\\)",
-        ),
+        ("", None, "a: does not exist"),
+        (storage.MANIFEST, None, f"a: is unfinished \\(it has no {storage.MANIFEST}\\)"),
         *(
-            (write_manifest(contents), f"a/{storage.MANIFEST}: damaged")
+            (storage.MANIFEST, contents, f"a/{storage.MANIFEST}: damaged")
             for contents in ("", "{", "[]", '{"files": {"a": 1}}', '{"fingerprint": "f"}')
         ),
-        (lambda folder: (folder / "words.txt").unlink(), "a/words.txt: damaged .is missing"),
-        (
-            lambda folder: os.truncate(folder / "words.txt", 9),
-            "a/words.txt: damaged .has 9 bytes instead of 10",
-        ),
+        ("words.txt", None, "a/words.txt: damaged .is missing"),
+        ("words.txt", "some word", "a/words.txt: damaged .has 9 bytes instead of 10"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], problem: str) -> None:
+def test_damage_is_named(tmp_path: Path, name: str, contents: str | None, problem: str) -> None:
     folder = build(tmp_path / "a")
     with pytest.raises(InputError, match="other texts or settings"):
         storage.check_folder(folder, "g")
-    damage(folder)
+    if contents is None:
+        (folder / name).rename(tmp_path / "moved")
+    else:
+        (folder / name).write_text(contents)
     with refused(match=problem):
         storage.check_folder(folder, "f")
     assert not storage.is_whole(folder, "f")
@@ -120,10 +109,10 @@ def test_contents_differ_although_size_and_time_are_the_same(tmp_path: Path) -> 
     assert storage.contents_of(tmp_path / "gone") is storage.contents_of(None) is None
 
 
-def _failing(folder: Path) -> None:
-    with storage.lock(folder), storage.new_folder(folder, "new") as partial:
+def _interrupt(folder: Path, fingerprint: str, end: Callable[[], object]) -> None:
+    with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
         (partial / "words.txt").write_text("some")
-        raise RuntimeError("in the middle")
+        end()
 
 
 @pytest.mark.parametrize("old", [None, "old"])
@@ -132,7 +121,7 @@ def test_an_error_while_building_leaves_what_was_there(tmp_path: Path, old: str 
     if old:
         build(folder, old)
     with pytest.raises(RuntimeError, match="in the middle"):
-        _failing(folder)
+        _interrupt(folder, "new", Mock(side_effect=RuntimeError("in the middle")))
     assert entries(tmp_path) == ({"a"} if old else set())
     assert storage.is_whole(folder, "old") == bool(old)
     build(folder, "new", "other words")
@@ -140,15 +129,9 @@ def test_an_error_while_building_leaves_what_was_there(tmp_path: Path, old: str 
     assert (folder / "words.txt").read_text() == "other words"
 
 
-def _killed(folder: Path) -> None:
-    with storage.lock(folder), storage.new_folder(folder, "f") as partial:
-        (partial / "words.txt").write_text("some")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_killed_build_leaves_no_whole_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    assert in_processes(1, _killed, folder) == [-signal.SIGKILL]
+    assert in_processes(1, _interrupt, folder, "f", kill) == [-signal.SIGKILL]
     assert entries(tmp_path) != set()  # the partial folder
     assert not storage.is_whole(folder, "f")
     # The dead process's lock is free, and its partial folder is deleted.
@@ -162,13 +145,13 @@ def _killed_while_replacing(folder: Path, moves: int) -> None:
 
     def rename(path: Path, target: Path) -> None:
         if len(moved) == moves:
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill()
         os.rename(path, target)
         moved.append(path)
 
     def rmtree(path: Path, **_: object) -> None:
         if len(moved) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            kill()
 
     Path.rename, storage.shutil.rmtree = rename, rmtree  # type: ignore[method-assign,assignment]
     build(folder, "new", "other words")
@@ -184,15 +167,18 @@ def test_a_killed_replacement_leaves_the_old_or_new_folder(tmp_path: Path, moves
     assert entries(tmp_path) == {"a"}
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_one_line_that_names_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        *((number, "disk is full") for number in (errno.ENOSPC, errno.EDQUOT)),
+        *((number, "no permission") for number in (errno.EACCES, errno.EROFS)),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_one_line_that_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(storage.os, "fsync", full)
-    with refused(tmp_path / "a", "disk is full"):
+    monkeypatch.setattr(storage.os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
+    with refused(tmp_path / "a", message):
         build(tmp_path / "a")
     monkeypatch.undo()
     assert entries(tmp_path) == set()
@@ -204,12 +190,6 @@ def test_a_short_write_of_numpy_is_a_full_disk(tmp_path: Path) -> None:
     # It carries no error number.
     with pytest.raises(InputError, match="disk is full"), storage.named_disk_errors(tmp_path):
         np.zeros(1 << 16).tofile("/dev/full")
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path, number: int) -> None:
-    with refused(tmp_path, "no permission"), storage.named_disk_errors(tmp_path):
-        raise OSError(number, os.strerror(number))
 
 
 def test_other_errors_are_not_changed(tmp_path: Path) -> None:

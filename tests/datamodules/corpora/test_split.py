@@ -82,36 +82,34 @@ def test_nothing_is_split_off(validation):
     assert len(split_off) == 0
 
 
-def test_too_few_rows_for_validation():
-    with pytest.raises(InputError, match="class 'c' has only 1 rows, and training needs at least one"):
-        stratified_split(LABELS, 1, seed=0)
-    with pytest.raises(InputError, match="class 'b' has only 10 rows"):
-        stratified_split(LABELS[:-1], 10, seed=0)
+@pytest.mark.parametrize(
+    ("validation", "message"),
+    [
+        (1, "class 'c' has only 1 rows, and training needs at least one"),
+        (10, "class 'b' has only 10 rows"),
+        *((out_of_range, "give a share") for out_of_range in (-1, 1.0, 2.5, -0.1, float("nan"))),
+    ],
+)
+def test_bad_validation(validation, message):
+    with pytest.raises(InputError, match=message):
+        stratified_split(LABELS if validation == 1 else LABELS[:-1], validation, seed=0)
 
 
-@pytest.mark.parametrize("validation", [-1, 1.0, 2.5, -0.1, float("nan")])
-def test_validation_out_of_range(validation):
-    with pytest.raises(InputError, match="validation"):
-        stratified_split(LABELS, validation, seed=0)
-
-
-def test_low_resource_case():
-    rows = limit_classes(table(), 0.1, seed=0)
-    assert Counter(rows.labels) == {"a": 2, "b": 1, "c": 1}
-
-
-def test_unbalanced_case():
-    rows = limit_classes(table(), {"a": 2, "b": 5}, seed=0)
-    # Classes without a limit keep their rows.
-    assert Counter(rows.labels) == {"a": 2, "b": 5, "c": 1}
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (0.1, {"a": 2, "b": 1, "c": 1}),
+        ({"a": 2, "b": 5}, {"a": 2, "b": 5, "c": 1}),  # classes without a limit keep their rows
+        (1, {"a": 1, "b": 1, "c": 1}),
+        (1.0, {"a": 20, "b": 10, "c": 1}),
+    ],
+)
+def test_limits(limits, kept):
+    rows = limit_classes(table(), limits, seed=0)
+    assert Counter(rows.labels) == kept
     numbers = [int(id_) for id_ in rows.ids]
     assert numbers == sorted(numbers)
     assert list(rows.texts) == [f"text {number}" for number in numbers]
-
-
-def test_the_same_limit_for_each_class():
-    assert Counter(limit_classes(table(), 1, seed=0).labels) == {"a": 1, "b": 1, "c": 1}
-    assert limit_classes(table(), 1.0, seed=0).fingerprint == table().fingerprint
 
 
 def test_limits_are_seeded():
