@@ -75,6 +75,12 @@ def write_tokenizer(folder: Path, words: Sequence[str], pad: str = "[PAD]", has_
     return len(vocabulary)
 
 
+def save_tokenizer(folder: Path, special: bool = True, extra: str = "zoo") -> str:
+    """Write a WordPiece tokenizer of ten words; return the name of its folder."""
+    write_tokenizer(folder, ["the", "cat", "s", "##s", "sat", extra], "<p>", special)
+    return str(folder)
+
+
 def write_bert(folder: Path, words: Sequence[str], **sizes: float) -> Path:
     """Write a BERT with random weights and a tokenizer of these words; return the folder.
 

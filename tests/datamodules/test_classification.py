@@ -21,7 +21,7 @@ from datamodules.retrieval.folding import fold
 from datamodules.text_rows import TextSplit, first_of_equal_texts
 from tests.datamodules.checks import refused
 from tests.datamodules.corpus import LABELS, labelled_texts, write_csv
-from tests.datamodules.kinds import Kind, all_batches, classification
+from tests.datamodules.kinds import Kind, classification
 
 
 @pytest.fixture
@@ -173,15 +173,9 @@ def test_texts_of_a_prediction_make_the_same_batch_as_a_table(kind: Kind[Classif
     assert batch.word[batch.text[-2, :2]].tolist() == [data.words.vocabulary.unk_id] * 2
     assert not batch.text[-1].any()
     assert not batch.memory_mask[-2:].any()
-
-
-def test_texts_without_any_memory_make_a_batch(kind: Kind[ClassificationDataModule]) -> None:
-    data = kind.prepared()
-    split = data.split_of(Rows.from_lists(["unheard", ""]), data.memory.open())
-    batch = data.dataset(split).__getitems__([0, 1])
-    assert batch.memory_text.shape[0] == 0
-    assert batch.memory.shape == (2, 3)
-    assert not batch.memory_mask.any()
+    without = data.dataset(split).__getitems__([len(texts) - 2, len(texts) - 1])
+    assert (len(without.memory_text), without.memory.shape) == (0, (2, 3))
+    assert not without.memory_mask.any()
 
 
 def test_texts_to_predict_are_kept_as_long_as_the_model_reads(kind: Kind[ClassificationDataModule]) -> None:
@@ -274,37 +268,29 @@ def test_a_test_is_split_off_before_the_validation_rows(kind: Kind[Classificatio
     assert not texts[1] & texts[2]
 
 
-def test_a_labelled_table_as_memory(kind: Kind[ClassificationDataModule]) -> None:
-    # Its labels are another task's: they get a list of their own.
-    texts, _ = labelled_texts(40, seed=9)
-    topics = [("wild", "calm", "beasts")[i % 3] for i in range(40)]
-    path = kind.folder / "memory.csv"
-    path.write_text("body,topic\n" + "".join(f"{a},{b}\n" for a, b in zip(texts, topics, strict=True)))
-    data = kind.prepared(memory=str(path), memory_text_column="body", memory_label_column="topic")
-    assert data.spec.labels == sorted(LABELS)
-    assert data.spec.memory_labels == ["beasts", "calm", "wild"]
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        # Another task's labels are a list of their own; those of the same task are numbered as its classes.
+        (("wild", "calm", "beasts"), ["beasts", "calm", "wild"]),
+        (("beasts", "bread"), sorted(LABELS)),
+        ((), []),
+    ],
+)
+def test_a_table_as_memory(
+    kind: Kind[ClassificationDataModule], topics: tuple[str, ...], expected: list[str]
+) -> None:
+    texts, path = labelled_texts(40, seed=9)[0], kind.folder / "memory.csv"
+    lines = [f"{text},{topics[i % len(topics)] if topics else ''}" for i, text in enumerate(texts)]
+    column, label_column = ("body", "topic") if topics else (None, None)
+    path.write_text("\n".join([f"{column or 'text'},topic", *lines]))
+    data = kind.prepared(memory=str(path), memory_text_column=column, memory_label_column=label_column)
+    assert (data.spec.labels, data.spec.memory_labels) == (sorted(LABELS), expected)
     for batch in data.val_dataloader():
         check_batch(data, data.split("validation"), batch)
-        assert set(batch.memory_target[batch.memory_mask].tolist()) <= {0, 1, 2}
         assert batch.memory_mask.any()
-    neighbors = data.split("train").neighbors
-    assert set(neighbors.memories.texts) <= set(texts)
-
-
-def test_labels_of_the_same_task_are_numbered_as_its_classes(kind: Kind[ClassificationDataModule]) -> None:
-    path = write_csv(kind.folder / "memory.csv", ["the lion", "a loaf"], ["beasts", "bread"])
-    data = kind.prepared(memory=path, memory_label_column="label", num_memories=2)
-    assert data.spec.memory_labels == data.spec.labels == sorted(LABELS)
-    targets = {int(t) for batch in data.val_dataloader() for t in batch.memory_target[batch.memory_mask]}
-    assert targets == {sorted(LABELS).index("beasts"), sorted(LABELS).index("bread")}
-
-
-def test_unlabelled_texts_as_memory(kind: Kind[ClassificationDataModule]) -> None:
-    data = kind.prepared(memory=write_csv(kind.folder / "memory.csv", labelled_texts(40, seed=9)[0]))
-    assert data.spec.memory_labels == []
-    batches = all_batches(data)
-    assert any(batch.memory_mask.any() for batch in batches)
-    assert all((batch.memory_target == -100).all() for batch in batches)
+        assert (batch.memory_target[batch.memory_mask] >= 0).all() == bool(topics)
+    assert set(data.split("train").neighbors.memories.texts) <= set(texts)
 
 
 def test_a_folder_as_memory(kind: Kind[ClassificationDataModule]) -> None:

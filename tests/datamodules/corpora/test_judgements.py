@@ -1,16 +1,15 @@
 """Judged queries of a collection: the formats, and errors in files."""
 
-import json
 import logging
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.rows import Rows
+from tests.datamodules.checks import write
 
 QUERIES = Rows.from_lists(["old plum", "rain", "zinc"], ids=["q1", "q2", "q3"], source="queries")
 DOCUMENTS = Rows.from_lists(["a plum", "a storm", "a grape"], ids=["d1", "d2", "d3"], source="corpus")
@@ -23,34 +22,33 @@ def written(judgements: Judgements) -> list[tuple[str, str, float]]:
     return [(queries[query], documents[document], float(grade)) for query, document, grade in triples]
 
 
-def write(path: Path, layout: str) -> Path:
-    if layout == "trec":
-        path.write_text("".join(f"{q} 0 {d} {g:g}\n" for q, d, g in EXPECTED))
-    elif layout == "beir":
-        lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t{g:g}" for q, d, g in EXPECTED)]
-        path.write_text("\n".join(lines) + "\n")
-    elif layout == "tsv":
-        path.write_text("".join(f"{q}\t{d}\t{g:g}\n" for q, d, g in EXPECTED))
-    elif layout == "jsonl":
-        names = ("query_id", "doc_id", "grade")
-        path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in EXPECTED))
-    else:
-        columns = list(zip(*EXPECTED, strict=True))
-        pq.write_table(pa.table(dict(zip(("qid", "docid", "score"), columns, strict=True))), path)
-    return path
+TREC = "q2 0 d2 3\nq2 0 d1 0\nq1 0 d1 2\n"
+TSV = "q2\td2\t3\nq2\td1\t0\nq1\td1\t2\n"
+JSONL = (
+    f'{{"query_id": "{query}", "doc_id": "{document}", "grade": {grade}}}\n'
+    for query, document, grade in EXPECTED
+)
 
 
-@pytest.mark.parametrize("layout", ["trec", "beir", "tsv", "jsonl", "parquet"])
-def test_layouts(layout: str, tmp_path: Path) -> None:
-    name = {"trec": "qrels", "beir": "test.tsv"}.get(layout, f"judged.{layout}")
-    judgements = read_judgements(write(tmp_path / name, layout), QUERIES, DOCUMENTS)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("qrels", TREC),
+        ("test.tsv", "query-id\tcorpus-id\tscore\n" + TSV),
+        ("judged.tsv", TSV),
+        ("judged.jsonl", "".join(JSONL)),
+        ("judged.parquet", pd.DataFrame(EXPECTED, columns=["qid", "docid", "score"]).to_parquet()),
+    ],
+)
+def test_layouts(name: str, content: str | bytes, tmp_path: Path) -> None:
+    judgements = read_judgements(write(tmp_path / name, content), QUERIES, DOCUMENTS)
     assert written(judgements) == EXPECTED
     assert judgements.lists.offsets.tolist() == [0, 2, 3]
     assert judgements.has_relevant.tolist() == [True, True]
 
 
 def test_is_saved_and_loaded(tmp_path: Path) -> None:
-    judgements = read_judgements(write(tmp_path / "qrels", "trec"), QUERIES, DOCUMENTS)
+    judgements = read_judgements(write(tmp_path / "qrels", TREC), QUERIES, DOCUMENTS)
     judgements.save(tmp_path)
     again = Judgements.load(tmp_path, "again", documents=DOCUMENTS)
     assert written(again) == EXPECTED
@@ -62,8 +60,7 @@ def test_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_unknown_ids_and_queries_without_judgement_are_counted_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "qrels"
-    path.write_text("q1 0 d1 1\nq7 0 d1 1\nq2 0 d8 2\nq2 0 d9 2\nq2 0 d2 1\n")
+    path = write(tmp_path / "qrels", "q1 0 d1 1\nq7 0 d1 1\nq2 0 d8 2\nq2 0 d9 2\nq2 0 d2 1\n")
     with caplog.at_level(logging.WARNING):
         judgements = read_judgements(path, QUERIES, DOCUMENTS)
     assert written(judgements) == [("q1", "d1", 1), ("q2", "d2", 1)]
@@ -74,30 +71,25 @@ def test_unknown_ids_and_queries_without_judgement_are_counted_and_named(
 
 
 def test_a_pair_that_is_judged_twice_keeps_its_higher_grade(tmp_path: Path) -> None:
-    path = tmp_path / "qrels"
-    path.write_text("q1 0 d1 1\nq1 0 d1 3\nq1 0 d1 2\n")
+    path = write(tmp_path / "qrels", "q1 0 d1 1\nq1 0 d1 3\nq1 0 d1 2\n")
     assert written(read_judgements(path, QUERIES, DOCUMENTS)) == [("q1", "d1", 3)]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("q1 0 d1 1\nq1 0 d2 good\n", "line 2: the grade 'good' must be a number of 0 or more"),
-        ("q1 0 d1 -1\n", "line 1: the grade '-1' must be a number of 0 or more"),
-        ("q1 0 d1 inf\n", "line 1: the grade 'inf' must be"),
-        ("q1 d1\n", "line 1: 2 fields; write query, document and grade"),
-        ("q9 0 d1 1\n", "no judgement of a known query and document"),
+        ("qrels", "q1 0 d1 1\nq1 0 d2 good\n", "line 2: the grade 'good' must be a number of 0 or more"),
+        ("qrels", "q1 0 d1 -1\n", "line 1: the grade '-1' must be a number of 0 or more"),
+        ("qrels", "q1 0 d1 inf\n", "line 1: the grade 'inf' must be"),
+        ("qrels", "q1 d1\n", "line 1: 2 fields; write query, document and grade"),
+        ("qrels", "q9 0 d1 1\n", "no judgement of a known query and document"),
+        (
+            "judged.jsonl",
+            '{"query_id": "q1", "what": "d1", "grade": 1}\n',
+            "judged.jsonl, line 1: has none of the columns doc_id, corpus_id",
+        ),
     ],
 )
-def test_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "qrels"
-    path.write_text(text)
+def test_errors_name_the_line(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        read_judgements(path, QUERIES, DOCUMENTS)
-
-
-def test_a_table_without_the_columns(tmp_path: Path) -> None:
-    path = tmp_path / "judged.jsonl"
-    path.write_text('{"query_id": "q1", "what": "d1", "grade": 1}\n')
-    with pytest.raises(InputError, match=r"judged.jsonl, line 1: has none of the columns doc_id, corpus_id"):
-        read_judgements(path, QUERIES, DOCUMENTS)
+        read_judgements(write(tmp_path / name, text), QUERIES, DOCUMENTS)

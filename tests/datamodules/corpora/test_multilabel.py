@@ -13,6 +13,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.multilabel import edit_labels, rarest_labels, split_labels
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
+from tests.datamodules.kinds import Kind
 
 SETS = [["sport", "art"], [], ["art"], ["sport", "sport"]]
 WRITTEN = ["art;sport", "", "art", "sport"]
@@ -37,28 +38,18 @@ def test_one_set_in_every_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contents", "columns", "message"),
+    ("labels", "columns", "message"),
     [
-        (
-            '{"text": "x", "label": ["a;b", "c"]}',
-            {"label_separator": ";"},
-            "line 1: the label 'a;b' contains the sep",
-        ),
-        (
-            '{"text": "x", "a": 2, "b": 0}',
-            {"label_column": ["a", "b"], "label_separator": ";"},
-            "'2' in the column",
-        ),
-        (
-            '{"text": "x", "a": 1, "b": 0}',
-            {"label_column": ["a", "b"]},
-            "several columns are a set of labels",
-        ),
-        ('{"text": "x", "label": ["a"]}', {}, "line 1: 1 labels in one row; .*data.label_separator"),
+        ({"label": ["a;b", "c"]}, {"label_separator": ";"}, "line 1: the label 'a;b' contains the sep"),
+        ({"a": 2, "b": 0}, {"label_column": ["a", "b"], "label_separator": ";"}, "'2' in the column"),
+        ({"a": 1, "b": 0}, {"label_column": ["a", "b"]}, "several columns are a set of labels"),
+        ({"label": ["a"]}, {}, "line 1: 1 labels in one row; .*data.label_separator"),
     ],
 )
-def test_bad_sets(tmp_path: Path, contents: str, columns: dict[str, object], message: str) -> None:
-    (tmp_path / "table.jsonl").write_text(contents)
+def test_bad_sets(
+    tmp_path: Path, labels: dict[str, object], columns: dict[str, object], message: str
+) -> None:
+    (tmp_path / "table.jsonl").write_text(json.dumps({"text": "x", **labels}))
     with pytest.raises(InputError, match=message):
         read_table(tmp_path / "table.jsonl", **columns)
 
@@ -87,14 +78,8 @@ def test_numbers_of_sets() -> None:
 def test_batches_of_sets(tmp_path: Path) -> None:
     lines = [f"text {number},{written}" for number, written in enumerate(WRITTEN * 4)]
     (tmp_path / "train.csv").write_text("text,label\n" + "\n".join(lines))
-    data = ClassificationDataModule(
-        train_file=str(tmp_path / "train.csv"),
-        label_separator=";",
-        num_memories=2,
-        cache_dir=str(tmp_path / "cache"),
-    )
-    data.prepare_data()
-    data.setup("fit")
+    kind = Kind(ClassificationDataModule, tmp_path, train_file=str(tmp_path / "train.csv"), num_memories=2)
+    data = kind.prepared(label_separator=";")
     assert data.spec.labels == ["art", "sport"]
     batch = next(iter(data.train_dataloader()))
     written = data.split("train").rows.select(batch.row.numpy()).labels

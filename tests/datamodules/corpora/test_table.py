@@ -168,19 +168,18 @@ def test_a_name_of_digits_comes_before_a_number(tmp_path):
     assert list(read_table(path, text_column=0, header=True).texts) == ["x"]
 
 
-@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet"])
-def test_other_formats_have_numbers_too(tmp_path, name):
-    if name == "t.jsonl":
-        write(tmp_path / name, JSONL)
-    else:
-        pq.write_table(pa.table({"text": TEXTS, "label": LABELS}), tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "content"), [("t.jsonl", JSONL), ("t.parquet", parquet({"text": TEXTS, "label": LABELS}))]
+)
+def test_other_formats_have_numbers_too(tmp_path, name, content):
+    write(tmp_path / name, content)
     assert read_table(tmp_path / name, text_column="1", label_column=None).texts[1] == "Sport"
     assert "'text', 'label'" in error(tmp_path / name, text_column=2)
 
 
 def test_the_same_column_may_serve_twice(tmp_path):
-    pq.write_table(pa.table({"text": TEXTS}), tmp_path / "t.parquet")
-    rows = read_table(tmp_path / "t.parquet", label_column=None, id_column="text")
+    path = write(tmp_path / "t.parquet", parquet({"text": TEXTS}))
+    rows = read_table(path, label_column=None, id_column="text")
     assert rows.ids == TEXTS
 
 
@@ -375,7 +374,7 @@ def test_labels_that_are_no_strings(tmp_path):
 def test_nuls_become_spaces_and_are_counted(tmp_path, caplog):
     write(tmp_path / "t.csv", "text,label\na\0b\0c,x\nd,y\ne\0f,z\n")
     write(tmp_path / "t.jsonl", '{"text": "a\\u0000b\\u0000c", "label": "x"}\n{"text": "d", "label": "y"}\n')
-    pq.write_table(pa.table({"text": ["a\0b\0c", "d"], "label": ["x", "y"]}), tmp_path / "t.parquet")
+    write(tmp_path / "t.parquet", parquet({"text": ["a\0b\0c", "d"], "label": ["x", "y"]}))
     for name, count in (("t.csv", 2), ("t.jsonl", 1), ("t.parquet", 1)):
         caplog.clear()
         assert list(read_table(tmp_path / name).texts)[:2] == ["a b c", "d"]

@@ -1,6 +1,5 @@
 import multiprocessing
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from datamodules.text.gather import TokenTable, WordTable, distinct_rows, gather
 from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
+from tests.sentence_folders import save_tokenizer
 
 SPACES = make_tokenizer("whitespace", lowercase=False)
 
@@ -117,7 +117,7 @@ def test_empty_texts_and_empty_groups_are_padding() -> None:
     assert mixed[2][0].tolist() == [[0, 0], [1, 2]]
 
 
-def test_special_tokens_surround_texts_and_count(tmp_path: Path, save_tokenizer: Callable[..., str]) -> None:
+def test_special_tokens_surround_texts_and_count(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(save_tokenizer(tmp_path), False)
     vocabulary = Vocabulary.from_transformers(tokenizer)
     texts = ["the cat sat the", "", "dog the"]

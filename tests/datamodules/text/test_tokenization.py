@@ -1,6 +1,5 @@
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ from datamodules.core import storage
 from datamodules.text import tokenization
 from datamodules.text.tokenization import Lexicon, make_tokenizer
 from tests.datamodules.checks import refused
-
-SaveTokenizer = Callable[..., str]
+from tests.sentence_folders import save_tokenizer
 
 
 def tokens(name: str, text: str, lowercase: bool = False) -> list[str]:
@@ -76,7 +74,7 @@ def test_equal_specifications_describe_themselves_alike() -> None:
                 [("words", True), ("words", False), ("whitespace", True), ("characters", True)]}) == 4  # fmt: skip
 
 
-def test_transformers_tokens_are_in_the_vocabulary(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
+def test_transformers_tokens_are_in_the_vocabulary(tmp_path: Path) -> None:
     name = save_tokenizer(tmp_path)
     assert tokens(name, "The cats sat \ud800") == ["the", "cat", "##s", "sat", "[UNK]"]
     tokenizer = make_tokenizer(name, False)
@@ -86,12 +84,12 @@ def test_transformers_tokens_are_in_the_vocabulary(tmp_path: Path, save_tokenize
     assert pickle.loads(pickle.dumps(tokenizer)).describe() == tokenizer.describe()
 
 
-def test_transformers_tokenizer_without_special_tokens(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
+def test_transformers_tokenizer_without_special_tokens(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(save_tokenizer(tmp_path, special=False), False)
     assert (*tokenizer.special_ids, tokenizer.pad_id) == ((), (), 0)
 
 
-def test_a_changed_vocabulary_changes_the_description(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
+def test_a_changed_vocabulary_changes_the_description(tmp_path: Path) -> None:
     contents = [
         make_tokenizer(save_tokenizer(tmp_path / word, extra=word), False).describe()["contents"]
         for word in ("zoo", "zebra")
@@ -108,7 +106,7 @@ def test_an_unknown_tokenizer_gets_one_line(tmp_path: Path) -> None:
         make_tokenizer(str(tmp_path / "broken"), False)
 
 
-def test_an_expression_that_never_ends_is_refused(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
+def test_an_expression_that_never_ends_is_refused(tmp_path: Path) -> None:
     name = save_tokenizer(tmp_path)
     file = Path(name) / "tokenizer.json"
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}

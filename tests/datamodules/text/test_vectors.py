@@ -1,6 +1,4 @@
 import gzip
-import lzma
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,7 @@ from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
-from tests.datamodules.checks import refused
+from tests.datamodules.checks import refused, write
 
 GLOVE = ["the 1 2 3", "cat 4 5 6.5", ". . . 7 8 9", "é -1 0 1e-2", "cat 0 0 0", "1 2 2 2", ". 3 3 3"]
 WORDS = {
@@ -26,19 +24,10 @@ SPACES = make_tokenizer("whitespace", lowercase=False)
 
 def save(path: Path, lines: list[str], end: str = "\n") -> Path:
     content = "".join(line + end for line in lines).encode()
-    if path.suffix == ".gz":
-        content = gzip.compress(content)
-    elif path.suffix == ".xz":
-        content = lzma.compress(content)
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("vectors.txt", content)
-    else:
-        path.write_bytes(content)
-    return path
+    return write(path, gzip.compress(content) if path.suffix == ".gz" else content)
 
 
-@pytest.mark.parametrize("name", ["v.txt", "v.txt.gz", "v.txt.xz", "v.zip"])
+@pytest.mark.parametrize("name", ["v.txt", "v.txt.gz"])
 @pytest.mark.parametrize("header", [[], ["7 3"]])
 @pytest.mark.parametrize("end", ["\n", " \n", "\r\n"])
 def test_every_format_gives_the_same_vectors(tmp_path: Path, name: str, header: list[str], end: str) -> None:

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -7,6 +6,7 @@ import torch
 from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
+from tests.sentence_folders import save_tokenizer
 
 SPACES = make_tokenizer("whitespace", lowercase=False)
 
@@ -71,7 +71,7 @@ def test_a_checkpoint_restores_the_vocabulary(tmp_path: Path) -> None:
     )
 
 
-def test_a_transformers_vocabulary_keeps_its_ids(tmp_path: Path, save_tokenizer: Callable[..., str]) -> None:
+def test_a_transformers_vocabulary_keeps_its_ids(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(save_tokenizer(tmp_path / "t"), False)
     vocabulary = Vocabulary.from_transformers(tokenizer)
     assert vocabulary.words[2:6] == ["[CLS]", "[SEP]", "the", "cat"]
