@@ -48,6 +48,10 @@ def write_lines(path: Path, *lines: str) -> Path:
     return path
 
 
+def write_records(path: Path, *records: dict[str, object]) -> Path:
+    return write_lines(path, *map(json.dumps, records))
+
+
 def write_published(path: Path, dialogues: list[MadeUp]) -> Path:
     """The published layout: numbered lines, the questions with answer and a number."""
     lines = []
@@ -63,4 +67,4 @@ def write_jsonl(path: Path, dialogues: list[MadeUp]) -> Path:
         for turns, questions, answers in dialogues
         for question, answer in zip(questions, answers, strict=True)
     ]
-    return write_lines(path, *map(json.dumps, records))
+    return write_records(path, *records)

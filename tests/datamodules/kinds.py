@@ -132,11 +132,15 @@ def write_pairs(path: Path, questions: int, seed: int) -> str:
     return str(path)
 
 
-def all_batches(data: DataModule, epoch: int = 0) -> list[Any]:
-    """The batches of all splits; those to train on of an epoch."""
-    train = data.train_dataloader()
-    train.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
-    loaders = [train, data.val_dataloader()]
+def training_batches(data: DataModule, epoch: int = 0) -> list[Any]:
+    loader = data.train_dataloader()
+    loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+    return list(loader)
+
+
+def all_batches(data: DataModule) -> list[Any]:
+    """The batches of all splits."""
+    loaders = [training_batches(data), data.val_dataloader()]
     if data.options.tables["test"] is not None:
         loaders.append(data.test_dataloader())
     return [batch for loader in loaders for batch in loader]

@@ -1,22 +1,17 @@
 """Every kind reads the files and the columns that its options name."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from datamodules import ClickthroughDataModule, DialogueDataModule, MatchingDataModule
-from tests.dialogues import write_lines
-
-
-def jsonl(path: Path, *records: dict[str, object]) -> str:
-    return str(write_lines(path, *map(json.dumps, records)))
+from tests.dialogues import write_lines, write_records
 
 
 def test_dialogues(tmp_path: Path) -> None:
     record = {"talk": ["it is red", "good"], "ask": ["which ?"], "word": ["red"], "key": "k"}
     columns = {"turns_column": "talk", "question_column": "ask", "answer_column": "word", "id_column": "key"}
-    table = DialogueDataModule(**columns).read(jsonl(tmp_path / "a.jsonl", record))
+    table = DialogueDataModule(**columns).read(str(write_records(tmp_path / "a.jsonl", record)))
     assert [table.turns.texts[:], table.questions.texts[:]] == [["it is red", "good"], ["which ?"]]
     assert [table.questions.labels, table.ids.to_pylist()] == [["red"], ["k"]]
 
@@ -24,9 +19,8 @@ def test_dialogues(tmp_path: Path) -> None:
 def test_pairs(tmp_path: Path) -> None:
     record = {"q": "where ?", "a": "here", "grade": 2, "topic": "t", "key": "k"}
     columns = {"first_column": "q", "second_column": "a", "label_column": "grade"}
-    data = MatchingDataModule(
-        train_file=jsonl(tmp_path / "a.jsonl", record), question_column="topic", id_column="key", **columns
-    )
+    columns |= {"question_column": "topic", "id_column": "key"}
+    data = MatchingDataModule(train_file=str(write_records(tmp_path / "a.jsonl", record)), **columns)
     pairs = data.read_splits(["train"])["train"]
     expected = [["where ?"], ["here"], [2]]
     assert [pairs.first.texts[:], pairs.second.texts[:], pairs.target.tolist()] == expected
@@ -34,10 +28,10 @@ def test_pairs(tmp_path: Path) -> None:
 
 
 def test_a_test_collection(tmp_path: Path) -> None:
-    queries = jsonl(
-        tmp_path / "queries.jsonl", {"_id": "q", "text": "red things", "long": "things that are red"}
-    )
-    documents = jsonl(tmp_path / "corpus.jsonl", {"_id": "d", "text": "no", "title": "a red apple"})
+    query = {"_id": "q", "text": "red things", "long": "things that are red"}
+    queries = str(write_records(tmp_path / "queries.jsonl", query))
+    document = {"_id": "d", "text": "no", "title": "a red apple"}
+    documents = str(write_records(tmp_path / "corpus.jsonl", document))
     judgements = str(write_lines(tmp_path / "qrels", "q 0 d 1"))
     of_pairs = {"queries_file": queries, "documents_file": documents, "document_column": "title"}
     data = MatchingDataModule(layout="trec", train_file=judgements, **of_pairs)

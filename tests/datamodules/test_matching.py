@@ -14,7 +14,7 @@ from datamodules.batch import BatchContents, MatchingBatch, TextBatch
 from datamodules.corpora.pairs import Pairs
 from datamodules.matching import MatchingSplit
 from tests.datamodules.corpus import WORDS
-from tests.datamodules.kinds import Kind, matching
+from tests.datamodules.kinds import Kind, matching, training_batches
 
 #: First text, second text, grade and row of a pair.
 Pair = tuple[str, str, float, int]
@@ -23,12 +23,6 @@ Pair = tuple[str, str, float, int]
 @pytest.fixture
 def kind(tmp_path: Path) -> Kind[MatchingDataModule]:
     return matching(tmp_path)
-
-
-def training_batches(data: MatchingDataModule, epoch: int = 0) -> list[MatchingBatch]:
-    loader = data.train_dataloader()
-    loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
-    return list(loader)
 
 
 def words_of(data: MatchingDataModule, batch: MatchingBatch, text: torch.Tensor) -> str:

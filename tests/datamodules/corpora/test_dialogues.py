@@ -1,6 +1,5 @@
 """Readers of dialogues: published files and tables, and errors that name the line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,7 @@ import pytest
 
 from datamodules.corpora.dialogues import Dialogues, read_dialogues, read_hmn4qa, with_free_question_marks
 from tests.datamodules.checks import refused
-from tests.dialogues import made_up, write_jsonl, write_lines, write_published
-
-
-def write_records(path: Path, *records: dict[str, Any]) -> Path:
-    return write_lines(path, *map(json.dumps, records))
+from tests.dialogues import made_up, write_jsonl, write_lines, write_published, write_records
 
 
 def texts(table: Dialogues, number: int) -> tuple[list[str], list[str], list[str | None]]:

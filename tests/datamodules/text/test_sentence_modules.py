@@ -22,10 +22,8 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "published"
     folder.mkdir()
     write_modules(folder, MODULES)
-    write_json(
-        folder / "1_Pooling" / "config.json",
-        {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": False},
-    )
+    flags = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": False}
+    write_json(folder / "1_Pooling" / "config.json", flags)
     write_dense(folder / "2_Dense", (4, 3), "Tanh")
     return folder
 
@@ -69,6 +67,9 @@ def test_a_folder_without_modules_is_a_plain_transformer(tmp_path: Path) -> None
     assert SentenceModules.read(str(tmp_path)) == SentenceModules()
 
 
+SIZES = {"in_features": 4, "out_features": 3}
+
+
 def check_refused(folder: Path, *words: str) -> None:
     with refused(folder, *words):
         make_dense(str(folder), SentenceModules.read(str(folder)), 4)
@@ -78,20 +79,14 @@ def check_refused(folder: Path, *words: str) -> None:
     ("modules", "words"),
     [
         ([("Transformer", ""), ("LSTM", "1_LSTM")], ("modules.json", "models.LSTM")),
-        (
-            [("Transformer", "../other"), ("Pooling", "1_Pooling")],
-            ("modules.json", "../other", "Transformer"),
-        ),
+        ([("Transformer", "../other")], ("modules.json", "../other", "Transformer")),
         ([("Transformer", ""), ("Pooling", "/etc")], ("modules.json", "/etc", "Pooling")),
         ([("Transformer", ""), ("Pooling", "outside")], ("modules.json", "outside", "Pooling")),
         ([("Transformer", ""), ("Pooling", "missing")], ("missing/config.json", "missing or damaged")),
         ([("Transformer", "")], ("modules.json", "Transformer", "in this order")),
         ([("Pooling", "1_Pooling")], ("modules.json", "in this order")),
-        ([("Transformer", ""), ("Pooling", "1_Pooling"), ("Pooling", "1_Pooling")], ("in this order",)),
-        (
-            [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", ""), ("Dense", "2_Dense")],
-            ("in this order",),
-        ),
+        ([*MODULES[:2], ("Pooling", "1_Pooling")], ("in this order",)),
+        ([*MODULES[:2], ("Normalize", ""), ("Dense", "2_Dense")], ("in this order",)),
     ],
 )
 def test_modules_that_are_refused(modules: Any, words: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
@@ -109,19 +104,11 @@ def test_modules_that_are_refused(modules: Any, words: tuple[str, ...], folder: 
         ("modules.json", [{"type": "own_code.Transformer", "path": ""}], ("own_code.Transformer",)),
         ("1_Pooling/config.json", {"pooling_mode": "sum"}, ("Pooling", "sum")),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, ("Pooling", "mean", "max")),
-        (
-            "2_Dense/config.json",
-            {"in_features": 4, "out_features": 3, "activation_function": "os.system"},
-            ("Dense",),
-        ),
-        (
-            "2_Dense/config.json",
-            {"in_features": 4, "out_features": 3, "use_residual": True},
-            ("Dense", "residual"),
-        ),
+        ("2_Dense/config.json", {**SIZES, "activation_function": "os.system"}, ("Dense",)),
+        ("2_Dense/config.json", {**SIZES, "use_residual": True}, ("Dense", "residual")),
         ("2_Dense/config.json", {"in_features": 4}, ("Dense", "out_features")),
-        ("2_Dense/config.json", {"in_features": 5, "out_features": 3}, ("2_Dense", "reads 5 numbers, not 4")),
-        ("2_Dense/config.json", {"in_features": 4, "out_features": 2}, ("weights of the module 2_Dense",)),
+        ("2_Dense/config.json", {**SIZES, "in_features": 5}, ("2_Dense", "reads 5 numbers, not 4")),
+        ("2_Dense/config.json", {**SIZES, "out_features": 2}, ("weights of the module 2_Dense",)),
     ],
 )
 def test_refused_configurations(file: str, content: Any, words: tuple[str, ...], folder: Path) -> None:
