@@ -1,6 +1,6 @@
 """Batches of the sampler: every row once an epoch, on any number of processes, texts of similar length together."""
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,14 +11,7 @@ from datamodules.sampling import BATCHES_PER_BUCKET, LengthBucketSampler
 LENGTHS = np.random.default_rng(0).integers(1, 60, 101)
 
 
-def sampler(
-    batch_size: int = 8,
-    *,
-    training: bool,
-    lengths: NDArray[np.int64] | Callable[[int], NDArray[np.int64]] = LENGTHS,
-    **options: int,
-) -> LengthBucketSampler:
-    return LengthBucketSampler(lengths, batch_size, training=training, **options)
+sampler = partial(LengthBucketSampler, lengths=LENGTHS, batch_size=8)
 
 
 def rows(batches: list[list[int]]) -> list[int]:
@@ -76,14 +69,14 @@ def test_numbers_of_redrawn_rows_contain_the_epoch() -> None:
 
 def test_lengths_within_a_batch_are_similar() -> None:
     lengths = np.random.default_rng(1).integers(1, 100, 4000)
-    batches = list(sampler(16, training=True, lengths=lengths))
+    batches = list(sampler(batch_size=16, training=True, lengths=lengths))
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
     assert padded / lengths.sum() - 1 < 0.05
 
 
 def test_training_rows_have_a_random_order_despite_buckets() -> None:
     lengths = np.arange(10 * 8 * BATCHES_PER_BUCKET)
-    batches = list(sampler(8, training=True, lengths=lengths))
+    batches = list(sampler(training=True, lengths=lengths))
     longest = np.array([lengths[batch].max() for batch in batches])
     # Neither the batches nor the buckets are sorted by length.
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.15
