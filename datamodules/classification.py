@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
@@ -157,27 +156,18 @@ def label_numbers(rows: Rows, labels: Sequence[str], separator: str | None = Non
 
     With a separator, [n, L]: those of its labels, L at most, then -100.
     """
-    column = rows.table.column("label")
-    if separator is not None:
-        return _numbers_of_sets(column, labels, separator)
-    positions = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
-    numbers: NDArray[np.int64] = positions.to_numpy().astype(np.int64)
-    numbers[pc.is_null(column).to_numpy()] = NO_TARGET
-    return numbers
-
-
-def _numbers_of_sets(column: pa.ChunkedArray, labels: Sequence[str], separator: str) -> NDArray[np.int64]:
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = rows.table.column("label").combine_chunks().dictionary_encode()
     position = {label: number for number, label in enumerate(labels)}
     sets = [
         [position.get(label, UNKNOWN) for label in split_labels(written, separator)]
         for written in encoded.dictionary.to_pylist()
     ]
     # The last set is that of rows without labels.
-    numbers = np.full((len(sets) + 1, max(map(len, sets), default=0)), NO_TARGET)
+    numbers = np.full((len(sets) + 1, max(map(len, sets), default=int(separator is None))), NO_TARGET)
     for row, numbers_of_set in enumerate(sets):
         numbers[row, : len(numbers_of_set)] = numbers_of_set
-    return numbers[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+    numbers = numbers[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+    return numbers[:, 0] if separator is None else numbers
 
 
 def as_indicators(numbers: NDArray[np.int64], num_labels: int) -> NDArray[np.int64]:
