@@ -22,7 +22,7 @@ from datamodules.options import DataOptions, VectorOptions
 from datamodules.text.encodings import Encodings, write_encodings
 from datamodules.text.gather import WordTable, gather_texts
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
-from datamodules.text.tokens import TokenStore
+from datamodules.text.tokens import TokenStore, write_tokens
 from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
 
@@ -96,9 +96,9 @@ class Words:
         # More are kept, so that other lengths need no other store.
         kept = kept_tokens(length)
         description = {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), "tokens": kept}
-        fingerprint = fingerprint_of(description)
-        folder = self.cache / f"tokens-{fingerprint[:16]}"
-        return TokenStore.build(rows.texts, self.tokenizer, folder, fingerprint, max_tokens=kept)
+        save = partial(write_tokens, rows.texts, self.tokenizer, max_tokens=kept)
+        name, fingerprint = prepared_folder(self.cache, "tokens", fingerprint_of(description), save)
+        return TokenStore.open(self.cache / name, fingerprint)
 
     def tokenize_now(self, rows: Rows, length: int) -> TokenStore:
         """The tokens of texts, in memory (prediction)."""

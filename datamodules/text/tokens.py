@@ -15,7 +15,7 @@ from datamodules.core.arrays import ArrayWriter, check_numbers, check_starts, ma
 from datamodules.core.compiled import njit
 from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import offsets_of
-from datamodules.core.storage import Part, build_folder, check_folder
+from datamodules.core.storage import Part, check_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
 
 #: Tokens that are written together.
@@ -36,28 +36,12 @@ class TokenStore:
         self._origin: tuple[Path, str] | None = None
 
     @classmethod
-    def build(
-        cls,
-        texts: Iterable[str],
-        tokenizer: Tokenizer,
-        folder: Path,
-        fingerprint: str,
-        *,
-        max_tokens: int = 512,
-    ) -> TokenStore:
-        """Tokenise texts into a folder, unless that is done, and open it; see `build_folder`."""
-        build_folder(folder, fingerprint, lambda partial: _write(texts, tokenizer, partial, max_tokens))
-        return cls.open(folder, fingerprint)
-
-    @classmethod
     def open(cls, folder: Path, fingerprint: str) -> TokenStore:
-        """Open a store that `build` made; see `check_folder`."""
+        """Map the files that `write_tokens` wrote; see `check_folder`."""
         # Checksums are compared (about a second per GB): a wrong number would make kernels read outside their arrays.
         check_folder(folder, fingerprint, contents=True)
-        tokens, offsets = (
-            map_array(folder / "tokens.npy", np.int32),
-            map_array(folder / "offsets.npy", np.int64),
-        )
+        tokens = map_array(folder / "tokens.npy", np.int32)
+        offsets = map_array(folder / "offsets.npy", np.int64)
         lexicon: list[str] = json.loads((folder / "lexicon.json").read_text())
         check_starts(folder / "offsets.npy", offsets, len(tokens))
         check_numbers(folder / "tokens.npy", tokens, len(lexicon))
@@ -132,7 +116,8 @@ def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
     return counts
 
 
-def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
+def write_tokens(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens: int = 512) -> None:
+    """Tokenise texts into a folder, for `TokenStore.open`."""
     lexicon = Lexicon()
     lengths: list[int] = []
     total = len(texts) if isinstance(texts, Sequence) else None

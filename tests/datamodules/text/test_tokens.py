@@ -1,13 +1,16 @@
 import pickle
+from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from datamodules.core.storage import build_folder
 from datamodules.text import tokens as tokens_module
-from datamodules.text.tokenization import make_tokenizer
-from datamodules.text.tokens import TokenStore, count_tokens
+from datamodules.text.tokenization import Tokenizer, make_tokenizer
+from datamodules.text.tokens import TokenStore, count_tokens, write_tokens
 
 WORDS = make_tokenizer("words", lowercase=True)
 TEXTS = ["The cat sat.", "", "A \ud800 and a \0, the\u2028cat!", "\udc00 \ud83d\ude00 \U0001f600"]
@@ -24,23 +27,26 @@ def all_words(store: TokenStore) -> list[list[str]]:
     return [store.words(row) for row in range(len(store))]
 
 
+def built(folder: Path, texts: Iterable[str], tokenizer: Tokenizer = WORDS, **options: int) -> TokenStore:
+    build_folder(folder, "f", partial(write_tokens, texts, tokenizer, **options))
+    return TokenStore.open(folder, "f")
+
+
 def test_a_store_gives_back_every_token(tmp_path: Path) -> None:
-    built = TokenStore.build(TEXTS, WORDS, tmp_path / "store", "f")
-    assert all_words(built) == WORDS_OF_TEXTS
-    opened = TokenStore.open(tmp_path / "store", "f")
+    opened = built(tmp_path / "store", TEXTS)
     memory = TokenStore.from_texts(TEXTS, WORDS)
     for store in (opened, memory, pickle.loads(pickle.dumps(opened)), pickle.loads(pickle.dumps(memory))):
         assert all_words(store) == WORDS_OF_TEXTS
-        assert store.lexicon == built.lexicon
+        assert store.lexicon == memory.lexicon
         assert (store.tokens.dtype, store.offsets.dtype) == (np.int32, np.int64)
     assert len(pickle.dumps(opened)) < 1000
-    assert built.lexicon[:5] == ["the", "cat", "sat", ".", "a"]
+    assert memory.lexicon[:5] == ["the", "cat", "sat", ".", "a"]
 
 
 def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens_module, "_BLOCK", 7)
     texts = [" ".join(f"w{i * j % 11}" for j in range(i % 6)) for i in range(50)]
-    store = TokenStore.build(iter(texts), make_tokenizer("whitespace", False), tmp_path / "s", "f")
+    store = built(tmp_path / "s", iter(texts), make_tokenizer("whitespace", False))
     assert all_words(store) == [text.split() for text in texts]
     joined = " ".join(texts).split()
     assert store.counts().tolist() == [joined.count(word) for word in store.lexicon]
@@ -49,7 +55,7 @@ def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("texts", [["a b c d e", "a b", "", "f g h"], [], [""], ["", " "]])
 def test_long_texts_are_shortened_and_there_may_be_none(tmp_path: Path, texts: list[str]) -> None:
     for store in (
-        TokenStore.build(texts, WORDS, tmp_path / "s", "f", max_tokens=2),
+        built(tmp_path / "s", texts, max_tokens=2),
         TokenStore.from_texts(texts, WORDS, max_tokens=2),
     ):
         assert all_words(store) == [text.split()[:2] for text in texts]
