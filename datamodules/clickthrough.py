@@ -218,20 +218,18 @@ class ClickDataset(BatchDataset[ClickBatch]):
 
     is_redrawn = True
 
-    def __init__(
-        self, sides: tuple[Side, Side], split: ClickSplit, positives: int, negatives: Negatives
-    ) -> None:
-        """Choose the examples: at most `positives` of a query in an epoch."""
-        self.queries, self.documents = sides
-        self.negatives = negatives
+    def __init__(self, data: ClickthroughDataModule, split: ClickSplit, contents: BatchContents) -> None:
+        """Choose the examples: at most `positives_per_query` of a query in an epoch."""
+        self.queries, self.documents = data.sides(split, contents)
+        self.negatives, self.seed = data.negatives(split), data.seed
         self.judgements = judgements = split.judgements
-        self.seed, self.positives = negatives.seed, positives
+        self.positives = data.options.positives_per_query
         usable = (judgements.grade > 0) & ~split.empty_queries[judgements.query]
         #: int64: numbers of the judgements that examples are made of.
         self.relevant = np.flatnonzero(usable)
         self.query = judgements.query[self.relevant].astype(np.int64)
         sizes = np.bincount(self.query, minlength=len(judgements.queries))
-        self._size = int(np.minimum(sizes, positives).sum())
+        self._size = int(np.minimum(sizes, self.positives).sum())
         self._drawn: tuple[int, NDArray[np.int64]] = (-1, self.relevant)
 
     def __len__(self) -> int:
@@ -307,9 +305,15 @@ class ClickDataset(BatchDataset[ClickBatch]):
 class RankingDataset(BatchDataset[QueryBatch]):
     """Batches of queries, and the documents that are ranked for them in blocks."""
 
-    def __init__(self, sides: tuple[Side, Side], split: ClickSplit, only_judged: bool) -> None:
+    def __init__(
+        self,
+        data: ClickthroughDataModule,
+        split: ClickSplit,
+        contents: BatchContents,
+        only_judged: bool = False,
+    ) -> None:
         """Choose the documents: with `only_judged`, the judged ones of a query, and not the whole collection."""
-        self.queries, self.texts = sides
+        self.queries, self.texts = data.sides(split, contents)
         self.split, self.only_judged = split, only_judged
         judgements = split.judgements
         #: int64 [D]: rows of the documents that some query needs; their positions here are the columns of scores.
@@ -505,7 +509,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     def _describe_negatives(self, split: ClickSplit) -> Iterator[Message]:
         source, number = split.judgements.source, len(split.judgements.queries)
-        negatives = self._negatives(split)
+        negatives = self.negatives(split)
         relevant = negatives.relevant
         all_relevant = int((relevant.own.counts >= len(np.unique(relevant.codes))).sum())
         if all_relevant == number:
@@ -521,7 +525,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             message = f"{empty} of {number} queries have no retrieved negatives; they get random ones"
             yield logging.WARNING, message
 
-    def _negatives(self, split: ClickSplit) -> Negatives:
+    def negatives(self, split: ClickSplit) -> Negatives:
+        """The documents that the options allow as negatives of each query."""
         options, relevant = self.options, relevant_documents(split.judgements)
         pool = None
         if "retrieved" in options.sources and split.hits is not None:
@@ -545,21 +550,10 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self, split: ClickSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> ClickDataset | RankingDataset:
         if not training:
-            return self.ranking_dataset(split, contents, self.options.evaluate == "judged")
-        sides, positives = self._sides(split, contents), self.options.positives_per_query
-        return ClickDataset(sides, split, positives, self._negatives(split))
+            return RankingDataset(self, split, contents, self.options.evaluate == "judged")
+        return ClickDataset(self, split, contents)
 
-    def ranking_dataset(
-        self, split: ClickSplit, contents: BatchContents, only_judged: bool = False
-    ) -> RankingDataset:
-        """Queries for which the whole collection, or only their judged documents, are ranked."""
-        return RankingDataset(self._sides(split, contents), split, only_judged)
-
-    def _sides(self, split: ClickSplit, contents: BatchContents) -> tuple[Side, Side]:
+    def sides(self, split: ClickSplit, contents: BatchContents) -> tuple[Side, Side]:
         """The queries and the documents."""
-        words, table, (query_length, document_length) = self.words.new_table(), split.judgements, self.lengths
-        queries, documents = table.queries.texts, table.documents.texts
-        return (
-            Side(queries, words.add(split.query_tokens, query_length), contents),
-            Side(documents, words.add(split.document_tokens, document_length), contents),
-        )
+        (queries, documents), table = self.token_tables(split), split.judgements
+        return Side(table.queries.texts, queries, contents), Side(table.documents.texts, documents, contents)

@@ -104,11 +104,9 @@ class DialogueSplit(PreparedSplit):
 class DialogueDataset(BatchDataset[DialogueBatch]):
     """Batches of dialogues with their questions."""
 
-    def __init__(
-        self, split: DialogueSplit, vocabulary: Vocabulary, frequency: Sequence[int], max_length: int
-    ) -> None:
-        """Bind a split to a vocabulary; `frequency` has the number of training dialogues with each of its words."""
-        self.split = split
+    def __init__(self, data: DialogueDataModule, split: DialogueSplit) -> None:
+        """Bind a split to the vocabulary in use."""
+        self.split, vocabulary, max_length = split, data.words.vocabulary, data.options.max_length
         lexicon = Lexicon()
         self.turns = first_words(split.turn_tokens, max_length, lexicon)
         self.questions = first_words(split.question_tokens, max_length, lexicon)
@@ -120,7 +118,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         self.unknown = self.ids == vocabulary.unk_id
         self.spellings = np.zeros(len(self.ids), np.int64)
         self.spellings[1:] = np.where(self.unknown[1:], spellings_of(lexicon), 0)
-        self.frequency = np.array(frequency, np.float32)[self.ids]
+        self.frequency = np.array(data.facts["frequency"], np.float32)[self.ids]
         self.num_words = len(vocabulary)
         self.question_counts = np.diff(split.dialogues.question_offsets)
         # The turns of each dialogue that are read for any of its questions, as rows in ascending order.
@@ -364,7 +362,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     def dataset(
         self, split: DialogueSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> DialogueDataset:
-        return DialogueDataset(split, self.words.vocabulary, self.facts["frequency"], self.options.max_length)
+        return DialogueDataset(self, split)
 
 
 def _check_answers(table: Dialogues, tokens: TokenStore) -> None:

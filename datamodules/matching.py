@@ -30,7 +30,7 @@ from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TableOptions
 from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.text.gather import WordTable, distinct_rows, gather
+from datamodules.text.gather import distinct_rows, gather
 from datamodules.text.tokens import TokenStore, count_tokens
 from datamodules.text.vocabulary import Vocabulary
 
@@ -256,19 +256,14 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
     is_redrawn = True
 
     def __init__(
-        self,
-        words: WordTable,
-        spec: MatchingSpec,
-        idf: NDArray[np.float32],
-        split: MatchingSplit,
-        lists: Lists,
-        contents: BatchContents,
+        self, data: MatchingDataModule, split: MatchingSplit, lists: Lists, contents: BatchContents
     ) -> None:
-        """Bind lists of a split to a table of words; `idf` is [num_words]."""
-        self.idf, self.split, self.lists = idf, split, lists
+        """Bind lists of a split to the vocabulary in use."""
+        self.idf, self.split, self.lists = data.idf, split, lists
         self.is_duplicate, pairs = split.is_duplicate, split.pairs
-        self.first = Side(pairs.first.texts, words.add(split.first_tokens, spec.first_length), contents)
-        self.second = Side(pairs.second.texts, words.add(split.second_tokens, spec.second_length), contents)
+        first, second = data.token_tables(split)
+        self.first = Side(pairs.first.texts, first, contents)
+        self.second = Side(pairs.second.texts, second, contents)
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -546,7 +541,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             lists = Lists(split.pairs.lists)
         else:
             lists = Lists.single(np.arange(len(split.pairs)))
-        return MatchingDataset(self.words.new_table(), self.spec, self.idf, split, lists, contents)
+        return MatchingDataset(self, split, lists, contents)
 
 
 def read_pair_table(

@@ -160,7 +160,7 @@ def test_queries_to_rank_carry_their_judgements(kind: Kind[ClickthroughDataModul
 
 def test_documents_come_in_blocks_of_similar_length_once_each(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared()
-    dataset = data.ranking_dataset(data.split("validation"), BatchContents(strings=True))
+    dataset = data.dataset(data.split("validation"), BatchContents(strings=True))
     blocks = [dataset.block(columns) for columns in dataset.blocks(8)]
     widths = [block.text.shape[1] for block in blocks]
     assert widths == sorted(widths, reverse=True)

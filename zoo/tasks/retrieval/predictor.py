@@ -97,7 +97,7 @@ class RetrievalPredictor(Predictor[Any, ClickthroughDataModule]):
 
         `keep` keeps the documents for later calls.
         """
-        dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"), judged)
+        dataset = RankingDataset(self.data, split, self.model.batch_contents("predict"), judged)
         with evaluating(self.model):
             documents = None if judged else self._documents
             if documents is None:
@@ -141,7 +141,7 @@ class RetrievalPredictor(Predictor[Any, ClickthroughDataModule]):
         """Return a dataset of texts that are queries, or documents."""
         rows, nothing = (Rows.from_lists(some, source="texts") for some in (texts, []))
         split = self.data.split_of(*((rows, nothing) if queries else (nothing, rows)))
-        return self.data.ranking_dataset(split, self.model.batch_contents("predict"))
+        return RankingDataset(self.data, split, self.model.batch_contents("predict"))
 
     @override
     def records(
