@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -183,36 +183,6 @@ def hard_pool(hits: Hits, relevant: Matches, skip: int) -> Ragged:
     return Ragged(hits.rows[kept].astype(np.int64), offsets_of(kept.sum(axis=1)))
 
 
-@dataclass
-class Negatives:
-    """Draws documents for examples."""
-
-    relevant: Matches
-    #: `in_batch` draws none.
-    sources: Collection[NegativesFrom]
-    #: n, documents that are drawn for an example.
-    count: int
-    seed: int
-    #: for each query, documents for `retrieved`; see `hard_pool`.
-    pool: Ragged | None = None
-
-    def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw documents [B, n] that do not answer the queries [B]: half retrieved, half random, -1 = no more."""
-        drawing = [source for source in self.sources if source != "in_batch"]
-        if not drawing:
-            return np.zeros((len(examples), 0), np.int64)
-        drawn = np.full((len(examples), self.count), -1, np.int64)
-        if "retrieved" in drawing and self.pool is not None:
-            hard = self.count if len(drawing) == 1 else (self.count + 1) // 2
-            key, start, size = key_of(self.seed, epoch, RETRIEVED), self.pool.offsets, self.pool.counts
-            drawn[:, :hard] = choose(key, examples, self.pool.values, start[query], size[query], hard)
-        missing = drawn < 0
-        if missing.any():
-            random = self.relevant.draw(key_of(self.seed, epoch, RANDOM), examples, query, self.count)
-            drawn = np.where(missing, random, drawn)
-        return drawn
-
-
 class ClickDataset(BatchDataset[ClickBatch]):
     """Batches of examples: a query with a relevant document and others, drawn in every epoch."""
 
@@ -221,15 +191,15 @@ class ClickDataset(BatchDataset[ClickBatch]):
     def __init__(self, data: ClickthroughDataModule, split: ClickSplit, contents: BatchContents) -> None:
         """Choose the examples: at most `positives_per_query` of a query in an epoch."""
         self.queries, self.documents = data.sides(split, contents)
-        self.negatives, self.seed = data.negatives(split), data.seed
+        self.options, self.seed = data.options, data.seed
+        self.matches, self.pool = data.matches_and_pool(split)
         self.judgements = judgements = split.judgements
-        self.positives = data.options.positives_per_query
         usable = (judgements.grade > 0) & ~split.empty_queries[judgements.query]
         #: int64: numbers of the judgements that examples are made of.
         self.relevant = np.flatnonzero(usable)
         self.query = judgements.query[self.relevant].astype(np.int64)
         sizes = np.bincount(self.query, minlength=len(judgements.queries))
-        self._size = int(np.minimum(sizes, self.positives).sum())
+        self._size = int(np.minimum(sizes, self.options.positives_per_query).sum())
         self._drawn: tuple[int, NDArray[np.int64]] = (-1, self.relevant)
 
     def __len__(self) -> int:
@@ -246,7 +216,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
             weight = np.exp2(self.judgements.grade[self.relevant].astype(np.float64)) - 1
             order = np.lexsort((-np.log(u) / weight, self.query))
             starts = np.searchsorted(self.query, self.query)
-            chosen = order[np.arange(len(order)) - starts < self.positives]
+            chosen = order[np.arange(len(order)) - starts < self.options.positives_per_query]
             self._drawn = epoch, self.relevant[np.sort(chosen)]
         return self._drawn[1]
 
@@ -264,7 +234,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
         row = self.examples(int(epoch[0]))[numbers]
         query_rows = self.judgements.query[row].astype(np.int64)
         positive = self.judgements.document[row].astype(np.int64)
-        negative = self.negatives.draw(int(epoch[0]), numbers, query_rows)
+        negative = self._negatives(int(epoch[0]), numbers, query_rows)
         documents, position = distinct_rows(np.concatenate([positive[:, None], negative], axis=1))
         queries, query = distinct_rows(query_rows)
         word, char, texts = gather((self.queries.tokens, queries), (self.documents.tokens, documents))
@@ -284,6 +254,23 @@ class ClickDataset(BatchDataset[ClickBatch]):
             document_string=self.documents.strings(documents),
         )
 
+    def _negatives(
+        self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Draw documents [B, n] that do not answer the queries [B]: half retrieved, half random, -1 = no more."""
+        drawing, count = set(self.options.sources) - {"in_batch"}, self.options.num_negatives
+        if not drawing:
+            return np.zeros((len(examples), 0), np.int64)
+        drawn = np.full((len(examples), count), -1, np.int64)
+        if self.pool is not None:
+            hard = count if drawing == {"retrieved"} else (count + 1) // 2
+            key, start, size = key_of(self.seed, epoch, RETRIEVED), self.pool.offsets, self.pool.counts
+            drawn[:, :hard] = choose(key, examples, self.pool.values, start[query], size[query], hard)
+        if (drawn < 0).any():
+            random = self.matches.draw(key_of(self.seed, epoch, RANDOM), examples, query, count)
+            drawn = np.where(drawn < 0, random, drawn)
+        return drawn
+
     def _candidates(
         self,
         query: NDArray[np.int64],
@@ -292,8 +279,8 @@ class ClickDataset(BatchDataset[ClickBatch]):
         is_drawn: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
         """bool [B, M]: the relevant document and, of the others, those that do not answer the query."""
-        if "in_batch" in self.negatives.sources:
-            candidate = ~self.negatives.relevant.holds(query[:, None], documents[None, :])
+        if "in_batch" in self.options.sources:
+            candidate = ~self.matches.holds(query[:, None], documents[None, :])
         else:
             candidate = np.zeros((len(query), len(documents)), bool)
             example, column = np.nonzero(is_drawn)
@@ -509,29 +496,27 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     def _describe_negatives(self, split: ClickSplit) -> Iterator[Message]:
         source, number = split.judgements.source, len(split.judgements.queries)
-        negatives = self.negatives(split)
-        relevant = negatives.relevant
-        all_relevant = int((relevant.own.counts >= len(np.unique(relevant.codes))).sum())
+        matches, pool = self.matches_and_pool(split)
+        all_relevant = int((matches.own.counts >= len(np.unique(matches.codes))).sum())
         if all_relevant == number:
             raise InputError(f"{source}: every document answers every query; give other documents")
         if all_relevant:
             yield logging.WARNING, f"every document answers {all_relevant} of {number} queries: no negatives"
-        if negatives.pool is None:
+        if pool is None:
             return
-        empty = int((negatives.pool.counts == 0).sum())
+        empty = int((pool.counts == 0).sum())
         if empty == number:
             raise InputError(f"{source}: no retrieved negatives; raise data.num_hits or lower data.skip_hits")
         if empty:
             message = f"{empty} of {number} queries have no retrieved negatives; they get random ones"
             yield logging.WARNING, message
 
-    def negatives(self, split: ClickSplit) -> Negatives:
-        """The documents that the options allow as negatives of each query."""
-        options, relevant = self.options, relevant_documents(split.judgements)
-        pool = None
-        if "retrieved" in options.sources and split.hits is not None:
-            pool = hard_pool(split.hits, relevant, options.skip_hits)
-        return Negatives(relevant, options.sources, options.num_negatives, self.seed, pool)
+    def matches_and_pool(self, split: ClickSplit) -> tuple[Matches, Ragged | None]:
+        """The documents that answer each query, and the `hard_pool` of `retrieved` negatives; None = none is drawn."""
+        matches = relevant_documents(split.judgements)
+        if "retrieved" not in self.options.sources or split.hits is None:
+            return matches, None
+        return matches, hard_pool(split.hits, matches, self.options.skip_hits)
 
     @override
     def learn(self, train: ClickSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:

@@ -136,7 +136,7 @@ def test_random_documents_replace_missing_hits(
     data = kind.prepared(negatives="retrieved", num_negatives=2, num_hits=20)
     no_hits: NDArray[np.int64] = np.zeros(len(data.split("train").judgements.queries) + 1, np.int64)
     dataset = training_dataset(data)
-    dataset.negatives.pool = Ragged(np.zeros(0, np.int64), no_hits)
+    dataset.pool = Ragged(np.zeros(0, np.int64), no_hits)
     assert (whole_epoch(dataset).candidate.sum(dim=1) == 3).all()
     with caplog.at_level(logging.WARNING):
         kind.prepared(negatives="retrieved", num_negatives=2, num_hits=20, skip_hits=12)
