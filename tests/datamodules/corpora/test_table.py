@@ -105,17 +105,9 @@ def hub_folder(tmp_path, monkeypatch):
     """A folder that load_dataset reads like a data set of the Hub, with a cache of its own."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "reviews"
-    (folder / "data").mkdir(parents=True)
+    folder.mkdir()
     for split in ("train", "test"):
-        texts = [f"{split} {text}" for text in TEXTS]
-        saved_dataset(texts).to_parquet(folder / "data" / f"{split}-00000.parquet")
-    configs = [
-        {
-            "config_name": "reviews",
-            "data_files": [{"split": s, "path": f"data/{s}-*"} for s in ("train", "test")],
-        }
-    ]
-    write(folder / "README.md", f"---\nconfigs: {json.dumps(configs)}\n---\n")
+        saved_dataset([f"{split} {text}" for text in TEXTS]).to_parquet(folder / f"{split}.parquet")
     return folder
 
 
@@ -125,7 +117,7 @@ def test_hub_names_may_have_a_configuration_and_a_split(hub_folder):
     assert rows.labels == LABELS
     assert rows.source == f"hub:{hub_folder}"
     assert list(read_table(f"hub:{hub_folder}:test").texts) == [f"test {text}" for text in TEXTS]
-    assert list(read_table(f"hub:{hub_folder}:reviews:test[:1]").texts) == [f"test {TEXTS[0]}"]
+    assert list(read_table(f"hub:{hub_folder}:default:test[:1]").texts) == [f"test {TEXTS[0]}"]
 
 
 @pytest.mark.parametrize("rest", [":validation", ":plain:test", "-missing"])

@@ -55,24 +55,22 @@ def by_hand(
     return word, [row + [0] * (width - len(row)) for row in char], texts
 
 
-def group(
-    table: TokenTable, rows: NDArray[np.integer], length: int
-) -> tuple[TokenTable, NDArray[np.integer]]:
-    return replace(table, length=length), rows
+#: A table, its texts, the rows that are read and the length.
+Group = tuple[TokenTable, list[str], NDArray[np.integer], int]
 
 
-#: See `gather`.
-Gathered = tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]
-
-
-def assert_same(
-    gathered: Gathered, expected: tuple[list[int], list[list[int]], list[list[list[int]]]]
-) -> None:
-    word, char, texts = gathered
+def check(
+    vocabulary: Vocabulary, *groups: Group, max_chars: int = 5
+) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Compare a batch with `by_hand`; return its words and texts."""
+    word, char, texts = gather(*((replace(table, length=length), rows) for table, _, rows, length in groups))
+    read = [(strings, rows.tolist(), length) for _, strings, rows, length in groups]
+    expected = by_hand(read, vocabulary, max_chars)
     assert (word.tolist(), char.tolist(), [text.tolist() for text in texts]) == expected
     for array in (word, char, *texts):
         assert array.dtype == np.int64
         assert array.size == 0 or torch.from_numpy(array).data_ptr() == array.ctypes.data
+    return word, texts
 
 
 def make_tables(
@@ -94,26 +92,18 @@ def test_gather_equals_plain_python(characters: bool, max_length: int, seed: int
     random = np.random.default_rng(seed)
     for _ in range(4):  # later batches find the stamps of earlier ones
         rows, memory_rows = random.integers(40, size=7), random.integers(50, size=19).astype(np.int32)
-        gathered = gather(group(queries, rows, max_length), group(memory, memory_rows, 6))
-        groups = [(texts, rows.tolist(), max_length), (memories, memory_rows.tolist(), 6)]
-        assert_same(gathered, by_hand(groups, vocabulary, 5))
-
-
-def test_unknown_words_are_distinct_only_with_characters() -> None:
-    for characters, distinct in ((True, [0, 2, 1, 1]), (False, [0, 2, 1])):
-        (_, table), _ = make_tables(["a"], ["a new newer a"], characters=characters, min_count=1)
-        assert gather(group(table, np.array([0]), 9))[0].tolist() == distinct
+        check(vocabulary, (queries, texts, rows, max_length), (memory, memories, memory_rows, 6))
 
 
 def test_empty_texts_and_empty_groups_are_padding() -> None:
     (table,), _ = make_tables(["", "a b", " "], characters=True, min_count=1)
     nothing = np.array([], dtype=np.int64)
-    word, char, texts = gather(group(table, np.array([0, 2]), 9), group(table, nothing, 9))
+    word, char, texts = gather((table, np.array([0, 2])), (table, nothing))
     assert word.tolist() == [0]
     assert char.shape == (1, 0)
     assert [group.tolist() for group in texts] == [[[0], [0]], []]
     assert texts[1].shape == (0, 1)
-    mixed = gather(group(table, np.array([0, 1]), 9))
+    mixed = gather((table, np.array([0, 1])))
     assert mixed[2][0].tolist() == [[0, 0], [1, 2]]
 
 
@@ -123,13 +113,11 @@ def test_special_tokens_surround_texts_and_count(tmp_path: Path) -> None:
     texts = ["the cat sat the", "", "dog the"]
     table = WordTable(vocabulary).add(TokenStore.from_texts(texts, tokenizer), 9)
     for max_length in (3, 5, 9):
-        gathered = gather(group(table, np.array([0, 1, 2]), max_length))
-        assert_same(gathered, by_hand([(texts, [0, 1, 2], max_length)], vocabulary, 16))
-    word, _, (text,) = gathered
+        word, (text,) = check(vocabulary, (table, texts, np.arange(3), max_length), max_chars=16)
     ids = word[text]
     assert ids.tolist() == [[2, 4, 5, 8, 4, 3], [2, 3, 0, 0, 0, 0], [2, 1, 4, 3, 0, 0]]
     with pytest.raises(InputError, match="max_length=2: must be at least 3"):
-        gather(group(table, np.array([0]), 2))
+        gather((replace(table, length=2), np.array([0])))
 
 
 @pytest.mark.parametrize("characters", [True, False])
@@ -142,10 +130,7 @@ def test_a_table_grows(characters: bool) -> None:
         new_texts = random_texts(seed, 30)
         new = words.add(TokenStore.from_texts(new_texts, SPACES), 9)
         assert (len(words) > length) == characters
-        gathered = gather(group(new, np.arange(30), 8), group(table, np.arange(20), 8))
-        assert_same(
-            gathered, by_hand([(new_texts, list(range(30)), 8), (texts, list(range(20)), 8)], vocabulary, 5)
-        )
+        check(vocabulary, (new, new_texts, np.arange(30), 8), (table, texts, np.arange(20), 8))
     length = len(words)
     again = words.add(TokenStore.from_texts(texts, SPACES), 9)
     assert len(words) == length
@@ -157,14 +142,14 @@ def test_missing_rows_and_tables_of_other_vocabularies_are_refused() -> None:
     (other,), _ = make_tables(["a"], characters=True)
     for row in (-1, 1):
         with pytest.raises(IndexError, match="with 1 rows"):
-            gather(group(table, np.array([0, row]), 9))
+            gather((table, np.array([0, row])))
     with pytest.raises(ValueError, match="same WordTable"):
-        gather(group(table, np.array([0]), 9), group(other, np.array([0]), 9))
+        gather((table, np.array([0])), (other, np.array([0])))
 
 
 def work(table: TokenTable, seed: int) -> list[NDArray[np.int64]]:
     random = np.random.default_rng(seed)
-    return [gather(group(table, random.integers(300, size=16), 8))[0] for _ in range(30)]
+    return [gather((table, random.integers(300, size=16)))[0] for _ in range(30)]
 
 
 def test_threads_and_forked_workers_do_not_disturb_each_other() -> None:
