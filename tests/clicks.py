@@ -1,10 +1,11 @@
 """A made-up collection: notes on things, queries that name one of them, and graded judgements."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from tests.dialogues import write_lines, write_records
 
 THINGS = {
     "fruit": ["apple", "pear", "plum", "cherry", "peach", "grape"],
@@ -41,21 +42,21 @@ def write_collection(folder: Path, documents: int, queries: int, seed: int) -> C
     kinds = {thing: kind for kind, things in THINGS.items() for thing in things}
     about = [str(random.choice(list(kinds))) for _ in range(documents)]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "corpus.jsonl").open("w") as file:
-        for number, thing in enumerate(about):
-            words = [thing, *map(str, random.choice(COMMON, size=random.integers(1, 5)))]
-            random.shuffle(words)
-            title = f"{' '.join(words)} {number}"
-            file.write(json.dumps({"_id": f"d{number}", "title": title, "text": f"nothing {number}"}) + "\n")
-    lines = []
-    with (folder / "queries.jsonl").open("w") as file:
-        for number in range(queries):
-            thing = str(random.choice(about))
-            text = str(random.choice(WAYS)).format(thing, thing)
-            file.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
-            for document, other in enumerate(about):
-                grade = int(random.integers(2, 4)) if other == thing else int(kinds[other] == kinds[thing])
-                if grade > 1 or random.random() < 0.2:
-                    lines.append(f"q{number}\td{document}\t{grade}")
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
-    return Collection(folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels.tsv")
+    corpus, asked, lines = [], [], ["query-id\tcorpus-id\tscore"]
+    for number, thing in enumerate(about):
+        words = [thing, *map(str, random.choice(COMMON, size=random.integers(1, 5)))]
+        random.shuffle(words)
+        title = f"{' '.join(words)} {number}"
+        corpus.append({"_id": f"d{number}", "title": title, "text": f"nothing {number}"})
+    for number in range(queries):
+        thing = str(random.choice(about))
+        asked.append({"_id": f"q{number}", "text": str(random.choice(WAYS)).format(thing, thing)})
+        for document, other in enumerate(about):
+            grade = int(random.integers(2, 4)) if other == thing else int(kinds[other] == kinds[thing])
+            if grade > 1 or random.random() < 0.2:
+                lines.append(f"q{number}\td{document}\t{grade}")
+    return Collection(
+        write_records(folder / "corpus.jsonl", *corpus),
+        write_records(folder / "queries.jsonl", *asked),
+        write_lines(folder / "qrels.tsv", *lines),
+    )

@@ -58,12 +58,8 @@ def training_lists(data: MatchingDataModule, epoch: int = 0) -> list[list[Pair]]
 
 def table_of(split: MatchingSplit) -> list[Pair]:
     pairs = split.pairs
-    return [
-        (pairs.first.texts[int(first)], pairs.second.texts[int(second)], float(target), row)
-        for row, (first, second, target) in enumerate(
-            zip(pairs.first_row, pairs.second_row, pairs.target, strict=True)
-        )
-    ]
+    texts = pairs.first.texts.take(pairs.first_row), pairs.second.texts.take(pairs.second_row)
+    return list(zip(*texts, pairs.target.tolist(), range(len(pairs)), strict=True))
 
 
 def as_known(data: MatchingDataModule, pair: Pair) -> Pair:

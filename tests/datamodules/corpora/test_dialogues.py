@@ -13,13 +13,8 @@ from tests.dialogues import made_up, write_jsonl, write_lines, write_published, 
 def texts(table: Dialogues, number: int) -> tuple[list[str], list[str], list[str | None]]:
     """Turns, questions and answers of a dialogue."""
     turns = slice(*table.turn_offsets[number : number + 2])
-    rows = range(*table.question_offsets[number : number + 2])
-    questions = table.questions
-    return (
-        table.turns.texts[turns],
-        [questions.texts[row] for row in rows],
-        [questions.label(row) for row in rows],
-    )
+    rows, questions = slice(*table.question_offsets[number : number + 2]), table.questions
+    return table.turns.texts[turns], questions.texts[rows], questions.table.column("label")[rows].to_pylist()
 
 
 def test_a_published_file_and_a_table_give_the_same_dialogues(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from datamodules.core.errors import InputError
@@ -19,16 +20,9 @@ TABLE = "q,first,second,label\n1,a b,x y,1\n2,c,x y,0\n1,a b,z,0\n"
 
 def rows_of(pairs: Pairs) -> list[tuple[str, str, float, str]]:
     """First text, second text, grade and question of each pair."""
-    return [
-        (pairs.first.texts[f], pairs.second.texts[s], t, pairs.question_ids[q].as_py())
-        for f, s, t, q in zip(
-            pairs.first_row.tolist(),
-            pairs.second_row.tolist(),
-            pairs.target.tolist(),
-            pairs.question.tolist(),
-            strict=True,
-        )
-    ]
+    texts = pairs.first.texts.take(pairs.first_row), pairs.second.texts.take(pairs.second_row)
+    questions = pairs.question_ids.take(pa.array(pairs.question)).to_pylist()
+    return list(zip(*texts, pairs.target.tolist(), questions, strict=True))
 
 
 def test_distinct_texts_are_kept_once(tmp_path: Path) -> None:
@@ -185,9 +179,8 @@ def test_quora_with_and_without_a_header(tmp_path: Path) -> None:
 def test_quotes_around_a_text_of_a_headerless_quora_file_are_removed(tmp_path: Path) -> None:
     rows = ['0\t"How ""so""?"\tWhy "not"?\t1', '1\t"open\tclosed" in part\t2', '1\t""\t"a" and "b"\t3']
     pairs = read_quora(write(tmp_path / "quora.tsv", "\n".join(rows) + "\n"))
-    assert [pairs.first.texts[int(i)] for i in pairs.first_row] == ['How "so"?', '"open', ""]
-    expected = ['Why "not"?', 'closed" in part', '"a" and "b"']
-    assert [pairs.second.texts[int(i)] for i in pairs.second_row] == expected
+    expected = [('How "so"?', 'Why "not"?'), ('"open', 'closed" in part'), ("", '"a" and "b"')]
+    assert [row[:2] for row in rows_of(pairs)] == expected
 
 
 def test_a_release_without_its_labels(tmp_path: Path) -> None:
