@@ -147,7 +147,13 @@ class TransformersTokenizer(Tokenizer):
     @property
     def special_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of the special tokens that its model expects before a text, such as [CLS], and after it."""
-        return _special_ids(self.name)
+        if SentenceModules.read(self.name).is_static:
+            return (), ()
+        tokenizer = _load(self.name)
+        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = tokenizer("a")["input_ids"]
+        start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+        return tuple(full[:start]), tuple(full[start + len(bare) :])
 
     @property
     def pad_id(self) -> int:
@@ -219,18 +225,6 @@ def _load(name: str) -> PreTrainedTokenizerBase:
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
     return tokenizer
-
-
-@lru_cache(maxsize=4)
-def _special_ids(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Find the special tokens before and after a text in the tokens of an example."""
-    if SentenceModules.read(name).is_static:
-        return (), ()
-    tokenizer = _load(name)
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    full = tokenizer("a")["input_ids"]
-    start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-    return tuple(full[:start]), tuple(full[start + len(bare) :])
 
 
 @lru_cache(maxsize=4)
