@@ -41,7 +41,6 @@ from datamodules.retrieval.folding import FOLDING
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState
 from datamodules.text.encodings import EncodedTexts, Encodings
-from datamodules.text.gather import TokenTable
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.words import Words
@@ -178,11 +177,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         stores = [getattr(split, name) for name in self.length_options]
         lengths = zip(stores, self.lengths, strict=True)
         return [(tokens, length) for tokens, length in lengths if tokens is not None]
-
-    def token_tables(self, split: SplitT) -> list[TokenTable]:
-        """Bind the token stores of a split, see `texts_of`, to one table of the words in use."""
-        words = self.words.new_table()
-        return [words.add(tokens, length) for tokens, length in self.texts_of(split)]
 
     def read_tables(self, wanted: Sequence[str]) -> dict[str, TableT]:
         """Read the wanted splits; those that no table is named for are split off the training table."""

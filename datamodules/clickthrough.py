@@ -540,5 +540,5 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     def sides(self, split: ClickSplit, contents: BatchContents) -> tuple[Side, Side]:
         """The queries and the documents."""
-        (queries, documents), table = self.token_tables(split), split.judgements
+        (queries, documents), table = self.words.bind(self.texts_of(split)), split.judgements
         return Side(table.queries.texts, queries, contents), Side(table.documents.texts, documents, contents)

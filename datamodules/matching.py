@@ -261,7 +261,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         """Bind lists of a split to the vocabulary in use."""
         self.idf, self.split, self.lists = data.idf, split, lists
         self.is_duplicate, pairs = split.is_duplicate, split.pairs
-        first, second = data.token_tables(split)
+        first, second = data.words.bind(data.texts_of(split))
         self.first = Side(pairs.first.texts, first, contents)
         self.second = Side(pairs.second.texts, second, contents)
 

@@ -192,7 +192,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     ) -> Iterator[tuple[NDArray[np.int64], TextBatch]]:
         """Row numbers and texts in batches of similar length, for an encoder; texts without words are skipped."""
         tokens = self.words.tokenize_now(Rows.from_lists(texts, source="texts to encode"), length)
-        table = self.words.new_table().add(tokens, length)
+        (table,) = self.words.bind([(tokens, length)])
         lengths = table.sizes
         full = np.flatnonzero(lengths)
         for positions in LengthBucketSampler(lengths[full], batch_size, training=False):
@@ -206,22 +206,20 @@ class TextDataset(BatchDataset[BatchT_co]):
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary in use."""
         self.split, self.contents = split, contents
-        length, memory_length = data.lengths
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
-        words = data.words.new_table()
-        self.texts = Side(split.rows.texts, words.add(split.tokens, length), contents)
-        self.memory_encodings = encodings_of(contents.encoded_texts, split.memory_tokens, memory_length)
+        reads_memories = contents.memory_texts and contents.encoded_memory is None
+        texts, *memories = data.words.bind(data.texts_of(split)[: 1 + reads_memories])
+        self.texts = Side(split.rows.texts, texts, contents)
+        self.memories = memories[0] if memories else None
+        self.memory_encodings = encodings_of(contents.encoded_texts, split.memory_tokens, data.lengths[1])
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
-        self.memories = None
         if split.neighbors is not None:
             # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
             self.distinct_memory = np.append(first_of_equal_texts(split.neighbors.memories), -1)
             if contents.encoded_memory is not None:
                 self.memory_rows = contents.encoded_memory.rows_of(split.neighbors.memories.texts)
                 assert (self.memory_rows >= 0).all(), "the neighbors come from another memory"
-        if split.memory_tokens is not None and contents.memory_texts and self.memory_rows is None:
-            self.memories = words.add(split.memory_tokens, memory_length)
 
     def __len__(self) -> int:
         return len(self.split.rows)

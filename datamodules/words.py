@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.options import DataOptions, VectorOptions
 from datamodules.text.encodings import Encodings, write_encodings
-from datamodules.text.gather import WordTable, gather_texts
+from datamodules.text.gather import TokenTable, WordTable, gather_texts
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore, write_tokens
 from datamodules.text.vectors import initial_table, read_vectors
@@ -62,9 +62,13 @@ class Words:
             raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
         return self._vocabulary
 
-    def new_table(self) -> WordTable:
-        """Make the table of a dataset's words: one that datasets shared would need a lock, and would only grow."""
-        return WordTable(self.vocabulary, self.vector_options.max_characters)
+    def bind(self, texts: Iterable[tuple[TokenStore, int]]) -> list[TokenTable]:
+        """Bind token stores, each with the number of tokens that are read of a text, to a new table of words.
+
+        A table that datasets shared would need a lock, and would only grow.
+        """
+        words = WordTable(self.vocabulary, self.vector_options.max_characters)
+        return [words.add(tokens, length) for tokens, length in texts]
 
     def use(self, vocabulary: Vocabulary) -> None:
         """Replace the vocabulary."""
@@ -108,7 +112,7 @@ class Words:
         self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
         """Encode texts once, as `DataModule.encode_texts` describes."""
-        table, vocabulary = self.new_table().add(tokens, length), self.vocabulary.fingerprint
+        (table,), vocabulary = self.bind([(tokens, length)]), self.vocabulary.fingerprint
         part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
         size = np.minimum(np.diff(tokens.offsets) + self.special_tokens, length)
 
