@@ -147,10 +147,10 @@ def all_batches(data: DataModule) -> list[Any]:
 
 
 def are_equal(batches: Iterable[Any], others: Iterable[Any]) -> bool:
-    pairs = list(zip(batches, others, strict=True))
+    """Return whether all fields are equal, for which unknown grades (nan) are numbers."""
     return all(
-        (value is None and other is None) or torch.equal(value, other)
-        for batch, other_batch in pairs
+        (value is None and other is None) or torch.equal(value.nan_to_num(-1), other.nan_to_num(-1))
+        for batch, other_batch in list(zip(batches, others, strict=True))
         for value, other in zip(batch, other_batch, strict=True)
     )
 

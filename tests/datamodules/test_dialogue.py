@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue import spellings_of
-from tests.datamodules.kinds import Kind
+from tests.datamodules.kinds import Kind, are_equal
 from tests.dialogues import made_up, write_lines, write_published
 
 
@@ -141,8 +140,7 @@ def test_retrieval_changes_nothing_if_all_turns_are_read(tmp_path: Path) -> None
         data = prepared(tmp_path, file, turns_kept=kept, max_turns=max_turns)
         assert data.spec.num_turns == 8
         batches.append(data.dataset(data.split("train")).__getitems__(range(6)))
-    for batch in batches[1:]:
-        assert all(torch.equal(field, first) for field, first in zip(batch, batches[0], strict=True))
+    assert are_equal(batches[1:], batches[:1] * 2)
 
 
 def test_retrieved_turns_belong_to_the_questions_dialogue(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.rows import Rows
 from datamodules.state import DataState, check_resumed, check_split
 from tests.datamodules.corpus import LABELS, write_csv
-from tests.datamodules.kinds import Kind, classification
+from tests.datamodules.kinds import Kind, are_equal, classification
 
 TEXTS = ["the lion", "an unknown word"]
 
@@ -47,9 +47,7 @@ def test_the_state_is_plain_and_makes_the_same_data(kind: Kind[Any]) -> None:
     assert copied.spec == data.spec
     if data.memory is not None:
         copied.memory.location = data.memory.location
-    batches = [each.dataset(new_split(each)).__getitems__([0]) for each in (data, copied)]
-    for value, other in zip(*batches, strict=True):
-        assert (value is None and other is None) or torch.equal(value.nan_to_num(), other.nan_to_num())
+    assert are_equal(*([each.dataset(new_split(each)).__getitems__([0])] for each in (data, copied)))
 
 
 def test_vocabulary_and_labels_of_a_trained_model_replace_those_of_the_data(tmp_path: Path) -> None:
