@@ -152,15 +152,17 @@ def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped-def]
-    """Return the position of a word in the batch; a new word is entered at position `count`."""
+def _enter(number, text, t, stamp, batch, distinct, count):  # type: ignore[no-untyped-def]
+    """Write the position of a word in the batch to `text[t]`; return `count`, the number of words, with a new one."""
     # The upper half of a cell is the batch, the lower half the position.
     cell = stamp[number]
     if cell >> 32 == batch:
-        return cell & 0xFFFFFFFF
+        text[t] = cell & 0xFFFFFFFF
+        return count
     stamp[number] = batch << 32 | count
     distinct[count] = number
-    return count
+    text[t] = count
+    return count + 1
 
 
 @njit()
@@ -169,21 +171,16 @@ def _number_words(  # type: ignore[no-untyped-def]
 ):
     """Fill `texts`, enter new words in `distinct` from `count` on and return the new count."""
     limit = texts.shape[1] - len(prefix) - len(suffix)
-    for i in range(len(rows)):
-        t = 0
-        for number in prefix:
-            texts[i, t] = _position(number, stamp, batch, distinct, count)
-            count = max(count, texts[i, t] + 1)
-            t += 1
-        start = offsets[rows[i]]
-        for j in range(start, min(offsets[rows[i] + 1], start + limit)):
-            texts[i, t] = _position(numbers[tokens[j]], stamp, batch, distinct, count)
-            count = max(count, texts[i, t] + 1)
-            t += 1
-        for number in suffix:
-            texts[i, t] = _position(number, stamp, batch, distinct, count)
-            count = max(count, texts[i, t] + 1)
-            t += 1
+    for i, row in enumerate(rows):
+        text, start = texts[i], offsets[row]
+        size = min(offsets[row + 1] - start, limit)
+        for t in range(len(prefix)):
+            count = _enter(prefix[t], text, t, stamp, batch, distinct, count)
+        for t in range(size):
+            word = numbers[tokens[start + t]]
+            count = _enter(word, text, len(prefix) + t, stamp, batch, distinct, count)
+        for t in range(len(suffix)):
+            count = _enter(suffix[t], text, len(prefix) + size + t, stamp, batch, distinct, count)
     return count
 
 
