@@ -190,6 +190,9 @@ def test_a_needed_table_must_be_named(tmp_path: Path, name: str, function: Train
             data.prepare_data()
 
 
+CLASSIFIES = {"goal": "classification", "candidates": "own"}
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -200,24 +203,16 @@ def test_a_needed_table_must_be_named(tmp_path: Path, name: str, function: Train
         ("matching", {"goal": "sorting"}, "data.goal='sorting': choose one of ranking, classification"),
         ("matching", {"validation_split": 1.5}, "data.validation_split=1.5"),
         ("matching", {"test_split": 0.1}, "data.test_split and data.test_file"),
-        (
-            "matching",
-            {"goal": "classification", "candidates": "own", "batches": "pairwise"},
-            "batches=pairwise",
-        ),
+        ("matching", {**CLASSIFIES, "batches": "pairwise"}, "batches=pairwise"),
         ("matching", {"batches": "pointwise", "negatives": "random"}, "data.negatives=random"),
         ("matching", {"layout": "trec"}, "data.queries_file"),
-        ("matching", {"goal": "classification", "candidates": "retrieved"}, "set goal=ranking"),
+        ("matching", {**CLASSIFIES, "candidates": "retrieved"}, "set goal=ranking"),
         ("matching", {"memory": "nowhere"}, "data.memory=nowhere: no such memory folder or table"),
         ("clickthrough", {"num_hits": 0}, "set data.num_hits to the number of hits to draw from"),
         ("clickthrough", {"negatives": ["in_batch", "near"]}, "use one or several of random, in_batch"),
         ("clickthrough", {"negatives": []}, "use one or several of"),
         ("clickthrough", {"negatives": "retrieved", "skip_hits": 5}, "no retrieved negatives"),
-        (
-            "clickthrough",
-            {"tokenizer": "bert-base-uncased"},
-            "data.tokenizer='bert-base-uncased': choose one of",
-        ),
+        ("clickthrough", {"tokenizer": "bert"}, "data.tokenizer='bert': choose one of"),
         ("dialogue", {"retriever": ElasticsearchRetriever(index="news")}, "data.retriever.index"),
     ],
 )
