@@ -535,12 +535,9 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def dataset(
         self, split: MatchingSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> MatchingDataset:
-        if training:
-            lists = training_lists(split, self.options, self.seed)
-        elif self._ranks:
-            lists = Lists(split.pairs.lists)
-        else:
-            lists = Lists.single(np.arange(len(split.pairs)))
+        # Pairs to classify are lists of one in training, too.
+        is_ranked = self._ranks and not training
+        lists = Lists(split.pairs.lists) if is_ranked else training_lists(split, self.options, self.seed)
         return MatchingDataset(self, split, lists, contents)
 
 
