@@ -390,7 +390,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         keys = None if self._ranks else self.duplicate_keys(table)
         groups = groups_to_split(question_groups(table, keys))
         rest, chosen = stratified_split(kinds, part, self.options.split_seed, groups)
-        return table.select_questions(rest), table.select_questions(chosen)
+        return table.select(rest), table.select(chosen)
 
     @override
     def duplicate_keys(self, table: Pairs) -> NDArray[np.uint64]:

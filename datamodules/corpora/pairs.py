@@ -121,9 +121,9 @@ class Pairs(StoredTable):
         """bool [questions]: True where a pair of the question has a grade above 0."""
         return np.isin(np.arange(self.num_questions), self.question[self.target > 0])
 
-    def select(self, row_numbers: ArrayLike) -> Pairs:
-        """Return the pairs with these numbers, in the order given, and only their texts."""
-        chosen = np.asarray(row_numbers, dtype=np.int64)
+    def select(self, questions: ArrayLike) -> Pairs:
+        """Return all pairs of these questions, in the table's order, and only their texts."""
+        chosen = np.flatnonzero(np.isin(self.question, questions))
         first, first_row = _distinct(pa.array(self.first_row[chosen]))
         second, second_row = _distinct(pa.array(self.second_row[chosen]))
         questions, question = _distinct(pa.array(self.question[chosen]))
@@ -132,10 +132,6 @@ class Pairs(StoredTable):
         ids, question_ids = self.ids.take(pa.array(chosen)), self.question_ids.take(questions)
         target = self.target[chosen]
         return Pairs(firsts, seconds, first_row, second_row, question, target, ids, question_ids, self.source)
-
-    def select_questions(self, questions: ArrayLike) -> Pairs:
-        """Return all pairs of these questions, in the table's order."""
-        return self.select(np.flatnonzero(np.isin(self.question, questions)))
 
 
 def _distinct(values: pa.Array) -> tuple[pa.Array, NDArray[np.int32]]:
