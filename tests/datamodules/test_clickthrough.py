@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +111,10 @@ def test_documents_are_drawn_by_grade_without_replacement(kind: Kind[Clickthroug
 
 
 def test_first_retrieved_hits_are_skipped() -> None:
-    judgements = Judgements(
-        Rows.from_lists(["query 0", "query 1"]),
-        Rows.from_lists([f"document {i}" for i in range(8)]),
-        np.array([0, 0], np.int32),
-        np.array([2, 5], np.int32),
-        np.array([1, 0], np.float32),
-        "judgements",
-    )
-    relevant = relevant_documents(judgements)
+    documents = Rows.from_lists([f"document {i}" for i in range(8)])
+    unjudged = Judgements.unjudged(Rows.from_lists(["query 0", "query 1"]), documents)
+    query, document, grade = np.array([[0, 0], [2, 5], [1, 0]])
+    relevant = relevant_documents(replace(unjudged, query=query, document=document, grade=grade))
     rows = np.array([[1, 2, 3, 4, 5], [6, 7, -1, -1, -1]], np.int32)
 
     def pool(skip: int) -> list[list[int]]:
