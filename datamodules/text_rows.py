@@ -214,8 +214,9 @@ class TextDataset(BatchDataset[BatchT_co]):
         self.memory_encodings = encodings_of(contents.encoded_texts, split.memory_tokens, data.lengths[1])
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
+        # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
+        self.distinct_memory = np.array([-1])
         if split.neighbors is not None:
-            # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
             self.distinct_memory = np.append(first_of_equal_texts(split.neighbors.memories), -1)
             if contents.encoded_memory is not None:
                 self.memory_rows = contents.encoded_memory.rows_of(split.neighbors.memories.texts)
@@ -234,14 +235,11 @@ class TextDataset(BatchDataset[BatchT_co]):
         """Read B rows: fields as in `ClassificationBatch`, and the rows of their memories, int64 [B, K], -1 = none."""
         row, weight = rows_and_weights(indices)
         neighbors = self.split.neighbors
-        if neighbors is None:
-            memories = np.zeros((len(row), 0), np.int64)
-            scores = np.zeros((len(row), 0), np.float32)
-            distinct, memory = np.zeros(0, np.int64), memories
-        else:
+        memories, scores = np.zeros((len(row), 0), np.int64), np.zeros((len(row), 0), np.float32)
+        if neighbors is not None:
             memories = np.asarray(neighbors.rows[row], dtype=np.int64)
             scores = np.asarray(neighbors.scores[row])
-            distinct, memory = distinct_rows(self.distinct_memory[memories])
+        distinct, memory = distinct_rows(self.distinct_memory[memories])
         arrays: dict[str, NDArray[np.generic]] = {
             "memory": memory,
             "memory_mask": memories >= 0,
