@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -106,7 +106,12 @@ class MemoryEnsemble(EnsembleModel):
     # --- what is fitted again for a memory that has grown ---
 
     def refit(
-        self, data: Any, memory: Memory | None, rows: Rows | None, members: bool = False, is_own: bool = False
+        self,
+        data: ClassificationDataModule,
+        memory: Memory | None,
+        rows: Rows | None,
+        members: bool = False,
+        is_own: bool = False,
     ) -> str:
         """Fit the weights again on labelled rows, after the members; return a report. See `zoo.ensemble.refit`."""
         return refit(self, data, memory, rows, members, is_own)
@@ -125,7 +130,7 @@ class MemoryEnsemble(EnsembleModel):
         return None if self.held_out is None else self.held_out.describe()
 
     @staticmethod
-    def replace_fitted(weights: dict[str, Any], pool: PlainDict | None, members: PlainDict | None) -> None:
+    def replace_fitted(weights: PlainDict, pool: PlainDict | None, members: PlainDict | None) -> None:
         """Put a description of weights, and of members, in the place of those among the weights of a model folder."""
         state = weights["network._extra_state"]
         if pool is not None:
@@ -137,12 +142,12 @@ class MemoryEnsemble(EnsembleModel):
     # --- checkpoints ---
 
     @override
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: PlainDict) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out()
 
     @override
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: PlainDict) -> None:
         super().on_load_checkpoint(checkpoint)
         held_out = checkpoint[CHECKPOINT_KEY]["held_out"]
         self.held_out = None if held_out is None else HeldOutRows.of(held_out)
