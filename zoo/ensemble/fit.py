@@ -125,6 +125,8 @@ class EnsembleFit:
         network, show = self.network, self.model.show_stage
         network.pool = None
         self.model.skipped, network.skipped = [], set()
+        if self.data.options.is_described:
+            self.model.deadline = math.inf  # its one member is fitted once
         self._limit_inputs()
         if len(self.target) > NAMED_ROWS * network.num_classes and set(network.names) != {"named"}:
             network.skipped.add("named")  # now and in later fits, whose folds have fewer rows
@@ -141,7 +143,7 @@ class EnsembleFit:
         readings = fit_members(self.model, self.data, *given)
         if self.data.options.is_described:
             votes = [name for name in network.names if not network.members.by_name[name].has_fit]
-            network.pool = Pool.alone("self_trained", votes)
+            network.pool = Pool.alone("self_trained", votes)._replace(class_weights=self.class_weights)
             return Answer("training", [], [_UNMEASURED], LeftOut())
         # Folds take what all rows have chosen.
         six, trained = (network.members.by_name.get(name) for name in ("six", "self_trained"))
