@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from typing_extensions import Self, override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
 from datamodules.core.errors import InputError
-from datamodules.core.ragged import Ragged, consecutive, offsets_of
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict, Size
 from datamodules.corpora.pairs import Goal, Pairs, read_pairs, read_quora, read_trec, read_wikiqa
@@ -35,6 +36,8 @@ from datamodules.text.vocabulary import Vocabulary
 
 #: Content of a training list.
 Batches: TypeAlias = Literal["pointwise", "pairwise", "listwise"]
+#: Draws distinct negatives [n, k] for an epoch and the numbers of lists [n]; -1 = there are no more.
+Draw: TypeAlias = Callable[[int, NDArray[np.int64]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,62 +152,71 @@ class MatchingSplit(PreparedSplit):
 
 @dataclass(frozen=True)
 class Lists:
-    """Pairs in lists, and the negatives that may join each of them in an epoch."""
+    """Pairs in lists."""
 
     #: rows of the table of pairs, at least one per list.
     rows: Ragged
-    #: rows of the second texts (with `draws_rows`, of the table) to draw from; or the texts that are never drawn.
-    negatives: Ragged | Matches | None = None
-    #: int64 [lists]: the number of each list among the `negatives`, such as that of its question.
-    number: NDArray[np.int64] | None = None
+    #: draws further members of each list: rows of the table, or of the second texts.
+    draw: Draw | None = None
     draws_rows: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def draw(self, seed: int, epoch: int, lists: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Draw at most `count` distinct negatives for some lists [n]; [n, k], -1 = there are no more."""
-        if self.negatives is None or self.number is None:
-            return np.zeros((len(lists), 0), np.int64)
-        key, number, negatives = key_of(seed, epoch), self.number[lists], self.negatives
-        if isinstance(negatives, Matches):
-            return negatives.draw(key, lists, number, count)
-        start, size = negatives.offsets[number], negatives.counts[number]
-        return choose(key, lists, np.asarray(negatives.values), start, size, count)
+    @classmethod
+    def single(cls, rows: NDArray[np.int64], draw: Draw | None = None, draws_rows: bool = False) -> Self:
+        """A list for each row."""
+        return cls(Ragged(rows, np.arange(len(rows) + 1)), draw, draws_rows)
 
 
-def single(rows: NDArray[np.int64]) -> Ragged:
-    """A list for each row."""
-    return Ragged(rows, np.arange(len(rows) + 1))
-
-
-def training_lists(split: MatchingSplit, options: MatchingOptions) -> Lists:
-    """The lists that a model can learn from."""
-    pairs = split.pairs
+def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) -> Lists:
+    """The lists that a model can learn from; `seed` is the run's."""
+    pairs, count = split.pairs, options.num_negatives
     if options.chosen_batches == "pointwise":
-        return Lists(single(np.arange(len(pairs))))
-    usable, draws = ~split.empty_questions, options.negatives != "own"
-    foreign: Ragged | Matches | None = split.pool
-    if draws and foreign is None:
-        foreign = Matches.of(pairs.second.texts, pairs.num_questions, pairs.question, pairs.second_row)
+        return Lists.single(np.arange(len(pairs)))
+    usable = ~split.empty_questions
+    draws = options.negatives != "own"
     if options.chosen_batches == "listwise":
         highest, lowest = np.zeros(pairs.num_questions), np.full(pairs.num_questions, np.inf)
         np.maximum.at(highest, pairs.question, pairs.target)
         np.minimum.at(lowest, pairs.question, pairs.target)
         # Candidates of one grade alone have no order.
         questions = np.flatnonzero(usable & (highest > 0) & ((lowest < highest) | draws))
-        return Lists(pairs.lists.take(questions), foreign, questions)
+        negatives = foreign_negatives(pairs, split.pool, questions, count, seed) if draws else None
+        return Lists(pairs.lists.take(questions), negatives)
     positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
-    if foreign is None:
-        positives, lower = own_negatives(pairs, positives)
-        return Lists(single(positives), lower, np.arange(len(positives)), draws_rows=True)
-    if isinstance(foreign, Ragged):
-        positives = positives[foreign.counts[pairs.question[positives]] > 0]
-    return Lists(single(positives), foreign, pairs.question[positives].astype(np.int64))
+    if not draws:
+        return Lists.single(*own_negatives(pairs, positives, count, seed), draws_rows=True)
+    if split.pool is not None:
+        positives = positives[split.pool.counts[pairs.question[positives]] > 0]
+    questions = pairs.question[positives].astype(np.int64)
+    return Lists.single(positives, foreign_negatives(pairs, split.pool, questions, count, seed))
 
 
-def own_negatives(pairs: Pairs, positives: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ragged]:
-    """The positives (row numbers) whose question has candidates of a lower grade, and these pairs of each."""
+def _draw_from_ranges(
+    pool: NDArray[np.int64],
+    start: NDArray[np.int64],
+    size: NDArray[np.int64],
+    count: int,
+    seed: int,
+    epoch: int,
+    lists: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Draw from the pool's range of each list, see `Draw`."""
+    return choose(key_of(seed, epoch), lists, pool, start[lists], size[lists], count)
+
+
+def _draw_foreign(
+    own: Matches, question: NDArray[np.int64], count: int, seed: int, epoch: int, lists: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Draw second texts that are none of the `own` ones of each list's question, see `Draw`."""
+    return own.draw(key_of(seed, epoch), lists, question[lists], count)
+
+
+def own_negatives(
+    pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
+) -> tuple[NDArray[np.int64], Draw]:
+    """The positives (row numbers) whose question has candidates of a lower grade, and these pairs."""
     # In a question's candidates by rising grade, those below a grade are the first ones.
     grade = np.unique(pairs.target, return_inverse=True)[1]
     key = pairs.question.astype(np.int64) * len(pairs) + grade
@@ -212,8 +224,18 @@ def own_negatives(pairs: Pairs, positives: NDArray[np.int64]) -> tuple[NDArray[n
     start = pairs.lists.offsets[pairs.question[positives]]
     size = np.searchsorted(key[order], key[positives]) - start
     kept = size > 0
-    lower = consecutive(start[kept], size[kept])
-    return positives[kept], Ragged(order[lower.values], lower.offsets)
+    return positives[kept], partial(_draw_from_ranges, order, start[kept], size[kept], count, seed)
+
+
+def foreign_negatives(
+    pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
+) -> Draw:
+    """Second texts from `pool` (those of each question), or all foreign texts, for the questions of lists [lists]."""
+    if pool is None:
+        own = Matches.of(pairs.second.texts, pairs.num_questions, pairs.question, pairs.second_row)
+        return partial(_draw_foreign, own, question, count, seed)
+    start, size = pool.offsets[question], pool.counts[question]
+    return partial(_draw_from_ranges, np.asarray(pool.values), start, size, count, seed)
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
@@ -238,7 +260,6 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
     ) -> None:
         """Bind lists of a split to the vocabulary in use."""
         self.idf, self.split, self.lists = data.idf, split, lists
-        self.seed, self.num_negatives = data.seed, data.options.num_negatives
         self.is_duplicate, pairs = split.is_duplicate, split.pairs
         first, second = data.words.bind(data.texts_of(split))
         self.first = Side(pairs.first.texts, first, contents)
@@ -305,9 +326,9 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         first = pairs.first_row[rows.values].astype(np.int64)
         second = pairs.second_row[rows.values].astype(np.int64)
         target = pairs.target[rows.values]
-        drawn = lists.draw(self.seed, epoch, numbers, self.num_negatives)
-        if not drawn.size:
+        if lists.draw is None:
             return rows, first, second, target
+        drawn = lists.draw(epoch, numbers)
         query, seconds = np.nonzero(drawn >= 0)[0], drawn[drawn >= 0]
         targets, drawn_rows = np.zeros(len(seconds), np.float32), np.full(len(seconds), -1)
         if lists.draws_rows:
@@ -443,7 +464,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     @override
     def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
         pairs = split.pairs
-        if name == "train" and len(training_lists(split, self.options)) == 0:
+        if name == "train" and len(training_lists(split, self.options, self.seed)) == 0:
             missing = "no question has a positive and a candidate of a lower grade; set data.negatives=random"
             if not (pairs.target > 0).any():
                 missing = "no pair has a label above 0; check data.label_column"
@@ -516,7 +537,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     ) -> MatchingDataset:
         # Pairs to classify are lists of one in training, too.
         is_ranked = self._ranks and not training
-        lists = Lists(split.pairs.lists) if is_ranked else training_lists(split, self.options)
+        lists = Lists(split.pairs.lists) if is_ranked else training_lists(split, self.options, self.seed)
         return MatchingDataset(self, split, lists, contents)
 
 
