@@ -77,7 +77,7 @@ class ClassificationOptions(TextOptions):
             raise InputError("data.label_columns: name two columns or more, each a label")
         if self.label_separator is not None and self.rows_per_class is not None:
             raise InputError("data.rows_per_class: a row of several labels is of no one class; omit it")
-        if self.is_described and (self.validation_file or self.label_separator):
+        if self.is_described and (self.validation_file or self.label_separator or self.label_columns):
             raise InputError(
                 "data.train_file: labelled rows, or sets of labels, need a training table; name it"
             )

@@ -119,8 +119,10 @@ def audit(source: Predictor[Any, Any] | Memory) -> Audit:
     if len(labels) < 2:
         named = f"has only the label {labels[0]!r}" if labels else "has no labels"
         raise InputError(f"{memory.location()}: {named}; an audit needs rows with two labels or more")
-    if len(np.unique(duplicate_codes(memory.rows.texts[:]))) < 2:
-        raise InputError(f"{memory.location()}: a single text, so that no other can judge it; add rows")
+    if len(np.unique(duplicate_codes(memory.rows.texts[:]))) <= (len(labels) if separator is None else 1):
+        raise InputError(
+            f"{memory.location()}: a single text, or one a label: no other can judge it; add rows"
+        )
     held_out, logs = judge(memory, labels, predictor, separator)
     return _ranked(memory, labels, held_out, logs, separator)
 

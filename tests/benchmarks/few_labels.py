@@ -2,7 +2,7 @@
 
 Each contender runs in a process of its own on one core; training and test together are its CPU seconds, its memory is
 the peak of the largest process. The default runs by labels alone (written as numbers, which have no words), by labels
-with their names, and with the texts of unlabelled.csv as well.
+with their names, with the texts of unlabelled.csv as well, and (`nothing`) by names and these texts alone.
 
     python examples/demo/docstrings.py DATA/docstrings
     python -m tests.benchmarks.package_descriptions DATA/packages
@@ -29,9 +29,10 @@ from typing import NamedTuple
 from datamodules.corpora.table import read_table
 from tests.benchmarks.timing import parser
 from tests.zoo.conftest import write_table
+from zoo.tasks.classification.guides import words_of
 
 CONFIG = "your_own_data/classification"
-OWN, PEERS = ("labels", "names", "texts"), ("six", "regression", "setfit")
+OWN, PEERS = ("nothing", "labels", "names", "texts"), ("six", "regression", "setfit")
 #: Peers that run in the interpreter of --peer_python.
 FOREIGN = ("regression", "setfit")
 
@@ -98,11 +99,16 @@ def run_own(name: str, folder: Path, source: Path, encoder: str, options: list[s
         for file in (train, test):
             number_labels(file, folder / file.name)
         train, test = folder / train.name, folder / test.name
-    if name == "texts":
+    option = "train_file"
+    if name == "nothing":
+        labels = sorted({*(read_table(train).labels or [])})
+        train = write_table(folder / "labels.csv", [(words_of(label) or label, label) for label in labels])
+        option = "label_texts"
+    if name in ("nothing", "texts"):
         options = [*options, f"--data.unlabelled_file={source / 'unlabelled.csv'}"]
     if encoder:
         options = [f"--model.transformer={encoder}", *options]
-    fit = ["fit", f"--config={CONFIG}", f"--data.train_file={train}", f"--run_dir={run_dir}", *options]
+    fit = ["fit", f"--config={CONFIG}", f"--data.{option}={train}", f"--run_dir={run_dir}", *options]
     test_command = ["test", f"--ckpt_path={run_dir}", f"--data.test_file={test}", f"--output={output}"]
     # One process, like the peers.
     code = f"from zoo.cli.main import main; main({fit}); main({test_command})"
@@ -130,7 +136,7 @@ def main() -> None:
     arguments.add_argument("--rows", type=int, nargs="+", default=[8, 16, 50], help="rows per class")
     arguments.add_argument("--seeds", type=int, default=3)
     arguments.add_argument("--test_rows", type=int, default=1000)
-    arguments.add_argument("--contenders", nargs="+", default=[*OWN, *PEERS], choices=[*OWN, *PEERS])
+    arguments.add_argument("--contenders", nargs="+", default=[*OWN[1:], *PEERS], choices=[*OWN, *PEERS])
     arguments.add_argument("--peer_python", default=sys.executable)
     given, options = arguments.parse_known_args()  # other options are those of `zoo fit`
     means: dict[tuple[int, str], list[Result]] = defaultdict(list)

@@ -101,15 +101,14 @@ def kills(folder: Path) -> campaigns.Campaign:
 
 def servers(folder: Path) -> campaigns.Campaign:
     """A server is killed while two clients add rows: those that it acknowledged are there, and more can be added."""
-    write_table(folder / "train.csv", sentences(90, seed=1))
-    campaigns.zoo_run(folder, *campaigns.ensemble_options(folder), "--run_dir=run")
-    labels = zoo.load(folder / "run").model.labels
+    start = campaigns.made_run(folder / "start", is_grown=False, has_ensemble=True)
+    labels = zoo.load(start / "ensemble").model.labels
 
     def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
         seconds, workers = float(random.uniform(0, 1.5)), int(random.integers(1, 3))
 
         def run() -> Any:
-            shutil.copytree(folder / "run", work / "run")
+            shutil.copytree(start / "ensemble", work / "run")
             process = subprocess.Popen(
                 campaigns.zoo_command("serve", work / "run", "--port=0", f"--workers={workers}"),
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

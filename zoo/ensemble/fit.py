@@ -53,9 +53,9 @@ _NO_CONDITION = (
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
 _UNMEASURED = (
-    "Nobody has measured this model: no row had a label, and it has learned from the words of its labels and from texts"
-    " without labels. zoo suggest names texts to label; from 50 labelled rows on, zoo memory add MODEL ROWS.csv"
-    " --tune true measures and improves it, and so does a fit with data.train_file."
+    "Nobody has measured this model in its training: no row had a label, and it has learned from the words of its"
+    " labels and from texts without labels. zoo suggest names texts to label; from 50 labelled rows on, zoo memory add"
+    " MODEL ROWS.csv --tune true measures and improves it, if it has a memory, and so does a fit with data.train_file."
 )
 
 #: Numbers of a fold's rows; and their logits, answers and familiarity by weights that were fitted without them.
@@ -191,7 +191,7 @@ class EnsembleFit:
         encode = partial(self.model.encode, self.data)
         guides = guides.encoded_by(encode)
         if self.data.options.is_described:
-            return guides
+            return guides._replace(stand_alone=True)
         rows = np.random.default_rng(0).permutation(len(self.target))[:MOST_TEXTS]
         is_tuned = bool(self.model.metric_plans(len(self.target)))
         vectors = self.published[rows] if is_tuned else encode(self.training.rows.texts.take(rows))
@@ -295,7 +295,7 @@ class EnsembleFit:
         if self.model.skipped:
             notes.append(f"Skipped for --time_limit: {'; '.join(self.model.skipped)}.")
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
-            notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")
+            notes.append(f"Weight 0, since held-out rows do not speak for them: {', '.join(unused)}.")
         notes += [
             f"Not used, since {reason}: {', '.join(names)}." for reason, names in self.model.unusable.items()
         ]

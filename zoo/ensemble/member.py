@@ -161,7 +161,7 @@ class Member(nn.Module, ABC):
     #: False if `fit` does nothing.
     has_fit: bool = True
     #: the part of the time of a fit that each further fit takes.
-    further: ClassVar[float] = 1.0
+    further: float = 1.0
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ _CLASSIFIERS = {
     "logistic regression": partial(logistic_regression, c=10.0),
 }
 #: Weight of errors of a regression on vectors, as it is often set.
-_COST = 10.0
+COST = 10.0
 #: Those of labelled rows among texts without labels to choose from, by parts of the rows, if a class has enough.
 _COSTS, _PARTS, _CHOOSING_ROWS = (10.0, 5.0, 3.0), 5, 5
 #: Labelled rows that the member learns from: with more of them, it brings nothing.
@@ -290,7 +290,7 @@ class Regression(Member):
         if self.sizes.multilabel:
             self.fit_labels(vectors, target)
         elif len(present) > 1:
-            self.use_planes(LogisticRegression(C=_COST, max_iter=500).fit(vectors, target))
+            self.use_planes(LogisticRegression(C=COST, max_iter=500).fit(vectors, target))
         else:
             self.linear.weight.zero_()
             self.linear.bias.fill_(-10.0)[present] = 10.0
@@ -304,7 +304,7 @@ class Regression(Member):
         """Fit a regression for each label to vectors [n, l] of sets [n, C], with weights [n] of their errors."""
         from sklearn.linear_model import LogisticRegression
 
-        model = LogisticRegression(C=_COST, max_iter=500)
+        model = LogisticRegression(C=COST, max_iter=500)
         fitted = planes_by_label(lambda *rows: planes_of(model.fit(*rows, weight)), vectors, target)
         for part, values in zip((self.linear.weight, self.linear.bias), fitted, strict=True):
             part.copy_(torch.from_numpy(values))
@@ -313,7 +313,7 @@ class Regression(Member):
         """Take the planes of a regression; a class that it has not seen never wins."""
         self.linear.weight.zero_()
         self.linear.bias.fill_(-10.0)
-        weight, bias = (torch.from_numpy(part).float() for part in planes_of(model))
+        weight, bias = (torch.from_numpy(part).to(self.linear.weight) for part in planes_of(model))
         self.linear.weight[model.classes_], self.linear.bias[model.classes_] = weight, bias
 
     def _vectors(self, readings: Readings) -> Tensor:
@@ -354,7 +354,7 @@ class SelfTrained(Regression):
         guides = readings.guides
         if guides is None or guides.vectors is None:
             return
-        rows = np.random.default_rng(0).permutation(len(target))[:_ROWS]
+        rows = np.random.default_rng(0).permutation(len(target))[: 0 if guides.stand_alone else _ROWS]
         target = target[rows]
         directions = functional.normalize(guides.vectors.float(), dim=1).numpy()
         is_known = guides.target != UNLABELLED
@@ -365,22 +365,28 @@ class SelfTrained(Regression):
             sets = np.concatenate([target, guides.sets(target.shape[1])[is_known]])
             self.fit_labels(vectors, sets)
             if len(others):
-                guessed = guess_sets(self.linear(torch.from_numpy(others)), target)
+                guessed = guess_sets(self._classify(others), target)
                 vectors, weight = _with_others(vectors, others)
                 self.fit_labels(vectors, np.concatenate([sets, guessed]), weight)
             return
 
         def fit_to(rows: NDArray[np.int64], cost: float) -> None:
             classes = np.concatenate([target[rows], guides.target[is_known]])
+            self.linear.weight.zero_()
+            self.linear.bias.zero_()
             if len(np.unique(classes)) > 1:
                 counts = np.bincount(target[rows], minlength=self.sizes.num_classes) + 1.0
                 learned = np.concatenate([vectors[rows], named])
-                self.use_planes(_self_trained(learned, classes, others, counts, cost))
+                weights = "balanced" if guides.stand_alone else None
+                self.use_planes(_self_trained(learned, classes, others, counts, cost, weights))
 
-        self.cost = self.sizes.cost or _COST
+        self.cost, self.further = self.sizes.cost or COST, 1.0
         if self.sizes.cost is None and len(others) and len(target) >= _CHOOSING_ROWS * self.sizes.num_classes:
-            self.cost = self._best_cost(vectors, target, fit_to)
+            self.cost, self.further = self._best_cost(vectors, target, fit_to), 1 / (1 + _PARTS * len(_COSTS))
         fit_to(np.arange(len(target)), self.cost)
+
+    def _classify(self, vectors: NDArray[np.float32]) -> Tensor:
+        return self.linear(torch.from_numpy(vectors).to(self.linear.weight.device)).cpu()
 
     def _best_cost(
         self,
@@ -396,7 +402,7 @@ class SelfTrained(Regression):
             scores = torch.zeros(len(target), self.sizes.num_classes)
             for learned, held_out in KFold(_PARTS, shuffle=True, random_state=0).split(vectors):
                 fit_to(learned, cost)
-                scores[held_out] = self.linear(torch.from_numpy(vectors[held_out]))
+                scores[held_out] = self._classify(vectors[held_out])
             output = Scores(scores)
             probabilities = output.log_probabilities(output.best_calibration(classes))
             losses[cost] = float(functional.nll_loss(probabilities, classes))
@@ -460,13 +466,15 @@ def _self_trained(
     others: NDArray[np.float32],
     counts: NDArray[np.floating],
     cost: float,
+    class_weight: str | None,
 ) -> LogisticRegression:
     """A regression on vectors [n, l] with classes [n], and on others [m, l] with those that it gives them."""
     from sklearn.linear_model import LogisticRegression
 
-    model = LogisticRegression(C=cost, max_iter=300, warm_start=True).fit(vectors, classes)
+    model = LogisticRegression(C=cost, max_iter=300, warm_start=True, class_weight=class_weight)
+    model.fit(vectors, classes)
     if len(others):
-        vectors, weight = _with_others(vectors, others, _COST / cost)
+        vectors, weight = _with_others(vectors, others, COST / cost)
         for _ in range(_ROUNDS):
             guessed = _guess(model, others, counts[model.classes_])
             model.fit(vectors, np.append(classes, guessed), weight)

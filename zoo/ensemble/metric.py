@@ -23,7 +23,7 @@ from datamodules.retrieval.folding import text_hashes
 from datamodules.text_rows import TextSplit
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.member import Readings, Sizes
-from zoo.ensemble.members import Encoder, SelfTrained, guess_sets
+from zoo.ensemble.members import COST, Encoder, SelfTrained, guess_sets
 from zoo.ensemble.pool import folds_of
 from zoo.tasks.classification.guides import UNLABELLED, Guides
 from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights, use_weights, using
@@ -177,7 +177,7 @@ class EncoderMetric:
         """
         if self._guides is None:
             return None
-        member, vectors = SelfTrained(self.sizes), torch.from_numpy(self.published[rows])
+        member, vectors = SelfTrained(self.sizes._replace(cost=COST)), torch.from_numpy(self.published[rows])
         member.fit(Readings([], vectors=vectors, guides=self._guides), self.target[rows])
         scores = member(Readings([], vectors=self._guides.vectors)).scores
         is_unknown = self._guides.target == UNLABELLED

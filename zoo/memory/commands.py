@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, excerpt, name_some, visible
 from datamodules.core.storage import delete_leftovers, set_key
-from datamodules.corpora.multilabel import edit_labels
+from datamodules.corpora.multilabel import edit_labels, split_labels
 from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import Column, Columns, TextColumn
 from datamodules.corpora.rows import Rows
@@ -81,7 +81,7 @@ def add(
     if done.conflicting:
         print("a text with two labels has two votes; --relabel true gives the old memories the new label")
     _show_answers(opened, before)
-    _show_accuracy(file)
+    _show_accuracy(file, rows, opened.separator)
     if tune and opened.model is not None:
         print(fit_again(opened.model, None, refit=False))
     _name_harm(opened, before, done.added + done.relabelled)
@@ -325,20 +325,24 @@ def _show_answers(opened: OpenedMemory, since: int) -> None:
         print(f"and {len(firsts) - _SHOWN_ANSWERS} more texts with their labels")
 
 
-def _show_accuracy(file: str) -> None:
+def _show_accuracy(file: str, rows: Rows, separator: str | None) -> None:
     """Print how often a model was right on the texts that `zoo suggest` drew at random, before it read their labels."""
     try:
-        blocks = list(read_blocks(file, Columns(["drawn", "likely_label", "label"])))
+        blocks = list(read_blocks(file, Columns(["drawn", "likely_label", "probability"])))
     except InputError:  # another table
         return
-    rows = [row for block in blocks for row in zip(*map(block.strings, range(3)), strict=True)]
-    right = [guess == label for drawn, guess, label in rows if drawn == _DRAWN and guess]
+    guesses = [fields for block in blocks for fields in zip(*map(block.strings, range(3)), strict=True)]
+    right = [
+        set(split_labels(guess, separator)) == set(split_labels(label, separator))
+        for (drawn, guess, probability), label in zip(guesses, rows.labels or [], strict=False)
+        if drawn == _DRAWN and probability
+    ]
     if right:
-        share, number = sum(right) / len(right), len(right)
-        error = (share * (1 - share) / number) ** 0.5
-        print(
-            f"{share:.1%} ± {error:.1%} of the {number} texts drawn at random had their label as likely_label"
-        )
+        # As if one more had been right, and one wrong: few may all be right by chance (Agresti and Coull 1998).
+        number, share = len(right), (sum(right) + 1) / (len(right) + 2)
+        error = (share * (1 - share) / (number + 2)) ** 0.5
+        stated = f"{sum(right) / number:.1%} ± {error:.1%} of the {number} texts drawn at random"
+        print(f"{stated} had their label as likely_label")
 
 
 def _name_harm(opened: OpenedMemory, before: int, changed: int) -> None:

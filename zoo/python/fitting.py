@@ -150,10 +150,8 @@ def _table(
 ) -> tuple[dict[str, str], dict[str, object]]:
     """Return the files to write into the run folder, and the options of the data that name the table."""
     if texts is None:
-        if labels is not None or "label_texts" not in data_options:
-            raise InputError(
-                "texts: missing; give texts with labels, the name of a table, or label_texts alone"
-            )
+        if labels is not None:
+            raise InputError("texts: missing; give a text for each label")
         return {}, {}
     if isinstance(texts, str | Path):
         if labels is not None:

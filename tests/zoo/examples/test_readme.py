@@ -100,7 +100,7 @@ def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
         write_table(tmp_path / f"{prefix}judgements.csv", grades, ("query_id", "doc_id", "grade"))
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
     write_table(tmp_path / "texts.csv", [(text,) for text, _ in sentences(70, seed=9)], ("text",))
-    (tmp_path / "labels.csv").write_text(f"text,label\nwhat grows on trees,{LABELS[0]}\n")
+    write_table(tmp_path / "labels.csv", [(f"it is {label}", label) for label in LABELS])
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     articles = [{"body": text, "category": label} for text, label in sentences(20, seed=3)]
     abstracts = [{"abstract": text} for text, _ in sentences(30, seed=6)]

@@ -50,6 +50,8 @@ class Guides(NamedTuple):
     target: NDArray[np.int64]
     #: float32 [m, l], vectors of the encoder; None before they are encoded.
     vectors: Tensor | None = None
+    #: there are no labelled rows but these texts, each class of which counts as much as any other.
+    stand_alone: bool = False
     #: of those that have a class, vectors [number, V] by kinds of n-grams; None where no member reads them.
     ngrams: list[csr_matrix] | None = None
 
