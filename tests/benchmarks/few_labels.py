@@ -145,7 +145,7 @@ def main() -> None:
             folder = Path(name_of_folder)
             sample(source / "train.csv", folder / "train.csv", rows, seed)
             sample(source / "test.csv", folder / "test.csv", given.test_rows, None)
-            if "texts" in given.contenders:
+            if {"nothing", "texts"} & {*given.contenders}:
                 shutil.copy(source / "unlabelled.csv", folder)
             for name in given.contenders:
                 result = run(name, folder, given, options)
