@@ -50,6 +50,18 @@ def test_words_and_unlabelled_texts_help_where_labels_are_few() -> None:
     assert accuracies[1] > 0.9
 
 
+def test_classes_that_are_described_alone_count_alike() -> None:
+    """However many texts describe a class, where no row is labelled."""
+    random = np.random.default_rng(0)
+    centers = random.normal(size=(3, 16))
+    described = np.repeat(np.arange(3), (1, 1, 12))
+    others = random.integers(3, size=300)
+    target = np.append(described, np.full(300, UNLABELLED))
+    vectors = centers[np.append(described, others)] + random.normal(scale=0.9, size=(len(target), 16))
+    guides = Guides([""] * len(target), target, torch.from_numpy(vectors).float(), stand_alone=True)
+    assert fitted(centers, vectors[: len(described)], described.tolist(), guides)[1] > 0.9
+
+
 def test_without_guides_the_scores_are_0() -> None:
     member, _ = fitted(np.eye(3), np.eye(3), [0, 1, 2], None)
     assert not member.linear.weight.any()

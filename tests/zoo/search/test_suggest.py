@@ -11,6 +11,7 @@ from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, read_csv, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.loading import load
+from zoo.memory.commands import _show_accuracy
 from zoo.search.suggest import choose, pick
 
 
@@ -98,3 +99,16 @@ def test_refusals(zoo_command: Zoo, pool: Path) -> None:
     assert "use --n up to it" in refusal(zoo_command("suggest", "--input", pool, "--n", 5000))
     assert "n" in refusal(zoo_command("suggest", "--input", pool, "--n", 0))
     assert "--output" in refusal(zoo_command("suggest", "--input", pool, "--output", pool))
+
+
+def test_guesses_of_sets_are_compared_as_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty one is a guess, unless there was no model."""
+    suggested = [
+        ("at random", "a;b", "0.5"),
+        ("at random", "", "0.9"),
+        ("at random", "", ""),
+        ("by model", "b", "0.5"),
+    ]
+    table = write_table(tmp_path / "t.csv", suggested, ("drawn", "likely_label", "probability"))
+    _show_accuracy(str(table), Rows.from_lists(list("vxyz"), ["b; a", "a", "a", "b"], source="t"), ";")
+    assert capsys.readouterr().out.startswith("50.0% ± 25.0% of the 2 texts drawn at random")
