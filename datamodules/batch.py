@@ -139,9 +139,6 @@ class MatchingSpec(NamedTuple):
     num_chars: int
     #: `ranking` orders a question's candidates; `classification` decides whether two texts match.
     goal: str
-    #: number of words kept of a first and of a second text.
-    first_length: int
-    second_length: int
     #: vocabulary id of all words that the vocabulary lacks; two of them need not be the same word.
     unknown: int = 1
     #: ids of the tokens that a `transformers` tokenizer puts around every text; they are not words.

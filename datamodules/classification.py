@@ -32,6 +32,8 @@ from datamodules.text_rows import TextDataset, TextRowsDataModule, TextSplit
 
 #: A table with more labels must have two rows for each, or else they are taken for ids or texts.
 MANY_LABELS = 5_000
+#: Options of data with labelled rows.
+_NEED_ROWS = ("validation_file", "test_split", "label_separator", "label_columns")
 #: Class of an unknown label, before it is replaced by the number of classes.
 UNKNOWN = -1
 NO_TARGET = -100
@@ -77,10 +79,8 @@ class ClassificationOptions(TextOptions):
             raise InputError("data.label_columns: name two columns or more, each a label")
         if self.label_separator is not None and self.rows_per_class is not None:
             raise InputError("data.rows_per_class: a row of several labels is of no one class; omit it")
-        if self.is_described and (self.validation_file or self.label_separator or self.label_columns):
-            raise InputError(
-                "data.train_file: labelled rows, or sets of labels, need a training table; name it"
-            )
+        if self.is_described and any(getattr(self, name) for name in _NEED_ROWS):
+            raise InputError(f"data.train_file: name a table, which {', '.join(_NEED_ROWS)} need")
 
     @property
     def is_described(self) -> bool:

@@ -513,8 +513,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             num_words=len(vocabulary),
             num_chars=len(vocabulary.characters or ()),
             goal=self.options.chosen_goal,
-            first_length=self.options.first_length,
-            second_length=self.options.second_length,
             unknown=vocabulary.unk_id,
             special=(*vocabulary.prefix, *vocabulary.suffix),
         )

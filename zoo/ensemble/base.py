@@ -117,6 +117,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
     @override
     def idle_options(self, data: ClassificationDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
+        if data.options.is_described and self.metric_steps is not None:
+            yield "model.metric_steps", "no row has a label, from which the metric could be learned"
         if data.options.memory_max_length is not None:
             yield (
                 "data.memory_max_length",

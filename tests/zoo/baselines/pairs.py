@@ -23,7 +23,7 @@ M, S = 7, 9
 
 
 def make_spec(goal: str = "ranking") -> MatchingSpec:
-    return MatchingSpec(U, NUM_CHARS, goal, T, S)
+    return MatchingSpec(U, NUM_CHARS, goal)
 
 
 def make_batch() -> MatchingBatch:

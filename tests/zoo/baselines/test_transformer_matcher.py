@@ -20,7 +20,7 @@ CLS, SEP, WORDS = 2, 3, 38
 FIRST = [[5, 9, 11], [7], []]
 SECOND = [[12, 5], [20, 21, 22, 23, 24], [], [8]]
 PAIRS = [(0, 0), (0, 1), (1, 2), (2, 3), (2, 2), (1, 1)]
-SPEC = MatchingSpec(WORDS, 0, "ranking", 8, 8)
+SPEC = MatchingSpec(WORDS, 0, "ranking")
 every_mode = pytest.mark.parametrize("mode", ["cross", "bi"])
 
 

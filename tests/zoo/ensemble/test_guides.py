@@ -173,7 +173,8 @@ def test_names_and_texts_without_labels_alone(zoo_command: Zoo, tiny_bert: Path,
     refusal(zoo_command("fit", *arguments), "data.train_file: name a table; from data.label_texts alone")
     arguments += [f"--model.transformer={tiny_bert}"]
     refusal(
-        zoo_command("fit", *arguments, f"--data.validation_file={test}"), "need a training table; name it"
+        zoo_command("fit", *arguments, f"--data.validation_file={test}"),
+        "which validation_file",
     )
 
 

@@ -229,7 +229,7 @@ def test_padding_pairs_have_no_loss(loss: Any) -> None:
     weight = (flat(MIXED)[2] > 0).float()
     output = MatchingOutput(flat(MIXED)[0][:, None])
     task = ANMM(loss=loss)
-    task.spec = MatchingSpec(300, 0, "ranking", first_length=1, second_length=1)
+    task.spec = MatchingSpec(300, 0, "ranking")
     terms = task.loss_terms(output, batch_of(MIXED, weight))
     rest = MatchingOutput(output.logits[4:])
     torch.testing.assert_close(terms, task.loss_terms(rest, batch_of(MIXED[1:])))
