@@ -171,11 +171,8 @@ def test_names_and_texts_without_labels_alone(zoo_command: Zoo, tiny_bert: Path,
     assert re.search(r"accuracy 0\.\d+ on the 60 rows of the memory that they were fitted on", out)
     arguments = [*SMALL, f"--data.label_texts={described}"]
     refusal(zoo_command("fit", *arguments), "data.train_file: name a table; from data.label_texts alone")
-    arguments += [f"--model.transformer={tiny_bert}"]
-    refusal(
-        zoo_command("fit", *arguments, f"--data.validation_file={test}"),
-        "which validation_file",
-    )
+    arguments += [f"--model.transformer={tiny_bert}", f"--data.validation_file={test}"]
+    refusal(zoo_command("fit", *arguments), "which validation_file")
 
 
 @pytest.mark.parametrize(
