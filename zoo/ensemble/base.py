@@ -319,7 +319,8 @@ def read_table(
         guides = network.guides
         if "named" in network.used and guides.named:
             guides = guides._replace(ngrams=network.ngrams(guides.named))
-        if "self_trained" in network.used:
+        # Those that the encoder has made before it was tuned are of another one.
+        if "self_trained" in network.used and (guides.vectors is None or network.encoder_before is not None):
             guides = guides.encoded_by(encode)
         readings = readings._replace(guides=guides)
     return readings
