@@ -23,11 +23,10 @@ from zoo.memory.answers import Edit, describe_harm, find_right_answers, preview_
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
+from zoo.tasks.records import AT_RANDOM
 
 _SHOWN_CONFLICTS = 10
 _SHOWN_ANSWERS = 3
-#: The word of `zoo suggest` for texts that it did not choose.
-_DRAWN = "at random"
 #: Rows of an edit that is checked for harm, slowly: six lost answers are the fewest that are no chance.
 _MANY_ROWS = 6
 
@@ -335,7 +334,7 @@ def _show_accuracy(file: str, rows: Rows, separator: str | None) -> None:
     right = [
         set(split_labels(guess, separator)) == set(split_labels(label, separator))
         for (drawn, guess, probability), label in zip(guesses, rows.labels or [], strict=False)
-        if drawn == _DRAWN and probability
+        if drawn == AT_RANDOM and probability
     ]
     if right:
         # As if one more had been right, and one wrong: few may all be right by chance (Agresti and Coull 1998).

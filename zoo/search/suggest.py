@@ -18,6 +18,7 @@ from datamodules.retrieval.folding import distinct_rows, fold, fold_hashes
 from zoo.loading import load
 from zoo.search.index import BLOCK
 from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
+from zoo.tasks.records import AT_RANDOM
 
 #: Texts that are compared, drawn from a larger table.
 _MOST_TEXTS = 20_000
@@ -106,7 +107,7 @@ def pick(
     doubts = np.array(list(map(_doubt, found)))
     chosen = others[choose(vectors[others], n - at_random, doubts[others])]
     numbers = rows[np.concatenate([chosen, drawn])].tolist()
-    ways = ["by model"] * len(chosen) + ["at random"] * at_random
+    ways = ["by model"] * len(chosen) + [AT_RANDOM] * at_random
     return [(numbers[place], ways[place]) for place in random.permutation(n)]
 
 

@@ -20,6 +20,8 @@ from datamodules.corpora.trec_runs import run_lines
 
 #: Texts that are retrieved and tokenized together.
 BLOCK = 1024
+#: In a table of texts to label: a text that was drawn, and not chosen by a model.
+AT_RANDOM = "at random"
 
 ItemT = TypeVar("ItemT")
 
