@@ -12,8 +12,6 @@ from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import Rows
-from datamodules.retrieval import Memory
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
@@ -105,16 +103,7 @@ class MemoryEnsemble(EnsembleModel):
 
     # --- what is fitted again for a memory that has grown ---
 
-    def refit(
-        self,
-        data: ClassificationDataModule,
-        memory: Memory | None,
-        rows: Rows | None,
-        members: bool = False,
-        is_own: bool = False,
-    ) -> str:
-        """Fit the weights again on labelled rows, after the members; return a report. See `zoo.ensemble.refit`."""
-        return refit(self, data, memory, rows, members, is_own)
+    refit = refit
 
     def describe_weights(self) -> PlainDict | None:
         """Calibrations and weights as plain values."""
