@@ -29,10 +29,10 @@ from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
 from datamodules.retrieval.embedded.analysis import terms_of
 from datamodules.retrieval.embedded.lucene import (
     Statistics,
-    bm25,
+    contribution,
+    factor,
     length_bytes,
     length_weights,
-    lm_dirichlet,
     term_weights,
 )
 from zoo.layers.interactions import unit
@@ -126,9 +126,9 @@ class TermStatistics:
         lengths = length_bytes(np.array([len(of_text) for of_text in texts], np.int64))
         number = count_terms(texts, terms)
         of_length = length_weights(self.ranking, statistics)[np.repeat(lengths, np.diff(number.indptr))]
-        contribution = bm25 if self.ranking.similarity == "BM25" else lm_dirichlet
+        boost = np.float32(1), factor(self.ranking)
         arguments = zip(of_term[number.indices], of_length, number.data, strict=True)
-        values = np.array([contribution(*each) for each in arguments], np.float64)
+        values = np.array([contribution(*each, *boost) for each in arguments], np.float64)
         return csr_matrix((values, number.indices, number.indptr), shape=number.shape)
 
 

@@ -50,6 +50,10 @@ class InvertedIndex(NamedTuple):
     posting_scores: Floats
     #: float32 [T]: the largest contribution of the term.
     term_best: Floats
+    #: float64 [T]: see `lucene.term_weights`.
+    term_weights: Doubles
+    #: float64 [256]: see `lucene.length_weights`.
+    length_weights: Doubles
     #: int32 [T]: the row of a frequent term in the two tables below, -1 for any other.
     term_bitmap: Ints
     #: uint64 [F * W], W = ceil(N / 64): bit r % 64 of word r // 64 is set where text r has the term.
@@ -73,6 +77,7 @@ class InvertedIndex(NamedTuple):
         frequent, words = int(self.term_bitmap.max(initial=-1)) + 1, -(-texts // 64)
         lengths = {"posting_scores": len(self.posting_rows), "term_best": terms, "term_bitmap": terms}
         lengths |= {"bitmap_words": frequent * words, "bitmap_ranks": frequent * words}
+        lengths |= {"term_weights": terms, "length_weights": 256}
         for name, length in lengths.items():
             if (own := len(getattr(self, name))) != length:
                 raise damaged(folder / f"{name}.npy", f"has {own} rows instead of {length}")
@@ -182,10 +187,11 @@ def _write_postings(ranking: Ranking, folder: Path) -> None:
     statistics = lucene.Statistics(rows=int(np.count_nonzero(lengths)), tokens=len(text_terms))
     by_term = lucene.term_weights(ranking, statistics, rows, occurrences)
     by_text = lucene.length_weights(ranking, statistics)
+    np.save(folder / "term_weights.npy", by_term)
+    np.save(folder / "length_weights.npy", by_text)
     norms = lucene.length_bytes(lengths)
     starts = offsets_of(rows)
     best = np.zeros(num_terms, np.float32)
-    is_bm25 = ranking.similarity == "BM25"
     with (
         ArrayWriter(folder / "posting_rows.npy", np.int32) as rows_writer,
         ArrayWriter(folder / "posting_scores.npy", np.float32) as scores_writer,
@@ -196,7 +202,7 @@ def _write_postings(ranking: Ranking, folder: Path) -> None:
             rows_writer.write(posting_rows)
             weights, most = by_term[low:high], best[low:high]
             scores_writer.write(
-                _score(posting_rows, frequencies, part, weights, by_text, norms, is_bm25, most)
+                _score(posting_rows, frequencies, part, weights, by_text, norms, lucene.factor(ranking), most)
             )
     np.save(folder / "posting_starts.npy", starts)
     np.save(folder / "term_best.npy", best)
@@ -263,7 +269,7 @@ def _score(
     by_term: Doubles,
     by_text: Doubles,
     norms: Bytes,
-    is_bm25: bool,
+    factor: np.float32,
     best: Floats,
 ) -> Floats:
     """Return the contribution of each term to the score of each of its rows; write the largest ones to `best`."""
@@ -272,10 +278,7 @@ def _score(
         highest = np.float32(0)
         for position in range(starts[term], starts[term + 1]):
             length = by_text[norms[rows[position]]]
-            if is_bm25:
-                score = lucene.bm25(by_term[term], length, frequencies[position])
-            else:
-                score = lucene.lm_dirichlet(by_term[term], length, frequencies[position])
+            score = lucene.contribution(by_term[term], length, frequencies[position], np.float32(1), factor)
             scores[position] = score
             highest = max(highest, score)
         best[term] = highest

@@ -1,6 +1,6 @@
 """The formulas of Lucene 9 (SmallFloat, BM25Similarity, LMDirichletSimilarity), rounded alike.
 
-Elasticsearch multiplies BM25 by k1 + 1.
+The `boost` of a term is the number of times that a query has it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Statistics(NamedTuple):
 def term_weights(
     ranking: Ranking, statistics: Statistics, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return BM25's idf times (k1 + 1), or LMDirichlet's mu times the probability of the term, [terms]."""
+    """Return BM25's idf, or LMDirichlet's mu times the probability of the term, [terms]."""
     if ranking.similarity == "BM25":
         idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
-        return (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
+        return np.asarray(idf, np.float64)
     probability = (occurrences + 1.0) / (statistics.tokens + 1.0)
     return np.asarray(np.float64(np.float32(ranking.mu)) * probability)
 
@@ -64,15 +64,18 @@ def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float
     return np.asarray(np.log(mu / (LENGTHS + mu)))
 
 
+def factor(ranking: Ranking) -> np.float32:
+    """Return k1 + 1, by which Elasticsearch multiplies BM25; 0 for LMDirichlet."""
+    return np.float32(1) + np.float32(ranking.k1) if ranking.similarity == "BM25" else np.float32(0)
+
+
 @njit()
-def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32:
-    """Return the contribution of a term to BM25; weights of `term_weights` and `length_weights`."""
-    weight = np.float32(term_weight)
+def contribution(
+    term_weight: float, length_weight: float, frequency: int, boost: np.float32, factor: np.float32
+) -> np.float32:
+    """Return the contribution of a term to a score, by its two weights and `factor`; never negative."""
+    if factor == 0:
+        return np.float32(boost * max(0.0, np.log(1 + frequency / term_weight) + length_weight))
+    weight = boost * factor * np.float32(term_weight)
     saturation = np.float32(1) + np.float32(frequency) * np.float32(length_weight)
     return np.float32(weight - weight / saturation)
-
-
-@njit()
-def lm_dirichlet(term_weight: float, length_weight: float, frequency: int) -> np.float32:
-    """Return the contribution of a term to LMDirichlet; never negative."""
-    return np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))

@@ -13,6 +13,7 @@ import numpy as np
 
 from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW
+from datamodules.retrieval.embedded import lucene
 from datamodules.retrieval.embedded.inverted_index import Doubles, Floats, Ints, InvertedIndex, Longs, Words
 from datamodules.retrieval.heap import push
 
@@ -86,6 +87,8 @@ class _Terms(NamedTuple):
     ends: Longs
     #: int64 [n]: where all postings of the term end.
     stops: Longs
+    #: see `lucene.factor`.
+    factor: np.float32
 
 
 # Compiled code counts the references to all arrays of a tuple that it passes on. So tuples are passed to functions that
@@ -93,33 +96,31 @@ class _Terms(NamedTuple):
 
 
 @njit()
-def search(index: InvertedIndex, queries: Queries, keys: Longs, zero_hits: bool) -> None:
-    """Replace the zeros `keys` [m, k] by the keys of the hits of m queries, see `Hits.of_keys`.
-
-    With `zero_hits`, a text with a term of the query is a hit even if its score is 0.
-    """
+def search(index: InvertedIndex, queries: Queries, keys: Longs, factor: np.float32) -> None:
+    """Replace the zeros `keys` [m, k] by the keys of the hits of m queries, see `Hits.of_keys` and `lucene.factor`."""
     window = np.zeros(_LARGEST_WINDOW)
     touched = np.empty(_LARGEST_WINDOW, np.int32)
     for query in range(len(keys)):
         heap = keys[query]
         part = slice(queries.starts[query], queries.starts[query + 1])
-        terms = _sort_terms(index, queries.terms[part], queries.counts[part])
+        terms = _sort_terms(index, queries.terms[part], queries.counts[part], factor)
         excluded = queries.excluded[queries.excluded_starts[query] : queries.excluded_starts[query + 1]]
         size = _search(index, terms, excluded, heap, window, touched)
         heap[:size] = -np.sort(-heap[:size])
-        if zero_hits and size < len(heap):
+        # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
+        if factor == 0 and size < len(heap):
             _add_zero_hits(index, terms.ids, excluded, heap, size)
 
 
 @njit()
-def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats) -> _Terms:
+def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats, factor: np.float32) -> _Terms:
     order = np.argsort(-(index.term_best[ids] * counts))
     ids, counts = ids[order], counts[order]
     rest = np.zeros(len(ids) + 1, np.float32)
     for i in range(len(ids) - 1, -1, -1):
         rest[i] = rest[i + 1] + index.term_best[ids[i]] * counts[i]
     begins = index.posting_starts[ids]
-    return _Terms(ids, counts, rest, begins, begins.copy(), index.posting_starts[ids + 1])
+    return _Terms(ids, counts, rest, begins, begins.copy(), index.posting_starts[ids + 1], factor)
 
 
 @njit()
@@ -204,9 +205,9 @@ def _choose(
     """Complete the scores of the candidates that can still become hits, and put the hits into the heap."""
     starts, rows, scores = index.posting_starts, index.posting_rows, index.posting_scores
     bitmaps, words, ranks = index.term_bitmap, index.bitmap_words, index.bitmap_ranks
-    ids, counts, rest, begins, ends, stops = terms
+    ids, counts, rest, begins, ends, stops, factor = terms
     n, num_words = len(ids), (len(index.text_starts) - 1 + 63) >> 6
-    threshold = _threshold(heap, size)
+    threshold, is_repeated = _threshold(heap, size), (counts > 2).any()
     for here in candidates:
         score, row = window[here], low + here
         window[here] = 0  # a text may be listed again
@@ -227,13 +228,38 @@ def _choose(
             if position >= 0:
                 score += np.float64(scores[position] * counts[i])
             i += 1
+        if i < n or score < threshold:
+            continue
+        if is_repeated:
+            score += _rounding(index, ids, counts, row, factor)
         key = np.int64(np.float32(score).view(np.int32)) << 32 | (LAST_ROW - row)  # see `Hits.of_keys`
-        if i < n or (size == len(heap) and key < heap[0]):
+        if size == len(heap) and key < heap[0]:
             continue
         if row not in excluded:
             size = push(heap, size, key)
             threshold = _threshold(heap, size)
     return size
+
+
+@njit()
+def _rounding(index: InvertedIndex, ids: Ints, counts: Floats, row: int, factor: np.float32) -> float:
+    """Return what the score of a row lacks since Lucene multiplies the weight of a term by its count, not its score.
+
+    These are the same for counts of one and two. A score is an exact sum: float64 has 29 more bits than its terms.
+    """
+    text = index.text_terms[index.text_starts[row] : index.text_starts[row + 1]]
+    length = index.length_weights[np.searchsorted(lucene.LENGTHS, len(text), side="right") - 1]
+    missing = 0.0
+    for i in range(len(ids)):
+        term, count, frequency = ids[i], counts[i], 0
+        if count > 2:
+            for own in text:
+                frequency += own == term
+        if frequency > 0:
+            weight = index.term_weights[term]
+            missing += lucene.contribution(weight, length, frequency, count, factor)
+            missing -= lucene.contribution(weight, length, frequency, np.float32(1), factor) * count
+    return missing
 
 
 @njit()

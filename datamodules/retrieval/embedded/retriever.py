@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.sharing import SharedLock
 from datamodules.retrieval import base
-from datamodules.retrieval.embedded import inverted_index, maxscore
+from datamodules.retrieval.embedded import inverted_index, lucene, maxscore
 from datamodules.retrieval.embedded.analysis import TermIds
 from datamodules.retrieval.embedded.inverted_index import InvertedIndex, term_hashes
 
@@ -45,13 +45,11 @@ class EmbeddedRetriever(base.TermRetriever, base.FolderRetriever[InvertedIndex])
         keys = np.zeros((len(texts), k), np.int64)
         if k == 0:
             return base.Hits.of_keys(keys)
-        # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
-        zero_hits = self.ranking.similarity == "LMDirichlet"
         for first in range(0, len(texts), _QUERIES):
             last = min(first + _QUERIES, len(texts))
             excluded = None if exclude is None else exclude[first:last]
             queries = self._queries(index, texts[first:last], excluded)
-            maxscore.search(index, queries, keys[first:last], zero_hits)
+            maxscore.search(index, queries, keys[first:last], lucene.factor(self.ranking))
         return base.Hits.of_keys(keys)
 
     def _queries(
