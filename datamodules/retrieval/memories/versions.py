@@ -238,11 +238,13 @@ def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
     leftovers = set(memory.glob("version-*")) - kept
     # Other memories may begin with the same rows: they share an index on a server.
     shared = {state["began_with"], *(_rows_fingerprint(folder) for folder in kept if leftovers)}
-    for folder in leftovers:
+    for folder in sorted(leftovers):
         rows = _rows_fingerprint(folder)
-        # A server completes the index of a killed change when the change is made again.
-        is_unfinished = folder == folder_of(memory, state["version"] + 1)
-        if rows is not None and rows not in shared and not is_unfinished:
+        if rows is not None and rows not in shared and retriever.is_on_server:
+            if folder == folder_of(memory, state["version"] + 1):
+                # A server completes the index of a killed change when this is made again; the one after deletes it.
+                folder.rename(folder_of(memory, 0))
+                continue
             fingerprint = index_fingerprint(rows, retriever)
             retriever.delete(index_folder(folder, fingerprint), fingerprint)
         storage.delete(folder)

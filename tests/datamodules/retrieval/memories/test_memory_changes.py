@@ -3,6 +3,7 @@
 import shutil
 import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever, open_memory
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.elasticsearch.connection import ServerConnection
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from tests.conftest import OnServer
 from tests.datamodules.checks import kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.conftest import MakeRetriever
@@ -223,6 +226,46 @@ def test_two_kills_in_a_compaction_block_no_later_change(
     assert len(EncodedMemory.open(opened, "e" * 64, _never).vectors) == 38
     (lookup,) = (tmp_path / "m").glob("vectors-*/part-*/hashes.npy")
     assert len(np.load(lookup)) == 38
+
+
+def _change_killed_at(request: int, change: Callable[[FolderMemory], object], memory: FolderMemory) -> None:
+    send, requests = ServerConnection._send, count()
+    ServerConnection._send = lambda *given: kill() if next(requests) == request else send(*given)  # type: ignore[method-assign]
+    change(FolderMemory(memory.folder, memory.retriever))
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda memory: memory.compact(1),
+        lambda memory: memory.remove(memory.rows.ids[37:]),
+        lambda memory: memory.add(more()),
+    ],
+)
+def test_a_kill_at_any_request_to_a_server_loses_nothing(
+    change: Callable[[FolderMemory], object], tmp_path: Path, on_server: OnServer
+) -> None:
+    for request in count():
+        retriever = on_server("Elasticsearch")()
+        retriever.index_prefix += f"-{request}"
+        memory = build(tmp_path / f"{request}", rows(40), retriever)
+        ids = memory.rows.ids
+        memory.remove(ids[38:39])
+        memory.remove(ids[39:])
+        (code,) = in_processes(1, _change_killed_at, request, change, memory)
+        memory = FolderMemory(memory.folder, retriever)
+        memory.remove(ids[:1])
+        memory.compact(1)
+        assert memory.rows.ids[:36] == ids[1:37]
+        fresh = built_of(memory, tmp_path / f"fresh-{request}", EmbeddedRetriever)
+        check_same(memory.search(QUERIES, 8), fresh.search(QUERIES, 8))
+        # That of the first version, which is not deleted, and the present one.
+        pattern = f"{retriever.index_prefix}*"
+        assert len(retriever.server.call(lambda client, name=pattern: client.indices.get(index=name))) == 2
+        if code == 0:
+            break
+    assert request > 3
 
 
 def test_leftovers_of_killed_changes_are_deleted_by_the_next(tmp_path: Path) -> None:
