@@ -9,8 +9,9 @@ Expansion", KDD 2017. Its row BOW, without memories, is `TfidfSVM` with `max_ngr
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -54,15 +55,21 @@ class LinearBag(Fitted, ClassificationTask):
         #: TF-IDF with 1 + log tf.
         self.vectorizer = TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))
 
-    def fit_vectors(self, texts: Sequence[str], source: str, **options: object) -> csr_matrix:
-        """Fit the vectorizer to texts, with options of `TextVectorizer.fit`, and return their vectors [n, V]."""
-        vectors = self.vectorizer.fit(texts, source, **options)
-        self.fitted = {"vectorizer": self.vectorizer.state}
-        return vectors
+    @abstractmethod
+    def make_classifier(self) -> LinearClassifierMixin:
+        """Make the classifier of scikit-learn that is fitted to vectors and the numbers of their classes."""
 
-    def keep(self, classifier: LinearClassifierMixin, halve: bool) -> None:
-        """Keep a fitted classifier of these vectors; see `planes_of`."""
-        weight, bias = planes_of(classifier, halve)
+    @override
+    def finish(self, data: DataModule) -> None:
+        rows = data.split("train").rows
+        vectors = self.vectorizer.fit(rows.texts, rows.source)
+        self.fitted = {"vectorizer": self.vectorizer.state}
+        # Fitted to the classes' numbers, so that weights are in their order.
+        self.keep(self.make_classifier().fit(vectors, label_numbers(rows, data.spec.labels)))
+
+    def keep(self, classifier: LinearClassifierMixin) -> None:
+        """Keep a fitted classifier of these vectors."""
+        weight, bias = planes_of(classifier, halve=hasattr(classifier, "predict_proba"))
         self.fitted |= {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
 
     def vectors_of(self, texts: Sequence[str]) -> csr_matrix:
@@ -71,30 +78,28 @@ class LinearBag(Fitted, ClassificationTask):
             self.vectorizer.use(self.fitted["vectorizer"])  # of a restored model
         return self.vectorizer.transform(texts)
 
-    def distances(self, vectors: csr_matrix) -> Tensor:
-        """Distances from the classes' planes, float32 [B, C], for vectors [B, V]."""
+    def classify(
+        self, vectors: csr_matrix, batch: ClassificationBatch, shares: Tensor
+    ) -> ClassificationOutput:
+        """Distances from the classes' planes, float32 [B, C], for vectors [B, V]; `shares` [B, K] of the memories."""
         products = vectors @ self.fitted["weight"].numpy().T
-        return torch.from_numpy(products + self.fitted["bias"].numpy()).float()
+        distance = torch.from_numpy(products + self.fitted["bias"].numpy()).float()
+        return ClassificationOutput(distance.to(batch.target.device), shares.to(batch.memory_score))
 
     @override
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         assert batch.text_string is not None
-        distance = self.distances(self.vectors_of(batch.text_string))
-        return ClassificationOutput(distance.to(batch.target.device), torch.zeros_like(batch.memory_score))
+        return self.classify(self.vectors_of(batch.text_string), batch, torch.zeros_like(batch.memory_score))
 
 
 class TfidfSVM(LinearBag):
     """TF-IDF of words and pairs of words, and a linear support vector machine; `probability` only orders classes."""
 
     @override
-    def finish(self, data: DataModule) -> None:
+    def make_classifier(self) -> LinearClassifierMixin:
         from sklearn.svm import LinearSVC
 
-        rows = data.split("train").rows
-        vectors = self.fit_vectors(rows.texts, rows.source)
-        # Fitted to the classes' numbers, so that weights are in their order.
-        machine = LinearSVC(random_state=0, C=self.c).fit(vectors, label_numbers(rows, data.spec.labels))
-        self.keep(machine, halve=False)
+        return LinearSVC(random_state=0, C=self.c)
 
 
 class NGrams(LinearBag):
@@ -110,32 +115,13 @@ class NGrams(LinearBag):
         self, max_ngram: Size = 5, max_features: Size = 500_000, tfidf: bool = False, **shared: Any
     ) -> None:
         super().__init__(max_ngram=max_ngram, **shared)
-        self.max_features = max_features
-        self.vectorizer = TextVectorizer(tfidf, ngram_range=(1, max_ngram))
+        self.vectorizer = TextVectorizer(tfidf, ngram_range=(1, max_ngram), max_features=max_features)
 
     @override
-    def finish(self, data: DataModule) -> None:
+    def make_classifier(self) -> LinearClassifierMixin:
         from sklearn.linear_model import LogisticRegression
 
-        rows = data.split("train").rows
-        vectors = self.fit_vectors(rows.texts, rows.source, max_features=self.max_features)
-        regression = LogisticRegression(C=self.c, max_iter=1000)
-        regression.fit(vectors, label_numbers(rows, data.spec.labels))
-        self.keep(regression, halve=True)
-
-
-class RocchioVectors(NamedTuple):
-    """Vectors [n, V] of n texts and the means [n, V] of their memories' vectors."""
-
-    own: csr_matrix
-    memories: csr_matrix
-    shares: NDArray[np.float64]  #: [n, K], 1 / number of a text's memories, 0 where there is none.
-
-    def mix(self, weight: float) -> csr_matrix:
-        """Equation 14: (1 - weight) times the text plus weight times its memories; texts without memories stay."""
-        from scipy.sparse import diags_array
-
-        return diags_array(1 - weight * self.shares.any(axis=1)) @ self.own + weight * self.memories
+        return LogisticRegression(C=self.c, max_iter=1000)
 
 
 class BOWRocchio(TfidfSVM):
@@ -154,18 +140,16 @@ class BOWRocchio(TfidfSVM):
 
     @override
     def finish(self, data: DataModule) -> None:
-        from sklearn.svm import LinearSVC
-
         split = data.split("train")
         texts = list(split.rows.texts)
         if data.options.memory is not None:  # not the training texts, so it has other words
             texts += split.neighbors.memories.texts
-        self.fit_vectors(texts, split.rows.source)
+        self.vectorizer.fit(texts, split.rows.source)
+        self.fitted = {"vectorizer": self.vectorizer.state}
         weights = WEIGHTS if self.weight is None else (self.weight,)
         vectors, labels = self._vectors_of_split(data, "train")
         candidates = (
-            (weight, LinearSVC(random_state=0, C=self.c).fit(vectors.mix(weight), labels))
-            for weight in weights
+            (weight, self.make_classifier().fit(mixed(*vectors, weight), labels)) for weight in weights
         )
         if len(weights) == 1:
             weight, machine = next(candidates)
@@ -173,46 +157,54 @@ class BOWRocchio(TfidfSVM):
             held_out, held_out_labels = self._vectors_of_split(data, "validation")
             weight, machine = max(  # the first of equals
                 candidates,
-                key=lambda each: (each[1].predict(held_out.mix(each[0])) == held_out_labels).mean(),
+                key=lambda each: (each[1].predict(mixed(*held_out, each[0])) == held_out_labels).mean(),
             )
-        self.keep(machine, halve=False)
+        self.keep(machine)
         self.fitted["memory_weight"] = weight
 
     @override
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify; each memory's weight is its share of the expanded vector."""
-        vectors, weight = self.expanded(batch), self.fitted["memory_weight"]
-        memory_weight = torch.from_numpy(weight * vectors.shares).to(batch.memory_score)
-        distance = self.distances(vectors.mix(weight))
-        return ClassificationOutput(distance.to(batch.target.device), memory_weight)
+        weight = self.fitted["memory_weight"]
+        return self.classify(
+            mixed(*self.expanded(batch), weight), batch, weight * shares_of(batch.memory_mask)
+        )
 
-    def expanded(self, batch: ClassificationBatch) -> RocchioVectors:
-        """The vectors of a batch's texts and memories."""
-        from scipy.sparse import csr_matrix
+    def expanded(self, batch: ClassificationBatch) -> tuple[csr_matrix, csr_matrix]:
+        """The vectors [B, V] of a batch's texts, and the means of their memories; without any, the text's own."""
+        from scipy.sparse import csr_matrix, diags_array
 
         assert batch.text_string is not None
-        own = self.vectors_of(batch.text_string)
-        mask = batch.memory_mask.cpu().numpy()
-        shares = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        own, mask = self.vectors_of(batch.text_string), batch.memory_mask.cpu()
         if not mask.any():
-            return RocchioVectors(own, csr_matrix(own.shape), shares)
+            return own, own
         assert batch.memory_string is not None
         memories = self.vectors_of(batch.memory_string)
-        row, column = mask.nonzero()
-        entries = (shares[mask], (row, batch.memory.cpu().numpy()[row, column]))
+        row, column = mask.nonzero(as_tuple=True)
+        entries = (
+            shares_of(mask)[row, column].numpy(),
+            (row.numpy(), batch.memory.cpu()[row, column].numpy()),
+        )
         means = csr_matrix(entries, shape=(len(mask), memories.shape[0])) @ memories
-        return RocchioVectors(own, means, shares)
+        return own, means + diags_array((~mask.any(dim=1)).double().numpy()) @ own
 
-    def _vectors_of_split(self, data: DataModule, name: str) -> tuple[RocchioVectors, NDArray[np.int64]]:
-        """Vectors of the texts of a split, computed as for predictions, and their classes [n]."""
+    def _vectors_of_split(
+        self, data: DataModule, name: str
+    ) -> tuple[tuple[csr_matrix, csr_matrix], NDArray[np.int64]]:
+        """Vectors of the texts of a split and of their memories, as for predictions, and the texts' classes [n]."""
         from scipy.sparse import vstack
 
         split = data.split(name)
         batches = data.dataset(split, BatchContents(strings=True)).batches(BLOCK)
-        blocks = [self.expanded(batch) for batch in batches]
-        vectors = RocchioVectors(
-            vstack([block.own for block in blocks], "csr"),
-            vstack([block.memories for block in blocks], "csr"),
-            np.concatenate([block.shares for block in blocks]),
-        )
-        return vectors, label_numbers(split.rows, data.spec.labels)
+        own, means = (vstack(blocks, "csr") for blocks in zip(*map(self.expanded, batches), strict=True))
+        return (own, means), label_numbers(split.rows, data.spec.labels)
+
+
+def shares_of(mask: Tensor) -> Tensor:
+    """The share of each memory among those of its text, float64 [B, K], 0 where the mask, bool [B, K], is False."""
+    return mask / mask.sum(dim=1, keepdim=True).clamp(min=1).double()
+
+
+def mixed(own: csr_matrix, memories: csr_matrix, weight: float) -> csr_matrix:
+    """Equation 14: (1 - weight) times the vectors of texts plus weight times the means of their memories."""
+    return (1 - weight) * own + weight * memories
