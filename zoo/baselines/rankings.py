@@ -6,7 +6,6 @@ BM25 and a unigram language model score shared terms, as the retrievers compute 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -88,48 +87,38 @@ class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
         return self.scores(batch.string, documents[0]).to(batch.row.device)
 
 
-class TermStatistics:
-    """Numbers of texts, terms and occurrences, kept as plain values."""
+def count_collection(terms: Sequence[Sequence[str]]) -> PlainDict:
+    """Count texts, terms and occurrences of a collection of texts that are split into terms, as plain values."""
+    known = list(dict.fromkeys(chain.from_iterable(terms)))
+    counts = count_terms(terms, known)
+    return {
+        "terms": known,
+        "texts_with_term": torch.from_numpy(counts.getnnz(axis=0).astype(np.int64)),
+        "occurrences": torch.from_numpy(np.asarray(counts.sum(axis=0)).ravel()),
+        "texts": sum(map(bool, terms)),
+        "tokens": sum(map(len, terms)),
+    }
 
-    def __init__(self, ranking: Ranking) -> None:
-        self.ranking = ranking
 
-    def terms(self, texts: Sequence[str]) -> list[list[str]]:
-        """The terms of each text."""
-        return [terms_of(self.ranking.analyzer, text) for text in texts]
+def contributions(
+    ranking: Ranking, counts: PlainDict, texts: Sequence[Sequence[str]], terms: Sequence[str]
+) -> csr_matrix:
+    """The contribution of each term to the score of each text: [texts, terms], of which the first are counted."""
+    from scipy.sparse import csr_matrix
 
-    def count(self, texts: Sequence[str]) -> PlainDict:
-        """Count the terms of a collection."""
-        terms = self.terms(texts)
-        with_term = Counter(term for of_text in terms for term in set(of_text))
-        occurrences = Counter(term for of_text in terms for term in of_text)
-        return {
-            "terms": list(with_term),
-            "texts_with_term": torch.tensor(list(with_term.values())),
-            "occurrences": torch.tensor([occurrences[term] for term in with_term]),
-            "texts": sum(map(bool, terms)),
-            "tokens": sum(map(len, terms)),
-        }
-
-    def contributions(
-        self, counts: PlainDict, texts: Sequence[Sequence[str]], terms: Sequence[str]
-    ) -> csr_matrix:
-        """The contribution of each term to the score of each text: [texts, terms], of which the first are counted."""
-        from scipy.sparse import csr_matrix
-
-        with_term, occurrences = (
-            np.pad(counts[name].numpy(), (0, len(terms) - len(counts["terms"])))
-            for name in ("texts_with_term", "occurrences")
-        )
-        statistics = Statistics(counts["texts"], counts["tokens"])
-        of_term = term_weights(self.ranking, statistics, with_term, occurrences)
-        lengths = length_bytes(np.array([len(of_text) for of_text in texts], np.int64))
-        number = count_terms(texts, terms)
-        of_length = length_weights(self.ranking, statistics)[np.repeat(lengths, np.diff(number.indptr))]
-        boost = np.float32(1), factor(self.ranking)
-        arguments = zip(of_term[number.indices], of_length, number.data, strict=True)
-        values = np.array([contribution(*each, *boost) for each in arguments], np.float64)
-        return csr_matrix((values, number.indices, number.indptr), shape=number.shape)
+    with_term, occurrences = (
+        np.pad(counts[name].numpy(), (0, len(terms) - len(counts["terms"])))
+        for name in ("texts_with_term", "occurrences")
+    )
+    statistics = Statistics(counts["texts"], counts["tokens"])
+    of_term = term_weights(ranking, statistics, with_term, occurrences)
+    lengths = length_bytes(np.array([len(of_text) for of_text in texts], np.int64))
+    number = count_terms(texts, terms)
+    of_length = length_weights(ranking, statistics)[np.repeat(lengths, np.diff(number.indptr))]
+    boost = np.float32(1), factor(ranking)
+    arguments = zip(of_term[number.indices], of_length, number.data, strict=True)
+    values = np.array([contribution(*each, *boost) for each in arguments], np.float64)
+    return csr_matrix((values, number.indices, number.indptr), shape=number.shape)
 
 
 def count_terms(texts: Sequence[Sequence[str]], terms: Sequence[str]) -> csr_matrix:
@@ -157,21 +146,23 @@ class TermRanking(FittedRanking["csr_matrix"]):
 
     def __init__(self, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
         super().__init__(**shared)
-        self.statistics = TermStatistics(Ranking(self.similarity, analyzer))
+        self.ranking = Ranking(self.similarity, analyzer)
 
     @override
     def fit(self, table: Judgements, seed: int) -> PlainDict:
-        return self.statistics.count(table.documents.texts[:])
+        return count_collection(self._terms(table.documents.texts[:]))
 
     @override
     def read(self, documents: Sequence[str]) -> csr_matrix:
-        terms = self.statistics.terms(documents)
-        return self.statistics.contributions(self.fitted, terms, self.fitted["terms"])
+        return contributions(self.ranking, self.fitted, self._terms(documents), self.fitted["terms"])
 
     @override
     def scores(self, queries: Sequence[str], documents: csr_matrix) -> Tensor:
-        counts = count_terms(self.statistics.terms(queries), self.fitted["terms"])
+        counts = count_terms(self._terms(queries), self.fitted["terms"])
         return torch.from_numpy((counts @ documents.T).toarray().astype(np.float32))
+
+    def _terms(self, texts: Sequence[str]) -> list[list[str]]:
+        return [terms_of(self.ranking.analyzer, text) for text in texts]
 
 
 class RetrievalBM25(TermRanking):
@@ -191,17 +182,11 @@ def words_of(text: str) -> list[str]:
     return text.lower().split()
 
 
-class Counts:
-    """Numbers of occurrences in texts of words, which are the rows of a vocabulary: W entries of N texts."""
-
-    def __init__(self, texts: Sequence[str], vocabulary: Sequence[str]) -> None:
-        number = {word: row for row, word in enumerate(vocabulary)}
-        counts = [Counter(number[word] for word in words_of(text) if word in number) for text in texts]
-        #: int64 [W] each: text, word; float32 [W]: count.
-        self.text = torch.tensor([row for row, words in enumerate(counts) for _ in words], dtype=torch.long)
-        self.word = torch.tensor([word for words in counts for word in words], dtype=torch.long)
-        self.count = torch.tensor([n for words in counts for n in words.values()], dtype=torch.float32)
-        self.texts = len(texts)
+def count_words(texts: Sequence[str], vocabulary: Sequence[str]) -> Tensor:
+    """Numbers of occurrences of words in texts: a sparse tensor, float32 [N, V] with W entries."""
+    counts = count_terms(list(map(words_of, texts)), vocabulary).tocoo()
+    entries = torch.from_numpy(np.stack([counts.row, counts.col])), torch.from_numpy(counts.data).float()
+    return torch.sparse_coo_tensor(*entries, counts.shape, check_invariants=True).coalesce()
 
 
 #: Iterations of EM.
@@ -231,25 +216,25 @@ class RetrievalPLSA(FittedRanking[Tensor]):
     def fit(self, table: Judgements, seed: int) -> PlainDict:
         documents = table.documents.texts[:]
         words = list(dict.fromkeys(word for text in documents for word in words_of(text)))
-        counts = Counts(documents, words)
+        counts = count_words(documents, words)
         random = torch.Generator().manual_seed(seed)
         of_topic = torch.rand(len(words), self.num_topics, generator=random) + 0.5  # P(w | z)
         of_topic /= of_topic.sum(dim=0)
-        of_text = torch.rand(counts.texts, self.num_topics, generator=random) + 0.5  # P(z | d)
+        of_text = torch.rand(len(documents), self.num_topics, generator=random) + 0.5  # P(z | d)
         of_text /= of_text.sum(dim=1, keepdim=True)
         for _ in range(ITERATIONS):
             share = _shares(counts, of_topic, of_text)
-            of_topic = torch.zeros_like(of_topic).index_add_(0, counts.word, share) + WORD_PRIOR
+            of_topic = torch.zeros_like(of_topic).index_add_(0, counts.indices()[1], share) + WORD_PRIOR
             of_topic /= of_topic.sum(dim=0)
             of_text = _topics_of_texts(counts, share)
-        overall = torch.zeros(len(words)).index_add_(0, counts.word, counts.count)
+        overall = counts.sum(dim=0).to_dense()
         return {"words": words, "of_topic": of_topic, "overall": overall / overall.sum().clamp(min=1)}
 
     @override
     def read(self, documents: Sequence[str]) -> Tensor:
         """P(z | d) of any documents, for the learned P(w | z): float32 [documents, Z]."""
-        counts = Counts(documents, self.fitted["words"])
-        of_text = torch.full((counts.texts, self.num_topics), 1 / self.num_topics)
+        counts = count_words(documents, self.fitted["words"])
+        of_text = torch.full((len(documents), self.num_topics), 1 / self.num_topics)
         for _ in range(ITERATIONS):
             of_text = _topics_of_texts(counts, _shares(counts, self.fitted["of_topic"], of_text))
         return of_text
@@ -257,25 +242,25 @@ class RetrievalPLSA(FittedRanking[Tensor]):
     @override
     def scores(self, queries: Sequence[str], documents: Tensor) -> Tensor:
         """log P(q | d), smoothed with the collection's words: float32 [queries, documents]."""
-        counts = Counts(queries, self.fitted["words"])
-        words, row = torch.unique(counts.word, return_inverse=True)
+        counts = count_words(queries, self.fitted["words"])
+        query, word = counts.indices()
+        words, row = torch.unique(word, return_inverse=True)
         likelihood = (1 - SMOOTHING) * (self.fitted["of_topic"][words] @ documents.T)
-        log = (
-            likelihood + SMOOTHING * self.fitted["overall"][words].unsqueeze(1)
-        ).log()  # [words, documents]
-        scores = torch.zeros(counts.texts, len(documents))
-        return scores.index_add_(0, counts.text, counts.count.unsqueeze(1) * log[row])
+        smoothed = likelihood + SMOOTHING * self.fitted["overall"][words].unsqueeze(1)  # [words, documents]
+        scores = torch.zeros(len(queries), len(documents))
+        return scores.index_add_(0, query, counts.values().unsqueeze(1) * smoothed.log()[row])
 
 
-def _shares(counts: Counts, of_topic: Tensor, of_text: Tensor) -> Tensor:
+def _shares(counts: Tensor, of_topic: Tensor, of_text: Tensor) -> Tensor:
     """E step: the number of occurrences of a word in a text that each topic accounts for [W, Z]."""
-    joint = of_topic[counts.word] * of_text[counts.text]
-    return joint * (counts.count / joint.sum(dim=1).clamp(min=1e-30)).unsqueeze(1)
+    text, word = counts.indices()
+    joint = of_topic[word] * of_text[text]
+    return joint * (counts.values() / joint.sum(dim=1).clamp(min=1e-30)).unsqueeze(1)
 
 
-def _topics_of_texts(counts: Counts, share: Tensor) -> Tensor:
+def _topics_of_texts(counts: Tensor, share: Tensor) -> Tensor:
     """M step: P(z | d) [N, Z]."""
-    of_text = share.new_zeros(counts.texts, share.shape[1]).index_add_(0, counts.text, share)
+    of_text = share.new_zeros(len(counts), share.shape[1]).index_add_(0, counts.indices()[0], share)
     of_text += TOPIC_PRIOR
     return of_text / of_text.sum(dim=1, keepdim=True)
 
