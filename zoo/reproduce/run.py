@@ -29,7 +29,7 @@ from datamodules.core.storage import contents_of, lock_file, named_disk_errors, 
 from datamodules.core.types import PlainDict
 from zoo import __version__
 from zoo.markdown import markdown_table
-from zoo.reproduce.table import SPLITS, Row, SeededRow, Table, load_table, shipped_tables
+from zoo.reproduce.table import SPLITS, Row, Table, load_table, shipped_tables
 
 #: How a command is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
@@ -92,18 +92,18 @@ class Reproduction:
         #: row -> the reason.
         self.skipped: dict[str, str] = {}
         self.failed: list[str] = []
-        self.runs = [run for run in self._with_starts(wanted, seeds) if self._has_files(run.row)]
+        self.runs = [run for run in self._with_starts(wanted, seeds) if self._has_files(run)]
         if not self.runs:
             raise InputError(f"--data_dir {data_dir}: holds the data of no row of {table.name}")
         #: data options of `zoo test` for rows without a test of their own.
         self.test_options: PlainDict = {}
         if test_file is not None:
-            without_test = next((run.row for run in self.runs if not self._has_test(run.row)), None)
+            without_test = next((run for run in self.runs if not self._has_test(run)), None)
             if without_test is None:
                 raise InputError(f"--test_file: every row of {table.name} has a test of its own")
             self.test_options = self._read_test(test_file, without_test)
 
-    def _with_starts(self, wanted: Sequence[str], seeds: int) -> list[SeededRow]:
+    def _with_starts(self, wanted: Sequence[str], seeds: int) -> list[Row]:
         """Return the wanted runs and those that they start from, by seed."""
         runs, named = {str(run): run for run in self.table.runs(seeds)}, {*wanted}
         for name in wanted:
@@ -111,11 +111,11 @@ class Reproduction:
                 rows = ", ".join(self.table.rows)
                 raise InputError(f"--rows: {self.table.name} has no row {row!r}; there are {rows}")
             if name not in (row, *runs):
-                of_row = ", ".join(each for each, run in runs.items() if run.row.name == row)
+                of_row = ", ".join(each for each, run in runs.items() if run.name == row)
                 raise InputError(f"--rows: {name}: no such run; there are {of_row}")
         for name, run in reversed(runs.items()):
-            if run.row.name in named or name in named:
-                named |= {name, f"{run.row.init_from}/{run.seed}"}
+            if run.name in named or name in named:
+                named |= {name, f"{run.init_from}/{run.seed}"}
         return [run for name, run in runs.items() if name in named]
 
     def _has_files(self, row: Row) -> bool:
@@ -179,16 +179,16 @@ class Reproduction:
         for file in sorted((self.out / row.name).glob("seed-*/result.json")):
             # A run with other options or data is not the row's, nor is one that `zoo fit` has moved to seed-1.1.
             with suppress(InputError, ValueError):
-                results.append(self._metrics(SeededRow(row, int(file.parent.name.removeprefix("seed-")))))
+                results.append(self._metrics(replace(row, seed=int(file.parent.name.removeprefix("seed-")))))
         return results
 
-    def _complete(self, run: SeededRow) -> bool:
+    def _complete(self, run: Row) -> bool:
         """Train and test, each unless it is finished; return True if both were."""
         folder = self._folder(run)
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Another process on the same table waits for the run, and keeps it then.
         with lock_file(folder.with_suffix(".lock")):
-            result, test = self._result(run), self._test_identity(run.row)
+            result, test = self._result(run), self._test_identity(run)
             was_finished = bool(result) and (test is None or "tested" in result)
             if not result:
                 shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
@@ -235,14 +235,18 @@ class Reproduction:
                 return options
         raise errors[0]
 
-    def _folder(self, run: SeededRow) -> Path:
-        return self.out / run.row.name / f"seed-{run.seed}"
+    def _folder(self, run: Row) -> Path:
+        return self.out / run.name / f"seed-{run.seed}"
 
-    def _metrics(self, run: SeededRow) -> dict[str, float]:
+    def _start(self, run: Row) -> Row | None:
+        """Return the run that another one starts from."""
+        return None if run.init_from is None else replace(self.table.rows[run.init_from], seed=run.seed)
+
+    def _metrics(self, run: Row) -> dict[str, float]:
         result = self._result(run)
         return {**result.get("metrics", {}), **result.get("tested", {})}
 
-    def _result(self, run: SeededRow) -> PlainDict:
+    def _result(self, run: Row) -> PlainDict:
         """Return the scores of a run, and of its test unless that is another one now; empty for an unfinished run."""
         folder = self._folder(run)
         if not (folder / "result.json").exists():
@@ -253,20 +257,18 @@ class Reproduction:
             raise InputError(f"{folder}/result.json: damaged; delete {folder} and run it again") from error
         if result["run"] != self._identity(run):
             raise InputError(f"{folder}: was run with other options or data; delete it or change --run_dir")
-        if result.get("test") != self._test_identity(run.row):
+        if result.get("test") != self._test_identity(run):
             result.pop("tested", None)
         return result
 
-    def _identity(self, run: SeededRow) -> PlainDict:
+    def _identity(self, run: Row) -> PlainDict:
         """Return the options and data of a run: if they are the same, a finished run is kept."""
-        row = run.row
-        start = None if row.init_from is None else SeededRow(self.table.rows[row.init_from], run.seed)
         identity = {
             "base": self.table.base,
-            "overrides": row.overrides,
+            "overrides": run.overrides,
             "seed": run.seed,
-            "files": [(name, contents_of(file)) for name, file in self._paths(row)],
-            "start": None if start is None else self._identity(start),
+            "files": [(name, contents_of(file)) for name, file in self._paths(run)],
+            "start": None if (start := self._start(run)) is None else self._identity(start),
         }
         return json.loads(json.dumps(identity))
 
@@ -276,15 +278,14 @@ class Reproduction:
             return "its own"
         return None if self.test_file is None else [self.test_file.name, contents_of(self.test_file)]
 
-    def _train(self, run: SeededRow) -> dict[str, float]:
-        row, folder = run.row, self._folder(run)
+    def _train(self, run: Row) -> dict[str, float]:
+        folder = self._folder(run)
         base, log = self.out / "base.yaml", folder.with_suffix(".log")
         write_text(base, yaml.safe_dump(self.table.base, sort_keys=False))
-        files = {f"data.{name}": files for name, files in self._files(row).items()}
-        options = {**row.overrides, **files, "seed_everything": run.seed, "run_dir": str(folder)}
+        files = {f"data.{name}": files for name, files in self._files(run).items()}
+        options = {**run.overrides, **files, "seed_everything": run.seed, "run_dir": str(folder)}
         options |= {"trainer.enable_progress_bar": False, "trainer.enable_model_summary": False}
-        if row.init_from is not None:
-            start = SeededRow(self.table.rows[row.init_from], run.seed)
+        if (start := self._start(run)) is not None:
             if not self._result(start):
                 raise RowFailed(f"starts from {start}, which failed")
             options["model.init_from"] = str(self._folder(start))
@@ -295,11 +296,11 @@ class Reproduction:
         figures = json.loads(summary.read_text())["best"].get("metrics", {})  # null = not finite
         return {name: value for name, value in figures.items() if value is not None}
 
-    def _test(self, run: SeededRow) -> dict[str, float]:
+    def _test(self, run: Row) -> dict[str, float]:
         folder, options = self._folder(run), self.test_options
-        if self._has_test(run.row):
+        if self._has_test(run):
             names = self.table.data_type.options_type.test_files
-            options = {name: files for name, files in self._files(run.row).items() if name in names}
+            options = {name: files for name, files in self._files(run).items() if name in names}
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         command = ["test", f"--ckpt_path={folder}", f"--output={folder / 'test.json'}", *arguments]
         _zoo(command, folder.with_suffix(".log"))

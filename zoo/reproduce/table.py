@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import datamodules
 from datamodules.base import DataModule
@@ -30,7 +30,7 @@ SPLITS = ("val", "test")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table; its folder has the same name."""
+    """A row of a table, or one run of it with a seed; its folder has the same name."""
 
     name: str
     #: options on top of the table's base, e.g. `model.features: M1`.
@@ -39,16 +39,10 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     #: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
     init_from: str | None = None
-
-
-class SeededRow(NamedTuple):
-    """A row with a seed."""
-
-    row: Row
-    seed: int
+    seed: int = 1
 
     def __str__(self) -> str:
-        return f"{self.row.name}/{self.seed}"
+        return f"{self.name}/{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -108,12 +102,12 @@ class Table:
         own = {k.removeprefix("data."): v for k, v in row.overrides.items() if k.startswith("data.")}
         return {**self.base["data"]["init_args"], **own}
 
-    def runs(self, seeds: int) -> Iterator[SeededRow]:
+    def runs(self, seeds: int) -> Iterator[Row]:
         """Yield the runs of all rows, by seed: one of a row whose model does not depend on the seed."""
         for seed in range(1, seeds + 1):
             for row in self.rows.values():
                 if seed == 1 or model_class(self.model_of(row)).depends_on_seed:
-                    yield SeededRow(row, seed)
+                    yield replace(row, seed=seed)
 
     def model_of(self, row: Row) -> str:
         """Return the class path of a row's model."""
@@ -128,7 +122,7 @@ _TYPES: dict[str, Any] = {
     **{"paper": dict | int | float},
 }
 _TABLE_KEYS = {each.name for each in fields(Table)} - {"name"} | {"like", "overrides", "encoder"}
-_ROW_KEYS = {each.name for each in fields(Row)} - {"name"}
+_ROW_KEYS = {each.name for each in fields(Row)} - {"name", "seed"}
 
 
 def shipped_tables() -> list[str]:
