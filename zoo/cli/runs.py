@@ -128,7 +128,7 @@ def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFol
 def _evaluate(command: str, options: RunOptions, folder: ModelFolder, names_memory: bool) -> None:
     """Evaluate a trained model, print its scores, and write them to the file of `--output`."""
     from datamodules.core.outputs import check_output
-    from zoo.runs.evaluation import evaluate, restore
+    from zoo.runs.evaluation import as_text, evaluate, restore, write
 
     output = options.values.output
     if output is not None:  # hours of evaluation should not end in a refusal
@@ -137,9 +137,9 @@ def _evaluate(command: str, options: RunOptions, folder: ModelFolder, names_memo
     model, data, trainer = options.make()
     split = "validation" if command == "validate" else "test"
     restore(model, data, folder, split, names_memory)
-    scores = evaluate(model, data, split, trainer, lists_errors=output is not None)
-    if scores is None:
+    evaluation = evaluate(model, data, split, trainer, lists_errors=output is not None)
+    if evaluation is None:
         return
-    print(scores.as_text())
+    print(as_text(evaluation))
     if output is not None:
-        scores.write(output)
+        write(evaluation, output)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -21,73 +21,67 @@ from zoo.loading import use_fitted, use_memory
 from zoo.model_folder.folder import ModelFolder
 from zoo.runs.process import running
 from zoo.runs.training import TrainerOptions, skip_unread_memory, without_output
-from zoo.tasks.base import Task
+from zoo.tasks.base import Evaluation, Task
 from zoo.tasks.classification.calibration import Calibration
 
 #: Maximum number of classes with scores in the text.
 MOST_CLASSES = 30
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The scores of a model on a split; `evaluate` makes them."""
+def as_json(evaluation: Evaluation) -> PlainDict:
+    """Return an evaluation as plain values, as a command writes it."""
+    calibration = _calibration(evaluation)
+    tables = {
+        "by_query": evaluation.queries,
+        "answer": evaluation.table,
+        "calibration": calibration and calibration.as_json(),
+    }
+    return {**evaluation.scores, **evaluation.parts, **{name: each for name, each in tables.items() if each}}
 
-    #: name -> value.
-    scores: dict[str, float]
-    #: scores of single classes, such as `f1/World`, or of the parts of a search, such as `map/BM25 alone`.
-    parts: dict[str, float]
-    #: the score of each query by its id, where models are compared query by query.
-    queries: dict[str, float]
-    #: a table in which the model compares itself with others.
-    answer: Answer | None
-    #: a comparison of probabilities with the accuracy.
-    calibration: Calibration | None
-    #: columns and lines of a table of the rows with wrong predictions.
-    errors: PlainDict | None
 
-    def as_json(self) -> PlainDict:
-        """Return plain values."""
-        return {
-            **self.scores,
-            **self.parts,
-            **({"by_query": self.queries} if self.queries else {}),
-            **({} if self.answer is None else {"answer": self.answer.as_json()}),
-            **({} if self.calibration is None else {"calibration": self.calibration.as_json()}),
-        }
+def as_text(evaluation: Evaluation) -> str:
+    """Return a line for each score, a line for each part, and the tables, as a command prints them."""
+    width = max(map(len, evaluation.scores), default=0)
+    lines = [f"{name:{width}}  {_number(value):>9}" for name, value in evaluation.scores.items()]
+    if evaluation.parts:
+        lines += ["", *_lines_of(evaluation.parts)]
+    for table in (_answer(evaluation), _calibration(evaluation)):
+        if table is not None:
+            lines += ["", table.as_markdown()]
+    return "\n".join(lines)
 
-    def as_text(self) -> str:
-        """Return a line for each score, a line for each part, and the tables, as a command prints them."""
-        width = max(map(len, self.scores), default=0)
-        lines = [f"{name:{width}}  {_number(value):>9}" for name, value in self.scores.items()]
-        if self.parts:
-            lines += ["", *self._lines_of_parts()]
-        for table in (self.answer, self.calibration):
-            if table is not None:
-                lines += ["", table.as_markdown()]
-        return "\n".join(lines)
 
-    def _lines_of_parts(self) -> Iterator[str]:
-        figures = list(dict.fromkeys(name.partition("/")[0] for name in self.parts))
-        names = list(dict.fromkeys(name.partition("/")[2] for name in self.parts))
-        width = max(map(len, map(visible, names[:MOST_CLASSES])))
-        yield " " * width + "".join(f"{figure:>11}" for figure in figures)
-        for name in names[:MOST_CLASSES]:
-            values = [(figure, self.parts.get(f"{figure}/{name}")) for figure in figures]
-            fields = ["" if value is None else _number(value, figure) for figure, value in values]
-            yield f"{visible(name):{width}}" + "".join(f"{field:>11}" for field in fields)
-        if len(names) > MOST_CLASSES:
-            yield f"and {len(names) - MOST_CLASSES} more classes (--output FILE has all)"
+def write(evaluation: Evaluation, file: Path) -> None:
+    """Write an evaluation as JSON, and tables and charts next to it."""
+    write_json(file, as_json(evaluation), "--output")
+    if evaluation.errors:
+        write_table(file.with_name(f"{file.stem}_errors.csv"), *evaluation.errors.values())
+    if (answer := _answer(evaluation)) is not None:
+        answer.write(file.parent, f"{file.stem}_answer")
+    if (calibration := _calibration(evaluation)) is not None:
+        chart = calibration.chart()
+        chart._replace(name=f"{file.stem}_{chart.name}").write(file.parent)
 
-    def write(self, file: Path) -> None:
-        """Write the scores as JSON, and tables and charts next to it."""
-        write_json(file, self.as_json(), "--output")
-        if self.errors is not None:
-            write_table(file.with_name(f"{file.stem}_errors.csv"), *self.errors.values())
-        if self.answer is not None:
-            self.answer.write(file.parent, f"{file.stem}_answer")
-        if self.calibration is not None:
-            chart = self.calibration.chart()
-            chart._replace(name=f"{file.stem}_{chart.name}").write(file.parent)
+
+def _answer(evaluation: Evaluation) -> Answer | None:
+    return Answer.of(evaluation.table) if evaluation.table else None
+
+
+def _calibration(evaluation: Evaluation) -> Calibration | None:
+    return Calibration.from_dict(evaluation.calibration) if evaluation.calibration else None
+
+
+def _lines_of(parts: Mapping[str, float]) -> Iterator[str]:
+    figures = list(dict.fromkeys(name.partition("/")[0] for name in parts))
+    names = list(dict.fromkeys(name.partition("/")[2] for name in parts))
+    width = max(map(len, map(visible, names[:MOST_CLASSES])))
+    yield " " * width + "".join(f"{figure:>11}" for figure in figures)
+    for name in names[:MOST_CLASSES]:
+        values = [(figure, parts.get(f"{figure}/{name}")) for figure in figures]
+        fields = ["" if value is None else _number(value, figure) for figure, value in values]
+        yield f"{visible(name):{width}}" + "".join(f"{field:>11}" for field in fields)
+    if len(names) > MOST_CLASSES:
+        yield f"and {len(names) - MOST_CLASSES} more classes (--output FILE has all)"
 
 
 def _number(value: float, figure: str | None = None) -> str:
@@ -101,31 +95,24 @@ def evaluate(
     split: str,
     trainer: TrainerOptions | None = None,
     lists_errors: bool = False,
-) -> Scores | None:
+) -> Evaluation | None:
     """Compute the scores of a trained model on `validation` or `test` rows; None in all processes but the first."""
     trainer = trainer or TrainerOptions()
     arguments = {"logger": False, **without_output(trainer.arguments), "enable_checkpointing": False}
     with running(trainer.seed), tempfile.TemporaryDirectory() as folder:
         model.run_seed = data.seed = trainer.seed
         lightning = pl.Trainer(**arguments)
-        model.evaluation.file = Path(folder) / "scores.json"
-        model.evaluation.lists_errors = lists_errors
+        file = Path(folder) / "scores.json"
+        model.evaluation = Evaluation(lists_errors=lists_errors, file=file)
         run = lightning.validate if split == "validation" else lightning.test
         run(model, datamodule=data, verbose=False)
         if not lightning.is_global_zero:
             return None
-        evaluation = json.loads(model.evaluation.file.read_text(encoding="utf-8"))
+        evaluation = Evaluation(**json.loads(file.read_text(encoding="utf-8")))
     stage = "val/" if split == "validation" else "test/"
-    parts = evaluation["parts"]
     figures = {name.removeprefix(stage): float(value) for name, value in lightning.callback_metrics.items()}
-    return Scores(
-        scores={name: value for name, value in figures.items() if name not in parts},
-        parts=parts,
-        queries=evaluation["queries"],
-        answer=Answer.of(evaluation["table"]) if evaluation["table"] else None,
-        calibration=Calibration.from_dict(evaluation["calibration"]) if evaluation["calibration"] else None,
-        errors=evaluation["errors"] or None,
-    )
+    evaluation.scores = {name: value for name, value in figures.items() if name not in evaluation.parts}
+    return evaluation
 
 
 def restore(

@@ -347,12 +347,11 @@ class Task(Model[DataT]):
 
 @dataclass
 class Evaluation:
-    """Scores of an evaluation besides those that Lightning logs, as plain values.
+    """The results of an evaluation, as plain values: a `Task` fills it, and `zoo.runs.evaluation` reads the file."""
 
-    A `Task` has one and fills it, and `zoo.runs.evaluation` reads the file.
-    """
-
-    #: scores of single classes, or of the parts of a search, by name.
+    #: name -> value; Lightning has logged them.
+    scores: dict[str, float] = field(default_factory=dict)
+    #: scores of single classes, such as `f1/World`, or of the parts of a search, such as `map/BM25 alone`.
     parts: dict[str, float] = field(default_factory=dict)
     #: the score of each query, by its id, where models are compared query by query.
     queries: dict[str, float] = field(default_factory=dict)

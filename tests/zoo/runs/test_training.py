@@ -19,8 +19,9 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import fit_options, last, write_table
-from zoo.runs.evaluation import MOST_CLASSES, Scores, evaluate
+from zoo.runs.evaluation import MOST_CLASSES, as_json, as_text, evaluate
 from zoo.runs.training import Trained, TrainerOptions, train
+from zoo.tasks.base import Evaluation
 
 LOGGERS = ("", "zoo", "datamodules", "pytorch_lightning", "lightning_fabric")
 
@@ -38,7 +39,7 @@ def trained(table: Path, folder: Path, **arguments: Any) -> tuple[Trained, Any, 
 def train_and_evaluate(table: Path, folder: Path) -> None:
     _, model, data = trained(table, folder)
     scores = evaluate(model, data, "test", TrainerOptions({"accelerator": "cpu"}))
-    (folder / "scores.json").write_text(json.dumps(scores.as_json()))
+    (folder / "scores.json").write_text(json.dumps(as_json(scores)))
 
 
 def state_of_the_process() -> dict[str, Any]:
@@ -113,7 +114,7 @@ def test_results_are_values(train_csv: Path, tmp_path: Path) -> None:
     assert scores.scores["rows"] == 90
     assert set(scores.parts) >= {"f1/fruit", "recall/metal"}
     wrong = scores.scores["rows"] * (1 - scores.scores["accuracy"])
-    assert len(scores.errors["lines"] if scores.errors else []) == pytest.approx(wrong)
+    assert len(scores.errors["lines"]) == pytest.approx(wrong)
 
 
 def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:
@@ -174,9 +175,9 @@ def test_debugging_shows_tracebacks_of_all_errors(zoo_command: Any, monkeypatch:
 
 
 def test_figures_of_all_rows_and_of_classes() -> None:
-    scores = Scores({"loss": 0.63871, "rows": 4000.0}, {}, {}, None, None, None)
+    scores = Evaluation({"loss": 0.63871, "rows": 4000.0})
     classes = {"f1/a/b": 0.5, "f1/c": 1.0, "recall/a/b": 0.25}
-    assert replace(scores, parts=classes).as_text().splitlines() == [
+    assert as_text(replace(scores, parts=classes)).splitlines() == [
         "loss     0.6387",
         "rows      4,000",
         "",
@@ -185,6 +186,6 @@ def test_figures_of_all_rows_and_of_classes() -> None:
         "c       1.0000           ",
     ]
     many = replace(scores, parts={f"f1/{number}": 0.5 for number in range(MOST_CLASSES + 7)})
-    lines = many.as_text().splitlines()
+    lines = as_text(many).splitlines()
     assert lines[-1] == "and 7 more classes (--output FILE has all)"
     assert len(lines) == 4 + MOST_CLASSES + 1
