@@ -29,6 +29,8 @@ from zoo.cli import commands
 
 #: Maximum number of characters of an error message.
 _LONGEST = 1000
+#: Exit code of a command that a signal has ended -> the message.
+_SIGNALS = {128 + signal.SIGINT: "interrupted", 128 + signal.SIGTERM: "ended by SIGTERM"}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -61,13 +63,13 @@ def main(args: Sequence[str] | None = None) -> int:
                 commands.run(args[0], args[1:])
             sys.stdout.flush()  # raises an error if the reader has ended
     except (SystemExit, KeyboardInterrupt) as end:
-        if (ended_by := ending_signal(end)) is not None:
+        code = end.code if isinstance(end, SystemExit) else 128 + signal.SIGINT
+        if code in _SIGNALS:
             for child in multiprocessing.active_children():
                 child.kill()  # Python would wait for it, perhaps for hours
-            _report("zoo: interrupted" if ended_by == signal.SIGINT else f"zoo: ended by {ended_by.name}")
-            return 128 + ended_by
-        # --help and --print_config end this way.
-        return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 0
+            _report(f"zoo: {_SIGNALS[code]}")
+        # --help and --print_config end with a SystemExit, too.
+        return code if isinstance(code, int) else 0
     except Exception as error:
         if isinstance(error, BrokenPipeError):  # `zoo predict ... | head -1`
             # Python would try to write the rest when it ends.
@@ -168,17 +170,13 @@ def _configure_logging() -> None:
     logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
-class _Terminated(SystemExit):
-    """End by SIGTERM, for which Lightning itself would exit with code 0."""
-
-
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise _Terminated(128 + number)
+    raise SystemExit(128 + number)
 
 
 @contextmanager
 def raising_sigterm() -> Iterator[None]:
-    """Raise `_Terminated` on SIGTERM, so that half-written files are deleted."""
+    """Raise a SystemExit on SIGTERM, so that half-written files are deleted; Lightning itself would exit with 0."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread gets signals
         return
@@ -187,12 +185,3 @@ def raising_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def ending_signal(end: BaseException) -> signal.Signals | None:
-    """Return the signal that ended a command, if any; Lightning turns a KeyboardInterrupt into a SystemExit."""
-    if isinstance(end, _Terminated):
-        return signal.SIGTERM
-    if isinstance(end, KeyboardInterrupt):
-        return signal.SIGINT
-    return None if end.__context__ is None else ending_signal(end.__context__)

@@ -103,6 +103,10 @@ def _refusing() -> Iterator[None]:
         yield
     except InputError:
         raise
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # which Lightning turns into an exit
+            raise end.__context__ from None
+        raise
     except MisconfigurationException as error:
         raise InputError(f"--trainer: {reason(error)}") from error
     except ProcessRaisedException as error:

@@ -230,12 +230,7 @@ def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | No
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         fit(lightning, model, data, resume)
-    except SystemExit as end:
-        # Lightning turns an interrupt into an exit, and ignores further ones.
-        if not isinstance(end.__context__, KeyboardInterrupt):
-            raise
-        raise KeyboardInterrupt from end
-    finally:
+    finally:  # Lightning ignores further interrupts after the first
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt)
 
