@@ -115,20 +115,16 @@ class WordOverlap(PairReference):
     def score(self, batch: MatchingBatch) -> Tensor:
         assert batch.first_string is not None
         assert batch.second_string is not None
-        first, second = words_of(batch.first_string), words_of(batch.second_string)
+        tokenizer, lexicon = make_tokenizer("words", lowercase=True), Lexicon()
+        first, second = (
+            [set(words) for words in tokenizer.encode(texts, lexicon)]
+            for texts in (batch.first_string, batch.second_string)
+        )
         shares = [
             len(first[i] & second[j]) / max(1, len(first[i]))
             for i, j in zip(batch.first.tolist(), batch.second.tolist(), strict=True)
         ]
         return torch.tensor(shares, dtype=torch.float64)
-
-
-def words_of(texts: Sequence[str]) -> list[set[str]]:
-    """The distinct words of each text, in lower case."""
-    lexicon = Lexicon()
-    encoded = list(make_tokenizer("words", lowercase=True).encode(texts, lexicon))
-    words = list(lexicon)
-    return [{words[number] for number in text} for text in encoded]
 
 
 class PairBM25(PairReference):

@@ -36,6 +36,7 @@ from datamodules.core.types import Size
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.bag_of_words import BLOCK
+from zoo.layers.tfidf import planes_of
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.outputs import ClassificationOutput
@@ -117,11 +118,9 @@ class WordAverages(Fitted[ClassificationDataModule], ClassificationTask):
         }
         blocks = [self.vectors(batch)[0] for batch in data.dataset(split).batches(BLOCK)]
         machine = LinearSVC(random_state=0, dual=False).fit(torch.cat(blocks).numpy(), labels)
-        self.fitted |= {
-            # Rows one after the other, as in a file: a product rounds in the order of the memory.
-            "weight": torch.from_numpy(np.ascontiguousarray(machine.coef_, np.float32)),
-            "bias": torch.from_numpy(machine.intercept_).float(),
-        }
+        # Rows one after the other, as in a file: a product rounds in the order of the memory.
+        weight, bias = (np.ascontiguousarray(part, np.float32) for part in planes_of(machine, halve=False))
+        self.fitted |= {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
 
     @override
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
@@ -129,10 +128,7 @@ class WordAverages(Fitted[ClassificationDataModule], ClassificationTask):
         vectors, shares = self.vectors(batch)
         weight, bias = (self.fitted[name].to(vectors.device) for name in ("weight", "bias"))
         with torch.autocast(vectors.device.type, enabled=False):  # scores are float32 whatever the precision
-            distance = vectors @ weight.T + bias
-        if distance.shape[1] == 1:
-            distance = torch.cat([-distance, distance], dim=1)
-        return ClassificationOutput(distance, shares)
+            return ClassificationOutput(vectors @ weight.T + bias, shares)
 
     def vectors(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """Vectors of texts, float32 [B, d], or [B, 2 d] with `separate`; and the memories' shares, float32 [B, K].
