@@ -134,15 +134,15 @@ def count_terms(texts: Sequence[Sequence[str]], terms: Sequence[str]) -> csr_mat
     return counts
 
 
-class TermRanking(FittedRanking["csr_matrix"]):
-    """Base of the rankings by the sum, over a query's terms, of a contribution of the term and the document.
+class RetrievalBM25(FittedRanking["csr_matrix"]):
+    """BM25: the sum, over a query's terms, of a contribution of the term and the document.
 
     Args:
         analyzer: splits texts into terms, see `Ranking`.
     """
 
     #: name of the ranking among those of the retrievers, with whose parameters it is computed.
-    similarity: ClassVar[Similarity]
+    similarity: ClassVar[Similarity] = "BM25"
 
     def __init__(self, analyzer: AnalyzerName = "standard", **shared: Any) -> None:
         super().__init__(**shared)
@@ -165,14 +165,8 @@ class TermRanking(FittedRanking["csr_matrix"]):
         return [terms_of(self.ranking.analyzer, text) for text in texts]
 
 
-class RetrievalBM25(TermRanking):
-    """BM25 of a document's terms for a query."""
-
-    similarity = "BM25"
-
-
-class RetrievalULM(TermRanking):
-    """Likelihood of a query in a document's unigram language model with Dirichlet smoothing."""
+class RetrievalULM(RetrievalBM25):
+    """Likelihood of a query in a document's unigram language model with Dirichlet smoothing: such a sum, too."""
 
     similarity = "LMDirichlet"
 
