@@ -46,7 +46,7 @@ def check_value(option: str, value: object, kind: Any) -> None:
     choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
     is_structured = type(value) in {get_origin(part) or part for part in parts} & {list, dict}
     if choices and value is not None and not is_structured and value not in choices:
-        raise InputError(f"{option}={value!r}: choose one of {', '.join(choices)}")
+        raise InputError(f"{option}={value!r}: choose one of {', '.join(map(str, choices))}")
     for part in parts:
         number_type = get_args(part)[0] if get_origin(part) is tuple else part
         numbers = value if isinstance(value, (tuple, list)) else [value]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -284,8 +284,8 @@ class VDCNN(CharactersOnly):
 
     network_type = VDCNNNetwork
 
-    def __init__(self, depth: int = 9, filters: Size = 64, hidden_size: Size = 2048, **shared: Any) -> None:
+    def __init__(
+        self, depth: Literal[9, 17, 29, 49] = 9, filters: Size = 64, hidden_size: Size = 2048, **shared: Any
+    ) -> None:
         super().__init__(**shared)
-        if depth not in BLOCKS:
-            raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")
         self.depth, self.filters, self.hidden_size = depth, filters, hidden_size

@@ -28,8 +28,6 @@ _WHEN_RESUMED = ("--ckpt_path", "--trainer.max_epochs", "--time_limit", "--help"
 def run(command: str, options: Sequence[str], /) -> None:
     """Run `fit`, `validate`, `test` or `prepare`."""
     options = with_files(options)
-    if any("\0" in option for option in options):
-        raise InputError("an option holds a NUL character, and names no file; write another")
     given = dict(named_values(options))
     names = [each.partition("=")[0] for each in options if each[:2] == "--"]
     files = [configs.contents(value) for name, value in named_values(options) if name == "--config"]

@@ -44,7 +44,6 @@ def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
         ("--run_dir=train.csv", ["--run_dir", "is a file"]),
         ("--run_dir=train.csv/run", ["--run_dir", "train.csv/run"]),
         ("--run_dir=" + "x" * 300, ["File name too long"]),
-        ("--run_dir=a\0b", ["NUL"]),
         ("--ckpt_path=gone.ckpt", ["gone.ckpt"]),
         ("--config=gone.yaml", ["gone.yaml"]),
         ("--config=binary.yaml", ["UTF-8"]),
@@ -59,7 +58,6 @@ def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
         ("--data.retriever=Oracle", ["Oracle"]),
         ("--data.retriever.similarity=TFIDF", ["TFIDF", "BM25"]),
         ("--data.cache_dir=train.csv/cache", ["train.csv"]),
-        ("--data.cache_dir=a\0b", ["NUL"]),
         ("--model=Perceptron", ["Perceptron", "KNNBiLSTM"]),
         ("--model=" + "x" * 5000, ["no model"]),
         ("--model.features=M9", ["features", "M9", "M1", "M7"]),
@@ -73,7 +71,7 @@ def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
             ["--model.optimizer: SparseAdam does not support dense"],
         ),
     ],
-    ids=lambda value: value[:40].replace("\0", "NUL") if isinstance(value, str) else "",
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_options_of_fit(option: str, words: list[str], zoo_command: Zoo, train_csv: Path) -> None:
     Path("binary.yaml").write_bytes(bytes(range(256)))
