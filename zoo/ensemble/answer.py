@@ -2,95 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from math import sqrt
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from callbacks.chart import write_table
 from datamodules.core.errors import InputError, reason
-from datamodules.core.lightning import Metric
 from datamodules.core.storage import load_json, write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.duplicates import DuplicateMarks
 from zoo.ensemble.members import titles
 from zoo.markdown import markdown_table
-from zoo.tasks.classification.multilabel import row_scores
 from zoo.tasks.metrics import paired_test
 
 #: Rows of the table that are no single member or reference.
 _COMBINATIONS = ("without memory", "memory alone", "all")
 #: Differences with a smaller p-value are reported as such.
 _LEVEL = 0.05
-
-
-def number_groups(keys: NDArray[np.integer], counted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The group 0, 1, ... of each row [n] among the counted rows; -1 for all others. Rows of equal keys are a group."""
-    groups = np.full(len(keys), -1)
-    groups[counted] = np.unique(keys[counted], return_inverse=True)[1].reshape(-1)
-    return groups
-
-
-class AnswerScores(Metric):
-    """Adds the scores of the table's rows by group: of classes, 1 where right; of sets, F1 (see `row_scores`).
-
-    Duplicates are one group: they are one observation in standard errors and tests.
-    """
-
-    full_state_update = False
-    #: int64 [groups]: texts.
-    texts: Tensor
-    #: float64 [rows of the table, groups]: scores of the texts; whole numbers, and exact, of classes.
-    right: Tensor
-    groups: Tensor
-
-    def __init__(self, names: Sequence[str], groups: NDArray[np.int64], sync_on_compute: bool = True) -> None:
-        """Make room for the rows of the table; `groups` has the group of each text [n], -1 = it is not counted."""
-        super().__init__(sync_on_compute=sync_on_compute)
-        self.names = list(names)
-        self.register_buffer("groups", torch.from_numpy(groups), persistent=False)
-        number = int(groups.max(initial=-1)) + 1
-        self.add_state("texts", torch.zeros(number, dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("right", torch.zeros(len(names), number, dtype=torch.double), dist_reduce_fx="sum")
-
-    def update(
-        self,
-        table: Mapping[str, Tensor],
-        target: Tensor,
-        row: Tensor,
-        weight: Tensor,
-        unknown: Tensor | None = None,
-    ) -> None:
-        """Count the answers of each row of the table for a batch, classes [B] or sets [B, C] as the target.
-
-        `row` [B] has the numbers of the texts, whose weight [B] is 0 where they only pad the batch, and `unknown` [B]
-        the number of their labels that the model does not know, of sets.
-        """
-        groups = self.groups[row]
-        labelled = target >= 0 if target.ndim == 1 else weight > 0
-        counted = (weight > 0) & labelled & (groups >= 0)
-        right = torch.stack([row_scores(table[name], target, unknown) for name in self.names])[:, counted]
-        groups = groups[counted]
-        self.texts.index_add_(0, groups, torch.ones_like(groups))
-        self.right.index_add_(1, groups, right)
-
-    def compute(self) -> tuple[Tensor, Tensor]:
-        """Return the counts of texts and of correct ones, over all processes."""
-        return self.texts, self.right
-
-    def lines(self, weights: Mapping[str, float]) -> list[Line]:
-        """The table's rows, over all processes, with the weights of the members."""
-        texts, right = self.compute()
-        whole = right[self.names.index("all")]
-        return [
-            Line.of(name, texts, own, whole, weights.get(name))
-            for name, own in zip(self.names, right, strict=True)
-        ]
 
 
 @dataclass(frozen=True)
@@ -112,23 +43,6 @@ class Line:
     #: of a member, in the whole ensemble.
     weight: float | None = None
 
-    @classmethod
-    def of(cls, name: str, texts: Tensor, right: Tensor, whole: Tensor, weight: float | None) -> Line:
-        """The figures of a row from counts by group [groups]: texts, its correct ones, and the whole ensemble's."""
-        gain = whole - right
-        return cls(
-            name,
-            int(texts.sum()),
-            float(right.sum()),
-            standard_error=_grouped_error(right, texts),
-            difference=float(gain.sum()) / max(int(texts.sum()), 1),
-            difference_error=_grouped_error(gain, texts),
-            gained=int((gain > 0).sum()),
-            lost=int((gain < 0).sum()),
-            p_value=paired_test(gain.cpu().numpy()),
-            weight=weight,
-        )
-
     @property
     def accuracy(self) -> float:
         """Mean score: of classes, the share of correct labels."""
@@ -140,11 +54,39 @@ class Line:
         return f"{100 * self.accuracy:.1f}"
 
 
-def _grouped_error(sums: Tensor, sizes: Tensor) -> float:
-    """Standard error of a mean over all texts, from sums and sizes of independent groups."""
-    texts = max(int(sizes.sum()), 1)
-    deviations = sums.double() - sizes * (float(sums.sum()) / texts)
-    return sqrt(float((deviations**2).sum())) / texts
+def lines_of(
+    scores: Mapping[str, NDArray[np.float64]], keys: NDArray[np.integer], weights: Mapping[str, float]
+) -> list[Line]:
+    """The table's rows, by the scores of n texts (see `row_scores`), and the weights of the members.
+
+    Duplicates have equal keys [n]: they are one observation in standard errors and tests.
+    """
+    group = np.unique(keys, return_inverse=True)[1].reshape(-1)
+    sizes, texts = np.bincount(group), max(len(keys), 1)
+    sums = {name: np.bincount(group, each).astype(np.float64) for name, each in scores.items()}
+
+    def standard_error(own: NDArray[np.float64]) -> float:
+        """Of a mean over all texts, from its sums by group, which are independent."""
+        return float(np.linalg.norm(own - sizes * (own.sum() / texts))) / texts
+
+    lines = []
+    for name, own in sums.items():
+        gain = sums["all"] - own
+        lines.append(
+            Line(
+                name,
+                len(keys),
+                float(own.sum()),
+                standard_error=standard_error(own),
+                difference=float(gain.sum()) / texts,
+                difference_error=standard_error(gain),
+                gained=int((gain > 0).sum()),
+                lost=int((gain < 0).sum()),
+                p_value=paired_test(gain),
+                weight=weights.get(name),
+            )
+        )
+    return lines
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text_rows import TextSplit
-from zoo.ensemble.answer import Answer, AnswerScores
+from zoo.ensemble.answer import Answer
 from zoo.ensemble.evidence import EnsemblePredictor
 from zoo.ensemble.known_texts import KnownTexts
 from zoo.ensemble.member import Input, Readings, SearchedMemory, Sizes
@@ -108,7 +108,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self.answer: Answer | None = None
         #: the stages for which the last fit had no time.
         self.skipped: list[str] = []
-        self._answer_scores: AnswerScores | None = None
         #: the inputs that the data does not give.
         self._missing: set[Input] = set()
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.

@@ -28,7 +28,7 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextSplit
-from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
+from zoo.ensemble.answer import Answer, LeftOut, Line, lines_of
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.member import Input, Readings
@@ -38,7 +38,7 @@ from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
 from zoo.tasks.classification.guides import MOST_TEXTS, Guides, read_guides
 from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
-from zoo.tasks.classification.multilabel import probabilities_of
+from zoo.tasks.classification.multilabel import probabilities_of, row_scores
 from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")
@@ -246,9 +246,8 @@ class EnsembleFit:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
         pool: Pool | None = self.network.pool
         assert pool is not None
-        scores: AnswerScores | None = None
         parts: list[FoldResults] = []
-        groups = number_groups(held_out.groups, np.arange(len(held_out.target)))
+        scores: dict[str, list[Tensor]] = {}
         condition = _FOLD_CONDITION
         for rows, without in pools_by_fold(held_out, added, pool):
             if without is None:
@@ -258,10 +257,8 @@ class EnsembleFit:
             table = fitted.answers(logits)
             familiarity = fitted.familiarity(part.outputs, logits["all"])
             parts.append((rows, logits["all"], table["all"], familiarity))
-            # Every process has all rows.
-            scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
-            scores.update(table, part.target, torch.from_numpy(rows), torch.ones(len(rows)), part.unknown)
-        assert scores is not None
+            for name, answers in table.items():
+                scores.setdefault(name, []).append(row_scores(answers, part.target, part.unknown))
         if not len(held_out.known().target):
             condition = _UNKNOWN_CONDITION
         if condition == _FOLD_CONDITION:
@@ -270,7 +267,9 @@ class EnsembleFit:
             labels, texts = (kept.labels, kept.texts) if len(kept) else (self.training.rows.labels, None)
             memory, known = data.open_memory(), data.spec.labels
             self.held_out = keep_rows(data, held_out.groups, parts, memory, known, labels, texts)
-        return scores.lines(pool.weights["all"]), condition
+        keys = held_out.groups[np.concatenate([rows for rows, *_ in parts])]
+        table_scores = {name: torch.cat(each).numpy() for name, each in scores.items()}
+        return lines_of(table_scores, keys, pool.weights["all"]), condition
 
     def _notes(self, fitted_on: Sequence[HeldOut], split: str, condition: str) -> list[str]:
         """The conditions of the table."""

@@ -8,18 +8,16 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from datamodules.batch import BatchContents, ClassificationBatch
+from datamodules.batch import BatchContents
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
+from zoo.ensemble.answer import Answer, LeftOut, lines_of
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.outputs import ClassificationOutput
 from zoo.training.checkpoints import CHECKPOINT_KEY
 
 log = logging.getLogger("zoo")
@@ -76,28 +74,16 @@ class MemoryEnsemble(EnsembleModel):
         return contents._replace(memory_texts=False, new_labels=self.new_labels)
 
     @override
-    def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
-        output: ClassificationOutput = self(batch)
-        scores.update(output, batch)
-        if output.table:
-            if self._answer_scores is None:
-                split = self.training_data.split("test")
-                groups = number_groups(self.training_data.duplicate_keys(split.rows), split.independent_rows)
-                self._answer_scores = AnswerScores(list(output.table), groups).to(batch.row.device)
-            unknown = batch.unknown_labels
-            self._answer_scores.update(output.table, batch.target, batch.row, batch.weight, unknown)
-
-    @override
-    def on_test_start(self) -> None:
-        super().on_test_start()
-        self._answer_scores = None
-
-    @override
     def on_test_epoch_end(self) -> None:
         super().on_test_epoch_end()
-        if self._answer_scores is not None:
-            lines = self._answer_scores.lines(self.network.pool.weights["all"])
-            left_out = LeftOut.of(self.training_data.split("test").duplicates)
+        if self.metrics.table:
+            data, rows = self.training_data, self.metrics.measured_rows
+            split = data.split("test")
+            counted = np.isin(rows, split.independent_rows)
+            keys = data.duplicate_keys(split.rows)[rows[counted]]
+            scores = {name: each[counted] for name, each in self.metrics.table.items()}
+            lines = lines_of(scores, keys, self.network.pool.weights["all"])
+            left_out = LeftOut.of(split.duplicates)
             self.evaluation.table = Answer("test", lines, [], left_out, self.network.sizes.measure).as_json()
         self.network.measures_table = False
 

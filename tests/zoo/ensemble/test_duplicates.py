@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from tests.zoo.conftest import Fit, Measure, Zoo, done, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
-from zoo.ensemble.answer import AnswerScores, number_groups
+from zoo.ensemble.answer import lines_of
 from zoo.ensemble.member import Readings
 from zoo.ensemble.outputs import Scores
 from zoo.ensemble.pool import HeldOut, fit_pool
@@ -112,12 +112,8 @@ def test_duplicates_among_the_rows_are_one_observation() -> None:
     target = torch.from_numpy(random.integers(0, 3, len(keys)))
     table = {name: torch.from_numpy(random.normal(size=(len(keys), 3))) for name in ("other", "all")}
     counted = np.flatnonzero(keys != 7)
-    scores = AnswerScores(list(table), number_groups(keys, counted), sync_on_compute=False)
-    for rows in np.array_split(random.permutation(len(keys)), 3):
-        batch = {name: values[rows].argmax(dim=1) for name, values in table.items()}
-        scores.update(batch, target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
-    line = scores.lines({})[0]
     right = {name: (values.argmax(dim=1) == target).numpy() for name, values in table.items()}
+    line = lines_of({name: each[counted] for name, each in right.items()}, keys[counted], {})[0]
     n = len(counted)
     accuracy = right["other"][counted].mean()
     gain = right["all"].astype(int) - right["other"].astype(int)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -27,6 +29,9 @@ class ClassificationScores(RowMeans):
     is_right: list[Tensor]
     #: numbers of the rows with wrong answers, int64, in batches.
     wrong: list[Tensor]
+    #: of an ensemble that measures its table: numbers of rows, and their scores by each row of it [rows, names].
+    measured: list[Tensor]
+    scores: list[Tensor]
 
     def __init__(self, labels: Sequence[str], names: Sequence[str] = ("accuracy",), parts: int = 1) -> None:
         super().__init__(names, parts)
@@ -34,12 +39,16 @@ class ClassificationScores(RowMeans):
         n = len(self.labels)
         # Rows by class: a confusion matrix of many classes is large. The last of the true classes are unknown labels.
         self.add_counts(correct=(n,), true=(n + 1,), predicted=(n,))
-        for name in ("probability", "is_right", "wrong"):
+        for name in ("probability", "is_right", "wrong", "measured", "scores"):
             self.add_state(name, [], dist_reduce_fx="cat")
         #: of the rows without duplicates elsewhere, over all processes; after `compute`, None without such rows.
         self.calibration: Calibration | None = None
         #: numbers of the rows with wrong answers, over all processes; after `compute`.
         self.wrong_rows: list[int] = []
+        #: row of the ensemble's table -> scores of the texts with the numbers `measured_rows` (see `row_scores`), over
+        #: all processes; after `compute`.
+        self.table: dict[str, NDArray[np.float64]] = {}
+        self.measured_rows = np.zeros(0, np.int64)
 
     def update(self, output: ClassificationOutput, batch: ClassificationBatch) -> None:
         """Count a batch and a network's output for it; rows of weight 0 only pad."""
@@ -51,6 +60,7 @@ class ClassificationScores(RowMeans):
         self.probability.append(logits[independent].float().softmax(dim=1).amax(dim=1))
         self.is_right.append((prediction == target)[independent].float())
         self.wrong.append(batch.row[counted & (prediction != target)])
+        self._measure_table(output, batch, counted)
         true, predicted = target[counted], prediction[counted]
         self.true += torch.bincount(true, minlength=n + 1)
         self.predicted += torch.bincount(predicted, minlength=n)
@@ -58,11 +68,24 @@ class ClassificationScores(RowMeans):
         known = counted & (target < n)
         self.add_loss(functional.cross_entropy(logits[known].float(), target[known], reduction="none"))
 
+    def _measure_table(
+        self, output: ClassificationOutput, batch: ClassificationBatch, counted: Tensor
+    ) -> None:
+        if output.table:
+            self.table = dict.fromkeys(output.table, np.zeros(0))
+            scores = [
+                row_scores(answers, batch.target, batch.unknown_labels) for answers in output.table.values()
+            ]
+            self.measured.append(batch.row[counted])
+            self.scores.append(torch.stack(scores, dim=1)[counted])
+
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; those of classes are [C], NaN for a class without rows and predictions."""
         n = len(self.labels)
         self.calibration = self._calibration()
         self.wrong_rows = sorted(_joined(self.wrong).tolist())
+        self.measured_rows = _joined(self.measured).numpy()
+        self.table = dict(zip(self.table, _joined(self.scores).numpy().T, strict=True))
         correct, true, predicted = self.correct.double(), self.true.double(), self.predicted.double()
         f1 = 2 * correct / (true[:n] + predicted).clamp(min=1)
         is_present = (true[:n] + predicted) > 0
@@ -133,6 +156,7 @@ class MultilabelScores(ClassificationScores):
         self.scored.append(probabilities[counted])
         self.target.append(target[counted])
         self.wrong.append(batch.row[counted & ~is_right])
+        self._measure_table(output, batch, counted)
         true = target[counted]
         self.true += torch.cat([true.sum(dim=0), missing[counted].sum()[None]])
         self.predicted += chosen[counted].sum(dim=0)
