@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from datamodules.batch import BatchContents, ClassificationSpec
 from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers, targets_of
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
-from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextSplit
@@ -37,7 +37,7 @@ from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
 from zoo.tasks.classification.guides import MOST_TEXTS, Guides, read_guides
-from zoo.tasks.classification.held_out import HeldOutRows, rows_to_keep
+from zoo.tasks.classification.held_out import FoldResults, HeldOutRows, rows_to_keep
 from zoo.tasks.classification.multilabel import probabilities_of, row_scores
 from zoo.tasks.predictor import on_device
 
@@ -57,9 +57,6 @@ _UNMEASURED = (
     " labels and from texts without labels. zoo suggest names texts to label; from 50 labelled rows on, zoo memory add"
     " MODEL ROWS.csv --tune true measures and improves it, if it has a memory, and so does a fit with data.train_file."
 )
-
-#: Numbers of a fold's rows; and their logits, answers and familiarity by weights that were fitted without them.
-FoldResults: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor, Tensor]
 
 
 class LabelledRows(NamedTuple):
@@ -256,7 +253,7 @@ class EnsembleFit:
             logits = fitted.table_logits(part.outputs)
             table = fitted.answers(logits)
             familiarity = fitted.familiarity(part.outputs, logits["all"])
-            parts.append((rows, logits["all"], table["all"], familiarity))
+            parts.append((rows, probabilities_of(logits["all"]), table["all"], familiarity))
             for name, answers in table.items():
                 scores.setdefault(name, []).append(row_scores(answers, part.target, part.unknown))
         if not len(held_out.known().target):
@@ -265,8 +262,8 @@ class EnsembleFit:
             data, kept = self.data, self.validation.split.rows.select(self.validation.rows)
             # Texts of training rows do not stay with the model.
             labels, texts = (kept.labels, kept.texts) if len(kept) else (self.training.rows.labels, None)
-            memory, known = data.open_memory(), data.spec.labels
-            self.held_out = keep_rows(data, held_out.groups, parts, memory, known, labels, texts)
+            given = data.spec.labels, data.spec, data.open_memory(), data.seed
+            self.held_out = rows_to_keep(parts, held_out.groups, labels, texts, *given)
         keys = held_out.groups[np.concatenate([rows for rows, *_ in parts])]
         table_scores = {name: torch.cat(each).numpy() for name, each in scores.items()}
         return lines_of(table_scores, keys, pool.weights["all"]), condition
@@ -303,25 +300,6 @@ class EnsembleFit:
                 "The dense vote is empty: an existing index cannot be searched by this encoder's vectors."
             )
         return notes
-
-
-def keep_rows(
-    data: ClassificationDataModule,
-    groups: NDArray[np.integer],
-    parts: Sequence[FoldResults],
-    memory: Memory | None,
-    known: Sequence[str],
-    labels: Sequence[str] | None,
-    texts: Sequence[str] | None,
-) -> HeldOutRows:
-    """The held-out rows that stay with the model, by the results of their folds; see `rows_to_keep`."""
-    numbers, *results = zip(*parts, strict=True)
-    order = np.argsort(np.concatenate(numbers))
-    logits, answers, familiarity = (torch.cat(each)[order] for each in results)
-    return rows_to_keep(
-        texts, labels or [], groups, known, probabilities_of(logits), answers, familiarity,
-        len(data.spec.labels), memory, data.seed, data.spec.label_separator,
-    )  # fmt: skip
 
 
 def classify_rows(

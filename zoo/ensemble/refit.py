@@ -20,18 +20,11 @@ from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import cross_fit, pools_by_fold
-from zoo.ensemble.fit import (
-    FoldResults,
-    LabelledRows,
-    classify_rows,
-    fit_members,
-    keep_rows,
-    without_near_duplicates,
-)
+from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_near_duplicates
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
-from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.multilabel import row_scores
+from zoo.tasks.classification.held_out import FoldResults, HeldOutRows, rows_to_keep
+from zoo.tasks.classification.multilabel import probabilities_of, row_scores
 
 #: Weights are fitted to rows of the memory alone if there are at least as many.
 _FEWEST_ROWS = 50
@@ -140,9 +133,11 @@ def _rows_to_keep(
             return None
         outputs = held_out.select(rows).outputs
         logits, _ = combine(outputs, pool, network.rarity.cpu(), network.blank(len(rows)))
-        parts.append((rows, logits, pool.answer("all", logits), pool.familiarity(outputs, logits)))
+        familiarity = pool.familiarity(outputs, logits)
+        parts.append((rows, probabilities_of(logits), pool.answer("all", logits), familiarity))
     used = labelled.split.rows.select(labelled.rows)
-    return keep_rows(data, held_out.groups, parts, memory, model.labels, used.labels, used.texts)
+    given = model.labels, model.spec, memory, data.seed
+    return rows_to_keep(parts, held_out.groups, used.labels, used.texts, *given)
 
 
 def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None) -> list[HeldOut]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,9 +268,9 @@ def test_each_label_of_a_set_is_drawn_as_often() -> None:
     ]
     probabilities = torch.linspace(0.9, 0.6, 4).expand(n, 4)
     known, answers = [*LABELS[:3], "other"], torch.from_numpy(given).long()
-    rows = rows_to_keep(
-        None, labels, np.arange(n), known, probabilities, answers, torch.zeros(n), 4, None, 0, ";"
-    )
+    fold = np.arange(n), probabilities, answers, torch.zeros(n)
+    spec: Any = SimpleNamespace(labels=known, label_separator=";")
+    rows = rows_to_keep([fold], np.arange(n), labels, None, known, spec, None, 0)
     assert rows.most == 3
     drawn = rows.scores.is_right[rows.scores.probability >= 0]
     assert len(drawn) / n == pytest.approx(sizes.mean() / 3, abs=0.03)

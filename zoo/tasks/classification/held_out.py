@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,12 @@ from zoo.tasks.classification.calibration import Calibration
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from datamodules.batch import ClassificationSpec
+
+#: Numbers of the m held-out rows of a fold, int64 [m]; and, by weights that were fitted without them, probabilities of
+#: their labels [m, C + N], answers (classes [m], or sets [m, C + N] of 0 and 1), and familiarity [m].
+FoldResults: TypeAlias = "tuple[NDArray[np.int64], Tensor, Tensor, Tensor]"
 
 #: Maximum number of rows that stay with a model.
 MOST_ROWS = 5000
@@ -123,25 +129,25 @@ def contents_of(memory: Memory | None) -> str:
 
 
 def rows_to_keep(
-    texts: Sequence[str] | None,
-    labels: Sequence[str],
+    folds: Sequence[FoldResults],
     groups: NDArray[np.integer],
+    labels: Sequence[str] | None,
+    texts: Sequence[str] | None,
     known: Sequence[str],
-    probabilities: Tensor,
-    answers: Tensor,
-    familiarity: Tensor,
-    num_classes: int,
+    spec: ClassificationSpec,
     memory: Memory | None,
     seed: int,
-    separator: str | None,
 ) -> HeldOutRows:
     """The rows, of n held-out ones, without duplicates of each other, drawn by the seed where there are many.
 
-    Training rows have no texts (None). Of the `known` labels, the model's, the last N only the memory has. The
-    probabilities of these [n, C + N], the answers (classes [n], or sets [n, C + N] of 0 and 1) and the familiarity [n]
-    of a row are those by weights that were fitted without it.
+    Training rows have no texts (None). Of the `known` labels, the model's, the last N only the memory has.
     """
-    random = np.random.default_rng(seed)
+    import torch
+
+    numbers, *results = zip(*folds, strict=True)
+    order = np.argsort(np.concatenate(numbers))
+    probabilities, answers, familiarity = (torch.cat(each)[order] for each in results)
+    separator, labels, random = spec.label_separator, labels or [], np.random.default_rng(seed)
     rows = np.unique(groups, return_index=True)[1]
     rows = np.sort(random.permutation(rows)[:MOST_ROWS])
     kept = [labels[row] for row in rows]
@@ -161,7 +167,7 @@ def rows_to_keep(
     place = random.integers(most, size=len(rows))
     drawn = np.where(given > 0, -values, 1.0).argsort(axis=1, kind="stable")[every, place]
     # Nothing is known about the error of an answer that only the memory has, unless held-out rows have the label.
-    is_proven = (np.arange(len(known)) < num_classes) | own.any(axis=0)
+    is_proven = (np.arange(len(known)) < len(spec.labels)) | own.any(axis=0)
     has_answer = place < sizes
     lacks = np.array([any(label not in column for label in written) for written in of_rows], bool)
     scores = HeldOutScores(
