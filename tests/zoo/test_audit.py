@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from datamodules.text_rows import TextSplit
 from tests.zoo.conftest import (
     COMMON_WORDS,
     LABELS,
@@ -161,10 +159,9 @@ def test_a_learned_metric_does_not_know_the_row_that_it_judges(
     weights = {name: value.clone() for name, value in predictor.model.network.encoder.state_dict().items()}
     known, size = set(label_of), predictor.model.vector_size
 
-    def tune(self: object, data: object, split: TextSplit, *given: Any) -> None:
-        _, _, rows, _ = given
+    def tune(self: EncoderMetric, plan: object, rows: np.ndarray, guides: object) -> None:
         known.clear()
-        known.update(split.rows.texts.take(rows))
+        known.update(self.texts[row] for row in rows)
 
     def encode(self: object, data: object, texts: list[str]) -> np.ndarray:
         vectors = random.normal(size=(len(texts), size)).astype(np.float32)
@@ -173,7 +170,7 @@ def test_a_learned_metric_does_not_know_the_row_that_it_judges(
                 vectors[row] = np.eye(size)[names.index(label_of[text])]
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    monkeypatch.setattr(MemoryEnsemble, "tune_encoder", tune)
+    monkeypatch.setattr(EncoderMetric, "_tune_on", tune)
     monkeypatch.setattr(MemoryEnsemble, "encode", encode)
     found = audit(predictor)
     assert len(found.rows) == 160

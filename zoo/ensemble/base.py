@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
+from datamodules.batch import BatchContents, ClassificationSpec
 from datamodules.classification import ClassificationDataModule, label_numbers, targets_of
 from datamodules.core.errors import InputError
 from datamodules.core.types import Count, Size
@@ -31,9 +31,8 @@ from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.new_labels import rarity_of
 from zoo.layers.encoders import TransformerEncoder, WordEncoder, layers_of
-from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.held_out import HeldOutRows
-from zoo.tasks.classification.metric_learning import MetricPlan, learn_metric, steps_for, using
+from zoo.tasks.classification.metric_learning import MetricPlan, steps_for, using
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, ReadsTransformer
 from zoo.tasks.fitted import Fitted
@@ -232,32 +231,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             depth = len(layers_of(encoder.transformer))
             plans.append(MetricPlan(steps, layers=depth, kept=1.0))
         return plans
-
-    def tune_encoder(
-        self,
-        data: ClassificationDataModule,
-        split: TextSplit,
-        target: NDArray[np.int64],
-        plan: MetricPlan,
-        rows: NDArray[np.int64],
-        guides: Guides | None = None,
-    ) -> None:
-        """Tune the encoder, in place, on some rows of a split; `target` has the classes [n], or sets [n, C], of all.
-
-        With `guides`, on these as well; all of them have a class.
-        """
-        if guides is not None:
-            texts = [*split.rows.texts.take(rows), *guides.texts]
-            split = data.split_of(Rows.from_lists(texts, source="texts to tune the encoder"), None)
-            rows, target = np.arange(len(texts)), np.concatenate([target[rows], guides.target])
-        dataset = data.dataset(split, BatchContents(memory_texts=False))
-
-        def read(positions: NDArray[np.int64]) -> ClassificationBatch:
-            return on_device(dataset.__getitems__(rows[positions]), self)
-
-        # The stage is none of Lightning's steps, which would have this precision by themselves.
-        precision = None if self._trainer is None else str(self.trainer.precision)
-        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, precision)
 
     def learned_by_gradients(self) -> str | None:
         """The part that only a training can fit again; None if there is none."""

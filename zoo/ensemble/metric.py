@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.arrays import RowLookup
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.folding import text_hashes
@@ -26,7 +28,14 @@ from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import COST, Encoder, SelfTrained, guess_sets
 from zoo.ensemble.pool import folds_of
 from zoo.tasks.classification.guides import UNLABELLED, Guides
-from zoo.tasks.classification.metric_learning import MetricPlan, trained_weights, use_weights, using
+from zoo.tasks.classification.metric_learning import (
+    MetricPlan,
+    learn_metric,
+    trained_weights,
+    use_weights,
+    using,
+)
+from zoo.tasks.predictor import on_device
 
 log = logging.getLogger("zoo")
 
@@ -77,9 +86,8 @@ class EncoderMetric:
         `before` = None: the encoder's present weights. With `guides`, which are encoded, these are learned from as
         well.
         """
-        self._model = model
+        self._model, self._data, self._split, self._guides = model, data, split, guides
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
-        self._guides = guides
         #: float32 [n, l], vectors of the texts before any tuning.
         self.published = np.zeros((0, 0), np.float32)
         #: the cheapest first.
@@ -87,7 +95,6 @@ class EncoderMetric:
         #: the number of steps is the user's: no plan is given up before all folds are tuned.
         self.is_forced = model.metric_steps is not None
         self.texts = split.rows.texts[:]
-        self._tune_on = partial(model.tune_encoder, data, split, target)
         self._encode = partial(model.encode, data)
         #: of all layers that some plan tunes.
         self.original: Weights = self._weights() if before is None else before
@@ -169,6 +176,22 @@ class EncoderMetric:
         rows = np.flatnonzero(self.fold_of_row != fold)
         self._tune_on(plan, rows, self._guess(rows))
         return _TunedFold(np.flatnonzero(self.fold_of_row == fold), self._weights(), self._encode(self.texts))
+
+    def _tune_on(self, plan: MetricPlan, rows: NDArray[np.int64], guides: Guides | None = None) -> None:
+        """Tune the encoder, in place, on some of the rows; and on guides, each of which has a class, or a set."""
+        split, target, model = self._split, self.target, self._model
+        if guides is not None:
+            texts = [*split.rows.texts.take(rows), *guides.texts]
+            split = self._data.split_of(Rows.from_lists(texts, source="texts to tune the encoder"), None)
+            rows, target = np.arange(len(texts)), np.concatenate([target[rows], guides.target])
+        dataset = self._data.dataset(split, BatchContents(memory_texts=False))
+
+        def read(positions: NDArray[np.int64]) -> ClassificationBatch:
+            return on_device(dataset.__getitems__(rows[positions]), model)
+
+        # The stage is none of Lightning's steps, which would have this precision by themselves.
+        precision = None if model.data is None else str(model.trainer.precision)
+        learn_metric(self.encoder, read, target[rows], plan, self._data.seed, precision)
 
     def _guess(self, rows: NDArray[np.int64]) -> Guides | None:
         """The guides, with classes for those without by self-training on some rows and the published vectors.

@@ -91,7 +91,7 @@ def test_texts_without_labels_are_learned_from(
     file = write_table(tmp_path / "texts.csv", [(text,) for text in texts], ["text"])
     learned: list[NDArray[np.int64]] = []
     monkeypatch.setattr(
-        "zoo.ensemble.base.learn_metric", lambda encoder, read, target, *_, **__: learned.append(target)
+        "zoo.ensemble.metric.learn_metric", lambda encoder, read, target, *_, **__: learned.append(target)
     )
     monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.zeros(1))
     monkeypatch.setattr("zoo.ensemble.fit.Guides.without_misleading", lambda guides, *_: guides)
