@@ -78,7 +78,7 @@ class R2(RowMeans):
         return {"r2": 1 - means["error"] / means["variance"]}
 
 
-class RatingPredictor(Predictor["MeanOfWords", RatingDataModule]):
+class RatingPredictor(Predictor[RatingDataModule]):
     def records(self, source: str, batch_size: int = 256, text_column: str = "text") -> Any:
         rows = Rows.from_lists(list(texts_in(source, {"text_column": text_column})))
         dataset = self.data.dataset(self.data.split_of(rows, self.memory))

@@ -62,8 +62,8 @@ class TextOnly(ClassificationTask):
     def vector_size(self) -> int:
         return self.network.size
 
-    @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The texts' vectors [B, vector_size]."""
         return self.network.encode_texts(batch)
 
 

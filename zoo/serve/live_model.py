@@ -38,7 +38,7 @@ class Served(NamedTuple):
     #: the values that were fitted to the version of the memory.
     fitted: Fitted
     folder: ModelFolder
-    predictor: Predictor[Any, Any]
+    predictor: Predictor[Any]
 
     @property
     def memory(self) -> Memory:

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
 DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
-ModelT = TypeVar("ModelT", bound=Model)
 
 
-class Predictor(ABC, Generic[ModelT, DataT]):
+class Predictor(ABC, Generic[DataT]):
     """Base of the predictors, one for each kind of task.
 
     Any number of threads may use a predictor. Another process that receives it (pickled) opens the saved model again.
@@ -57,7 +56,10 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     #: of the saved model; None where the model is not on the disk.
     held_out: HeldOutRows | None = None
 
-    def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
+    #: the trained model, of the class that names the predictor in its `predictor_type`.
+    model: Any
+
+    def __init__(self, model: Model, data: DataT, memory: Memory | None = None) -> None:
         """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""
         self.model, self.data, self.memory = model, data, memory
 

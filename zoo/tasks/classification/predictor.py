@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.progress import progress_bar
@@ -42,7 +41,6 @@ from zoo.tasks.classification.held_out import (
     unknown_threshold,
 )
 from zoo.tasks.classification.multilabel import probabilities_of
-from zoo.tasks.model import Model
 from zoo.tasks.outputs import ClassificationOutput
 from zoo.tasks.predictor import Predictor, collecting_later, evaluating, on_device
 from zoo.tasks.records import Counted, as_record, as_texts, blocks_of, texts_and_ids_in
@@ -114,24 +112,7 @@ class Prediction(NamedTuple):
         )
 
 
-class ClassificationModel(Model[ClassificationDataModule]):
-    """A classifier, without its training."""
-
-    spec: ClassificationSpec
-    #: labels that only the memory has; their classes follow those of the training.
-    new_labels: tuple[str, ...] = ()
-
-    @property
-    def labels(self) -> list[str]:
-        """The classes that the model predicts, in the order of its logits."""
-        return [*self.spec.labels, *self.new_labels]
-
-    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> torch.Tensor:
-        """The texts' vectors [B, vector_size]."""
-        raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
-
-
-class ClassificationPredictor(Predictor[ClassificationModel, ClassificationDataModule]):
+class ClassificationPredictor(Predictor[ClassificationDataModule]):
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'

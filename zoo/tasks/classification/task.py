@@ -20,7 +20,6 @@ from datamodules.state import DataState
 from zoo.tasks.base import Task
 from zoo.tasks.classification.metrics import ClassificationScores, MultilabelScores
 from zoo.tasks.classification.predictor import (
-    ClassificationModel,
     ClassificationPredictor,
     Prediction,
     lines_of,
@@ -30,7 +29,7 @@ from zoo.tasks.classification.predictor import (
 MOST_TEXTS = 30
 
 
-class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
+class ClassificationTask(Task[ClassificationDataModule]):
     """Base of the classifiers."""
 
     task = "classification"
@@ -46,6 +45,14 @@ class ClassificationTask(Task[ClassificationDataModule], ClassificationModel):
     takes_sets: ClassVar[bool] = False
     #: meaning of the output's `memory_weight`, for charts.
     memory_weight: str = "weight"
+    spec: ClassificationSpec
+    #: labels that only the memory has; their classes follow those of the training.
+    new_labels: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes that the model predicts, in the order of its logits."""
+        return [*self.spec.labels, *self.new_labels]
 
     @override
     def idle_options(self, data: ClassificationDataModule) -> Iterator[tuple[str, str]]:

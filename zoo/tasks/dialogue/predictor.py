@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
     words: list[PointedWord]
 
 
-class DialoguePredictor(Predictor[Any, DialogueDataModule]):
+class DialoguePredictor(Predictor[DialogueDataModule]):
     """Answers questions about dialogues."""
 
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'

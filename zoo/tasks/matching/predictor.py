@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ class _List(NamedTuple):
     id: str | None = None
 
 
-class MatchingPredictor(Predictor[Any, MatchingDataModule]):
+class MatchingPredictor(Predictor[MatchingDataModule]):
     """Scores pairs, ranks given candidates, or retrieves candidates from the memory and ranks them."""
 
     example = 'model.predict([("a question", "an answer")])[0]'

@@ -43,7 +43,7 @@ class RankedDocument(NamedTuple):
     row: int
 
 
-class RetrievalPredictor(Predictor[Any, ClickthroughDataModule]):
+class RetrievalPredictor(Predictor[ClickthroughDataModule]):
     """Ranks the corpus of the training, or a memory that replaces it, for queries; embeds texts."""
 
     example = 'model.predict("a query")[0]'
