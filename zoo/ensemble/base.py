@@ -107,8 +107,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self.answer: Answer | None = None
         #: the stages for which the last fit had no time.
         self.skipped: list[str] = []
-        #: the inputs that the data does not give.
-        self._missing: set[Input] = set()
+        #: reason -> members of the option that the network does without.
+        self.unusable: dict[str, list[str]] = {}
         #: held-out rows of the last fit of the weights, by which thresholds are chosen.
         self.held_out: HeldOutRows | None = None
 
@@ -144,13 +144,18 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             missing |= {"bags"}
         if spec.num_memories == 0 or spec.memory_labels != spec.labels:
             missing |= {"neighbors", "memory"}
-        self._missing = missing
-        inputs = {name: MEMBERS[name].reads | MEMBERS[name].learns_from for name in self.member_names}
-        members = [name for name in self.member_names if not inputs[name] & missing]
+        members, self.unusable = [], {}
+        for name in self.member_names:
+            lacking = (MEMBERS[name].reads | MEMBERS[name].learns_from) & missing
+            if lacking:
+                reason = next(_REASONS[each] for each in _REASONS if each in lacking)
+                self.unusable.setdefault(reason, []).append(name)
+            else:
+                members.append(name)
         if not members:
-            reasons = dict.fromkeys(_REASONS[each] for each in _REASONS if each in missing)
+            reasons = "; ".join(dict.fromkeys(_REASONS[each] for each in _REASONS if each in missing))
             raise InputError(
-                f"model.members={self.member_names}: none of them has anything to read here: {'; '.join(reasons)}"
+                f"model.members={self.member_names}: none of them has anything to read here: {reasons}"
             )
         encoder = None
         if self.transformer is not None and any("vectors" in MEMBERS[name].reads for name in members):
@@ -163,17 +168,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             multilabel=multilabel,
         )
         return EnsembleNetwork(members, sizes, encoder, words)
-
-    @property
-    def unusable(self) -> dict[str, list[str]]:
-        """Reason -> members of the option that the network does without."""
-        by_reason: dict[str, list[str]] = {}
-        for name in self.member_names:
-            if name not in self.network.members:
-                inputs = (MEMBERS[name].reads | MEMBERS[name].learns_from) & self._missing
-                reason = next(_REASONS[each] for each in _REASONS if each in inputs)
-                by_reason.setdefault(reason, []).append(name)
-        return by_reason
 
     # --- vectors and memory ---
 
