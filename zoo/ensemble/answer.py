@@ -89,24 +89,21 @@ def lines_of(
     return lines
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """The rows that a table does not count, because members have learned from their duplicates, or retrieve them."""
+def left_out_of(marks: DuplicateMarks | None) -> dict[str, int]:
+    """The number of rows of a split that have duplicates, and near-duplicates, which the table does not count.
 
-    duplicates: int = 0
-    near: int = 0
+    Members have learned from these, or retrieve them.
+    """
+    if marks is None:
+        return {"duplicates": 0, "near": 0}
+    return {"duplicates": int(marks.is_duplicate.sum()), "near": int(marks.near.sum())}
 
-    @classmethod
-    def of(cls, marks: DuplicateMarks | None) -> LeftOut:
-        """The number of marked rows of a split."""
-        if marks is None:
-            return cls()
-        return cls(int(marks.is_duplicate.sum()), int(marks.near.sum()))
 
-    def __str__(self) -> str:
-        counts = {"a duplicate": self.duplicates, "a near-duplicate": self.near}
-        parts = [f"{count:,} with {name}" for name, count in counts.items() if count]
-        return f"{' and '.join(parts)} among the training rows or in the memory" if parts else ""
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """A phrase on the rows that `left_out_of` counted; empty if there are none."""
+    names = {"duplicates": "a duplicate", "near": "a near-duplicate"}
+    parts = [f"{left_out[key]:,} with {name}" for key, name in names.items() if left_out[key]]
+    return f"{' and '.join(parts)} among the training rows or in the memory" if parts else ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +115,8 @@ class Answer:
     lines: list[Line]
     #: conditions of the measurement, and the members that do not take part.
     notes: list[str]
-    left_out: LeftOut
+    #: see `left_out_of`.
+    left_out: Mapping[str, int]
     #: of the rows.
     measure: str = "accuracy"
 
@@ -127,8 +125,7 @@ class Answer:
         """The answer that `as_json` described."""
         names = [each.name for each in fields(Line)]
         lines = [Line(**{name: row[name] for name in names}) for row in described["rows"]]
-        left_out = LeftOut(**described["left_out"])
-        return cls(described["split"], lines, described["notes"], left_out, described["measure"])
+        return cls(described["split"], lines, described["notes"], described["left_out"], described["measure"])
 
     @classmethod
     def read(cls, file: Path) -> Answer:
@@ -152,9 +149,9 @@ class Answer:
 
     def sentence(self) -> str:
         """The conclusion: does the memory help? With the number of rows that are not counted."""
+        left_out = describe_left_out(self.left_out)
         if not self.has_rows:
-            return f"No {self.split} row can be counted: {self.left_out or 'all have unknown labels'}."
-        left_out = str(self.left_out)
+            return f"No {self.split} row can be counted: {left_out or 'all have unknown labels'}."
         return self._conclusion() + self._best_alone() + (f" Not counted: {left_out}." if left_out else "")
 
     def _conclusion(self) -> str:
@@ -220,7 +217,7 @@ class Answer:
         weights = {line.name: line.weight for line in self.lines if line.weight is not None}
         sentence = self.sentence() if self.lines else self.notes[0]
         answer = {"split": self.split, "measure": self.measure, "sentence": sentence}
-        measured = {"left_out": asdict(self.left_out), "weights": weights, "rows": rows}
+        measured = {"left_out": self.left_out, "weights": weights, "rows": rows}
         return {**answer, "notes": self.notes, **measured}
 
     def write(self, folder: Path, name: str = "answer") -> None:

@@ -109,7 +109,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self.skipped: list[str] = []
         #: reason -> members of the option that the network does without.
         self.unusable: dict[str, list[str]] = {}
-        #: held-out rows of the last fit of the weights, by which thresholds are chosen.
+        #: held-out rows of the last fit of the weights, for thresholds; None where all had a part in it.
         self.held_out: HeldOutRows | None = None
 
     @override

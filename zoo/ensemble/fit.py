@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
 from datamodules.text_rows import TextSplit
-from zoo.ensemble.answer import Answer, LeftOut, Line, lines_of
+from zoo.ensemble.answer import Answer, Line, left_out_of, lines_of
 from zoo.ensemble.base import EnsembleModel, read_table
 from zoo.ensemble.cross_fitting import FOLDS, classify, cross_fit, pools_by_fold
 from zoo.ensemble.member import Input, Readings
@@ -37,7 +37,7 @@ from zoo.ensemble.metric import EncoderMetric, seconds_to_encode
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
 from zoo.tasks.classification.guides import MOST_TEXTS, Guides, read_guides
-from zoo.tasks.classification.held_out import FoldResults, HeldOutRows, rows_to_keep
+from zoo.tasks.classification.held_out import FoldResults, rows_to_keep
 from zoo.tasks.classification.multilabel import probabilities_of, row_scores
 from zoo.tasks.predictor import on_device
 
@@ -70,7 +70,7 @@ class LabelledRows(NamedTuple):
     #: int64 [n], number of their labels that the members do not know.
     unknown: NDArray[np.int64]
     #: the rows that are not used.
-    left_out: LeftOut
+    left_out: Mapping[str, int]
 
     @classmethod
     def of(
@@ -79,12 +79,12 @@ class LabelledRows(NamedTuple):
         rows: NDArray[np.int64],
         target: NDArray[np.int64],
         spec: ClassificationSpec,
-        left_out: LeftOut | None = None,
+        left_out: Mapping[str, int] | None = None,
     ) -> LabelledRows:
         """Some rows of a split, by the targets of all."""
         numbers = label_numbers(split.rows.select(rows), spec.labels, spec.label_separator)
         is_unknown = numbers[:, None] < 0 if spec.label_separator is None else numbers == UNKNOWN
-        return cls(split, rows, target[rows], is_unknown.sum(axis=1), left_out or LeftOut())
+        return cls(split, rows, target[rows], is_unknown.sum(axis=1), left_out or left_out_of(None))
 
     def known(self) -> LabelledRows:
         """The rows of whose labels the members know all."""
@@ -109,13 +109,11 @@ class EnsembleFit:
         rows = split.independent_rows  # the others measure memorization
         target = targets_of(split.rows, data.spec)
         target = np.where(target == UNKNOWN, self.network.num_classes, target)
-        left_out = LeftOut.of(split.duplicates) if len(rows) else None
+        left_out = left_out_of(split.duplicates) if len(rows) else None
         self.validation = LabelledRows.of(split, rows, target, data.spec, left_out)
         self.class_weights = self._class_weights()
         #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
-        #: the rows of the table, which stay with the model; None where they had a part in the weights.
-        self.held_out: HeldOutRows | None = None
 
     def run(self) -> Answer:
         """Run all stages, and return the table on the validation rows."""
@@ -141,7 +139,7 @@ class EnsembleFit:
         if self.data.options.is_described:
             votes = [name for name in network.names if not network.members.by_name[name].has_fit]
             network.pool = Pool.alone("self_trained", votes)._replace(class_weights=self.class_weights)
-            return Answer("training", [], [_UNMEASURED], LeftOut())
+            return Answer("training", [], [_UNMEASURED], left_out_of(None))
         # Folds take what all rows have chosen.
         six, trained = (network.members.by_name.get(name) for name in ("six", "self_trained"))
         pipeline, cost = getattr(six, "pipeline", None), getattr(trained, "cost", None)
@@ -263,7 +261,7 @@ class EnsembleFit:
             # Texts of training rows do not stay with the model.
             labels, texts = (kept.labels, kept.texts) if len(kept) else (self.training.rows.labels, None)
             given = data.spec.labels, data.spec, data.open_memory(), data.seed
-            self.held_out = rows_to_keep(parts, held_out.groups, labels, texts, *given)
+            self.model.held_out = rows_to_keep(parts, held_out.groups, labels, texts, *given)
         keys = held_out.groups[np.concatenate([rows for rows, *_ in parts])]
         table_scores = {name: torch.cat(each).numpy() for name, each in scores.items()}
         return lines_of(table_scores, keys, pool.weights["all"]), condition

@@ -12,7 +12,7 @@ from datamodules.batch import BatchContents
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from zoo.ensemble.answer import Answer, LeftOut, lines_of
+from zoo.ensemble.answer import Answer, left_out_of, lines_of
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.pool import Pool
@@ -51,8 +51,8 @@ class MemoryEnsemble(EnsembleModel):
     def finish(self, data: ClassificationDataModule) -> None:
         for reason, names in self.unusable.items():
             log.info("not used, since %s: %s", reason, ", ".join(names))
-        fit = EnsembleFit(self, data)
-        self.answer, self.held_out = fit.run(), fit.held_out
+        self.held_out = None
+        self.answer = EnsembleFit(self, data).run()
         data.retriever.close()
 
     # --- evaluation ---
@@ -83,7 +83,7 @@ class MemoryEnsemble(EnsembleModel):
             keys = data.duplicate_keys(split.rows)[rows[counted]]
             scores = {name: each[counted] for name, each in self.metrics.table.items()}
             lines = lines_of(scores, keys, self.network.pool.weights["all"])
-            left_out = LeftOut.of(split.duplicates)
+            left_out = left_out_of(split.duplicates)
             self.evaluation.table = Answer("test", lines, [], left_out, self.network.sizes.measure).as_json()
         self.network.measures_table = False
 

@@ -17,7 +17,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
-from zoo.ensemble.answer import LeftOut
+from zoo.ensemble.answer import describe_left_out, left_out_of
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import cross_fit, pools_by_fold
 from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_near_duplicates
@@ -86,7 +86,7 @@ def refit(
         )
     model.held_out = _rows_to_keep(model, data, memory, labelled, held_out, added)
     more = f" and {counts[1]} of the memory, each classified without it" if added else ""
-    left_out = str(labelled.left_out)
+    left_out = describe_left_out(labelled.left_out)
     return (
         f"{fitted}weights {weights}; {network.sizes.measure} {accuracy:.4f} -> {_accuracy(after, known[0]):.4f} on the"
         f" {counts[0]} rows that they were fitted on{more}" + (f"; skipped: {left_out}" if left_out else "")
@@ -104,7 +104,7 @@ def _labelled_rows(
     split = data.split_of(rows, memory)
     marks = data.marks_of(rows, split.neighbors, memory, data.seen)
     used = np.flatnonzero(marks.is_independent)
-    labelled = LabelledRows.of(split, used, model.targets(rows), model.spec, LeftOut.of(marks))
+    labelled = LabelledRows.of(split, used, model.targets(rows), model.spec, left_out_of(marks))
     if labelled.unknown.all():
         raise InputError(
             "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones included, or"

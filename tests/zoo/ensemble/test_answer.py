@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.zoo.conftest import read_csv
-from zoo.ensemble.answer import Answer, LeftOut, Line
+from zoo.ensemble.answer import Answer, Line, left_out_of
 
 
 def line_of(name: str, right: int, of_all: int = 90) -> Line:
@@ -14,7 +14,7 @@ def line_of(name: str, right: int, of_all: int = 90) -> Line:
 def answer_of(**right: int) -> Answer:
     names = {"without": "without memory", "memory": "memory alone"}
     lines = [line_of(names.get(name, name), number) for name, number in right.items()]
-    return Answer("test", lines, [], LeftOut())
+    return Answer("test", lines, [], left_out_of(None))
 
 
 def test_a_member_that_is_ahead_of_all_is_named() -> None:
