@@ -31,7 +31,7 @@ from zoo.layers.vote import vote
 from zoo.tasks.classification.multilabel import choose_labels, fit_rule, probabilities_of
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationTask
-from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsWordVectors
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import ClassificationOutput
 from zoo.training.checkpoints import Start
@@ -198,7 +198,7 @@ def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
 
-class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask):
+class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTask):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
 
     A batch has the words of its memories, or their vectors: those of the whole memory, if they are stored with it or
@@ -211,6 +211,8 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
         dropout: on word vectors; the paper has none.
         attention: weights of the memories: `cosine`, the paper's raw similarities, or `softmax`, sharp weights from
             similarity and retrieval score that add up to 1: the memories' labels are a vote from the first step on.
+        characters: append the last state of an LSTM over a word's characters to its vector.
+        char_hidden_size: state size of the character LSTM.
         text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
             without it, the classifier hardly learns to read memories. The paper has none.
         optimizer: makes the optimizer; the paper's is Adam at 1e-4.
@@ -229,6 +231,8 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
         hidden_size: int = 100,
         dropout: float = 0.0,
         attention: Literal["cosine", "softmax"] = "cosine",
+        characters: bool = True,
+        char_hidden_size: int = 50,
         text_dropout: Probability = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         **shared: Any,
@@ -237,6 +241,7 @@ class KNNBiLSTM(ReadsSpelling, EncodesMemory, FrozenEncoder, ClassificationTask)
         self.uses_memory = features != "M1"
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
         self.hidden_size, self.dropout = hidden_size, dropout
+        self.characters, self.char_hidden_size = characters, char_hidden_size
         self.text_dropout = text_dropout
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
 

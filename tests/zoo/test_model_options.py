@@ -142,10 +142,6 @@ CASES: dict[str, dict[str, Case | None]] = {
         "learning_rates": Case({"*": 0.5}, effect=REFUSED),
     },
     "ReadsWordVectors": {"train_word_vectors": Case(True, data={"word_vectors": VECTORS})},
-    "ReadsSpelling": {
-        "characters": Case(False, {"characters": True}),
-        "char_hidden_size": Case(5, {"characters": True}),
-    },
     "ReadsTransformer": {"transformer": Case(BERT, data=TOKENS), "lora_rank": Case(2, TRANSFORMER, TOKENS)},
     "FrozenEncoder": {"freeze_encoder": Case(True, TRANSFORMER, TOKENS)},
     "MemoryEnsemble": {
@@ -156,7 +152,11 @@ CASES: dict[str, dict[str, Case | None]] = {
         "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
         "lora_rank": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
     },
-    "KNNBiLSTM": {"attention": Case("softmax", {"features": "M5"})},
+    "KNNBiLSTM": {
+        "attention": Case("softmax", {"features": "M5"}),
+        "characters": Case(False, {"characters": True}),
+        "char_hidden_size": Case(5, {"characters": True}),
+    },
     "ExpaNet": {
         "tau": Case(1.0, {"read": "hard"}),
         "final_tau": Case(0.5, {"read": "hard"}),

@@ -1,4 +1,4 @@
-"""Options of models of several tasks: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder, ClassificationTask)`."""
+"""Options of models of several tasks: `class KNNBiLSTM(ReadsWordVectors, FrozenEncoder, ClassificationTask)`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReadsWordVectors(Task):
         train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
     """
 
-    #: see `ReadsSpelling`.
+    #: append the last state of an LSTM, of this size, over a word's characters to its vector.
     characters: bool = False
     char_hidden_size: int = 50
 
@@ -69,6 +69,14 @@ class ReadsWordVectors(Task):
             num_chars=given.spec.num_chars if self.characters else 0,
             char_hidden_size=self.char_hidden_size,
         )
+
+    @override
+    def check_data(self, data: DataModule) -> None:
+        super().check_data(data)
+        reads_words = getattr(self, "transformer", None) is None
+        has_characters = isinstance(data.options, VectorOptions) and data.options.characters
+        if reads_words and self.characters and not has_characters:
+            raise InputError("model.characters is on, but data.characters is off; make them agree")
 
     @override
     def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
@@ -115,27 +123,6 @@ class ReadsWordVectors(Task):
     def on_fit_end(self) -> None:
         super().on_fit_end()
         update_densely(self._trained_words())
-
-
-class ReadsSpelling(ReadsWordVectors):
-    """A model that reads word vectors and, optionally, the spelling of words.
-
-    Args:
-        characters: append the last state of an LSTM over a word's characters to its vector.
-        char_hidden_size: state size of the character LSTM.
-    """
-
-    def __init__(self, characters: bool = True, char_hidden_size: int = 50, **shared: Any) -> None:
-        super().__init__(**shared)
-        self.characters, self.char_hidden_size = characters, char_hidden_size
-
-    @override
-    def check_data(self, data: DataModule) -> None:
-        super().check_data(data)
-        reads_words = getattr(self, "transformer", None) is None
-        has_characters = isinstance(data.options, VectorOptions) and data.options.characters
-        if reads_words and self.characters and not has_characters:
-            raise InputError("model.characters is on, but data.characters is off; make them agree")
 
 
 class ReadsTransformer(Task):
