@@ -26,7 +26,6 @@ from datamodules.matching import MatchingDataModule, MatchingSplit, read_pair_ta
 from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.outputs import MatchingOutput
 from zoo.tasks.predictor import Predictor, memory_of
 from zoo.tasks.records import as_record, as_texts, blocks_of, records_or_lines, texts_in
 
@@ -148,30 +147,20 @@ class MatchingPredictor(Predictor[MatchingDataModule]):
     def predict_split(self, split: MatchingSplit, lists: int | None = None) -> dict[int, PairPrediction]:
         """Predictions for the pairs of the first lists (None: all): row -> prediction."""
         predictions: dict[int, PairPrediction] = {}
-        dataset = self.data.dataset(split, self.model.batch_contents("predict"))
+        pairs, dataset = split.pairs, self.data.dataset(split, self.model.batch_contents("predict"))
         for batch, output in self.outputs(dataset, max(1, len(dataset)), lists):
-            predictions |= self._of_batch(split, batch, output)
+            score = output.score.float().cpu()
+            probability = self.model.probability(score)
+            probabilities = [None] * len(score) if probability is None else probability.tolist()
+            words: list[list[WordPair]] = [[]] * len(score)
+            if output.interaction is not None:
+                words = _strongest(output.interaction.float().cpu(), batch, split, self.data.words.vocabulary)
+            values = zip(score.tolist(), probabilities, words, strict=True)
+            for row, own in zip(batch.row.tolist(), values, strict=True):
+                first = pairs.first.texts[int(pairs.first_row[row])]
+                second = pairs.second.texts[int(pairs.second_row[row])]
+                predictions[row] = PairPrediction(first, second, *own)
         return predictions
-
-    def _of_batch(
-        self, split: MatchingSplit, batch: MatchingBatch, output: MatchingOutput
-    ) -> dict[int, PairPrediction]:
-        score = output.score.float().cpu()
-        probability = self.model.probability(score)
-        words: list[list[WordPair]] = [[]] * len(score)
-        if output.interaction is not None:
-            words = _strongest(output.interaction.float().cpu(), batch, split, self.data.words.vocabulary)
-        firsts, seconds = split.pairs.first.texts, split.pairs.second.texts
-        return {
-            row: PairPrediction(
-                first=firsts[int(split.pairs.first_row[row])],
-                second=seconds[int(split.pairs.second_row[row])],
-                score=float(score[position]),
-                probability=None if probability is None else float(probability[position]),
-                words=words[position],
-            )
-            for position, row in enumerate(batch.row.tolist())
-        }
 
     def _predictions(self, pairs: Iterable[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
         for block in blocks_of(pairs, batch_size):
