@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datamodules.batch import BatchContents, ClassificationSpec
+from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers, targets_of
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
@@ -59,39 +58,6 @@ _UNMEASURED = (
 )
 
 
-class LabelledRows(NamedTuple):
-    """Labelled rows that members have not learned from: weights are fitted to them, and measured on them."""
-
-    split: TextSplit
-    #: int64 [n], numbers of the rows that are used.
-    rows: NDArray[np.int64]
-    #: int64 [n], their classes, C and above for those that the members do not know; or their sets.
-    target: NDArray[np.int64]
-    #: int64 [n], number of their labels that the members do not know.
-    unknown: NDArray[np.int64]
-    #: the rows that are not used.
-    left_out: Mapping[str, int]
-
-    @classmethod
-    def of(
-        cls,
-        split: TextSplit,
-        rows: NDArray[np.int64],
-        target: NDArray[np.int64],
-        spec: ClassificationSpec,
-        left_out: Mapping[str, int] | None = None,
-    ) -> LabelledRows:
-        """Some rows of a split, by the targets of all."""
-        numbers = label_numbers(split.rows.select(rows), spec.labels, spec.label_separator)
-        is_unknown = numbers[:, None] < 0 if spec.label_separator is None else numbers == UNKNOWN
-        return cls(split, rows, target[rows], is_unknown.sum(axis=1), left_out or left_out_of(None))
-
-    def known(self) -> LabelledRows:
-        """The rows of whose labels the members know all."""
-        known = self.unknown == 0
-        return self._replace(rows=self.rows[known], target=self.target[known], unknown=self.unknown[known])
-
-
 class EnsembleFit:
     """Fits an ensemble; each process does it by itself, with the same result."""
 
@@ -105,12 +71,9 @@ class EnsembleFit:
         self.near = group_near_duplicates(self.training.rows.texts[:], keys, self.training.neighbors)
         #: rows [n] of one group are near-duplicates, which cross-fitting keeps together.
         self.groups = self.near.first_rows(keys)
-        split = data.split("validation")
-        rows = split.independent_rows  # the others measure memorization
-        target = targets_of(split.rows, data.spec)
-        target = np.where(target == UNKNOWN, self.network.num_classes, target)
-        left_out = left_out_of(split.duplicates) if len(rows) else None
-        self.validation = LabelledRows.of(split, rows, target, data.spec, left_out)
+        self.validation = data.split("validation")
+        #: int64 [m], numbers of the validation rows that are used: the others measure memorization.
+        self.used = self.validation.independent_rows
         self.class_weights = self._class_weights()
         #: of an encoder that was tuned; None = it is as it was.
         self.metric: EncoderMetric | None = None
@@ -146,22 +109,24 @@ class EnsembleFit:
         network.sizes = network.sizes._replace(pipeline=pipeline, cost=cost)
         show("stage 4 of 4: weights are fitted on held-out rows")
         split, held_out, added = "training", self._cross_fit(readings), list[HeldOut]()
-        if len(self.validation.rows):
+        if len(self.used):
             excludes = self.data.excludes_duplicates("validation")
             split, added = "validation", [held_out]
-            held_out = classify_rows(self.model, self.data, self.validation, network.used, excludes)
+            rows = self.validation, self.used
+            held_out = classify_rows(self.model, self.data, *rows, network.used, excludes)
         fitted_on = [held_out.known(), *added]
         network.pool = fit_pool(HeldOut.join(fitted_on), self.class_weights)
         lines, condition = self._measure(held_out, added)
         notes = self._notes(fitted_on, split, condition)
-        return Answer(split, lines, notes, self.validation.left_out, network.sizes.measure)
+        left_out = left_out_of(self.validation.duplicates if len(self.used) else None)
+        return Answer(split, lines, notes, left_out, network.sizes.measure)
 
     def _limit_inputs(self) -> None:
         """Skip the members that read vectors, if there is no time to encode texts and memories."""
         network, texts, members = self.network, self.training.rows.texts, self.network.members.by_name
         if network.encoder is None or self.model.deadline == math.inf:
             return
-        keys = [fold_hashes(texts), fold_hashes(self.validation.split.rows.texts)]
+        keys = [fold_hashes(texts), fold_hashes(self.validation.rows.texts)]
         if isinstance(memory := self.data.open_memory(), FolderMemory) and "memory" in network.reads:
             keys.append(memory.opened.lookup.keys_by_row())
         number = len(np.unique(np.concatenate(keys)))
@@ -233,7 +198,7 @@ class EnsembleFit:
         readings = readings.without_duplicates(self.data.own_ids("train", self.training.rows))
         readings = without_near_duplicates(readings, self.groups, self.near, self.training)
         tuned = None if self.metric is None else (self.metric.fold_of_row, self.metric.read_without)
-        needs_all = network.sizes.multilabel or not len(self.validation.rows)
+        needs_all = network.sizes.multilabel or not len(self.used)
         names = network.used if needs_all else network.names
         return cross_fit(readings, names, network.sizes, self.target, self.groups, tuned)
 
@@ -257,7 +222,7 @@ class EnsembleFit:
         if not len(held_out.known().target):
             condition = _UNKNOWN_CONDITION
         if condition == _FOLD_CONDITION:
-            data, kept = self.data, self.validation.split.rows.select(self.validation.rows)
+            data, kept = self.data, self.validation.rows.select(self.used)
             # Texts of training rows do not stay with the model.
             labels, texts = (kept.labels, kept.texts) if len(kept) else (self.training.rows.labels, None)
             given = data.spec.labels, data.spec, data.open_memory(), data.seed
@@ -278,7 +243,7 @@ class EnsembleFit:
             if count
         )
         notes = [f"Weights are fitted on {rows}; {condition}."]
-        if split == "training" and len(self.validation.split.rows):
+        if split == "training" and len(self.validation.rows):
             notes.append(
                 "No validation row can be counted: all have duplicates elsewhere, near ones included."
             )
@@ -303,19 +268,24 @@ class EnsembleFit:
 def classify_rows(
     model: EnsembleModel,
     data: ClassificationDataModule,
-    labelled: LabelledRows,
+    split: TextSplit,
+    rows: NDArray[np.int64],
     names: Sequence[str],
     excludes_duplicates: bool = False,
 ) -> HeldOut:
-    """Outputs of some members and references, as they are now, for labelled rows."""
-    split, rows, target, unknown, _ = labelled
+    """Outputs of some members and references, as they are now, for labelled rows that they have not learned from."""
     network: EnsembleNetwork = model.network
+    labelled, spec = split.rows.select(rows), model.spec
+    numbers = label_numbers(labelled, spec.labels, spec.label_separator)
+    is_unknown = numbers[:, None] < 0 if spec.label_separator is None else numbers == UNKNOWN
+    target = model.targets(labelled)
+    target = np.where(target == UNKNOWN, network.num_classes, target)
     readings = read_table(model, data, split, network.members.inputs_of(names), rows)
     if excludes_duplicates:
         readings = readings.without_duplicates()
     outputs = classify(network.members, names, readings, model.device)
     groups = data.duplicate_keys(split.rows)[rows]
-    return HeldOut(outputs, torch.from_numpy(target), groups, torch.from_numpy(unknown))
+    return HeldOut(outputs, torch.from_numpy(target), groups, torch.from_numpy(is_unknown.sum(axis=1)))
 
 
 def without_near_duplicates(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
@@ -17,10 +18,11 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
+from datamodules.text_rows import TextSplit
 from zoo.ensemble.answer import describe_left_out, left_out_of
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.cross_fitting import cross_fit, pools_by_fold
-from zoo.ensemble.fit import LabelledRows, classify_rows, fit_members, without_near_duplicates
+from zoo.ensemble.fit import classify_rows, fit_members, without_near_duplicates
 from zoo.ensemble.new_labels import combine
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
 from zoo.tasks.classification.held_out import FoldResults, HeldOutRows, rows_to_keep
@@ -57,12 +59,16 @@ def refit(
         kept = np.flatnonzero([set(labels) <= set(model.labels) for labels in of_rows])
         rows = rows.select(kept) if len(kept) else None
     labelled = None if rows is None else _labelled_rows(model, data, memory, rows)
-    held_out = None if labelled is None else classify_rows(model, data, labelled, network.names)
+
+    def classified() -> HeldOut | None:
+        return None if labelled is None else classify_rows(model, data, *labelled[:2], network.names)
+
+    held_out = classified()
     accuracy = None if held_out is None else _accuracy(before, held_out.known())
     if members:
         count = 0 if held_out is None else len(held_out.known().target)
         added, fitted = refit_members(model, data, memory, crosses=count < _FEW_ROWS)
-        held_out = None if labelled is None else classify_rows(model, data, labelled, network.names)
+        held_out = classified()
     else:
         added, fitted = _added_rows(model, data, memory), ""
     known = [] if held_out is None else [held_out.known()]
@@ -84,9 +90,9 @@ def refit(
             f"{fitted}weights {weights}; {measured} on the {counts[0]} rows of the memory that they were fitted on,"
             " each classified without it"
         )
-    model.held_out = _rows_to_keep(model, data, memory, labelled, held_out, added)
+    split, used, left_out = labelled
+    model.held_out = _rows_to_keep(model, data, memory, split.rows.select(used), held_out, added)
     more = f" and {counts[1]} of the memory, each classified without it" if added else ""
-    left_out = describe_left_out(labelled.left_out)
     return (
         f"{fitted}weights {weights}; {network.sizes.measure} {accuracy:.4f} -> {_accuracy(after, known[0]):.4f} on the"
         f" {counts[0]} rows that they were fitted on{more}" + (f"; skipped: {left_out}" if left_out else "")
@@ -95,22 +101,25 @@ def refit(
 
 def _labelled_rows(
     model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None, rows: Rows
-) -> LabelledRows:
-    """Retrieve neighbors of rows; raise an `InputError` for labels that the model lacks, and if no row is left."""
+) -> tuple[TextSplit, NDArray[np.int64], str]:
+    """Retrieve neighbors of rows; raise an `InputError` for labels that the model lacks, and if no row is left.
+
+    Returns the split, the numbers of its rows without duplicates elsewhere, and a phrase on the others.
+    """
     if rows.labels is None:
         raise InputError(f"{rows.source}: tuning needs labelled rows")
     if lacking := sorted(set(distinct_labels(rows.labels, model.spec.label_separator)) - set(model.labels)):
         raise InputError(f"{rows.source}: the model does not know the label {lacking[0]!r}; remove such rows")
     split = data.split_of(rows, memory)
     marks = data.marks_of(rows, split.neighbors, memory, data.seen)
-    used = np.flatnonzero(marks.is_independent)
-    labelled = LabelledRows.of(split, used, model.targets(rows), model.spec, left_out_of(marks))
-    if labelled.unknown.all():
+    used, known = np.flatnonzero(marks.is_independent), set(model.spec.labels)
+    labels = rows.select(used).labels or []
+    if not any(known.issuperset(split_labels(label, model.spec.label_separator)) for label in labels):
         raise InputError(
             "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones included, or"
             " labels that only the memory has; tune on other rows"
         )
-    return labelled
+    return split, used, describe_left_out(left_out_of(marks))
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:
@@ -122,7 +131,7 @@ def _rows_to_keep(
     model: EnsembleModel,
     data: ClassificationDataModule,
     memory: Memory | None,
-    labelled: LabelledRows,
+    labelled: Rows,
     held_out: HeldOut,
     added: Sequence[HeldOut],
 ) -> HeldOutRows | None:
@@ -135,9 +144,8 @@ def _rows_to_keep(
         logits, _ = combine(outputs, pool, network.rarity.cpu(), network.blank(len(rows)))
         familiarity = pool.familiarity(outputs, logits)
         parts.append((rows, probabilities_of(logits), pool.answer("all", logits), familiarity))
-    used = labelled.split.rows.select(labelled.rows)
     given = model.labels, model.spec, memory, data.seed
-    return rows_to_keep(parts, held_out.groups, used.labels, used.texts, *given)
+    return rows_to_keep(parts, held_out.groups, labelled.labels, labelled.texts, *given)
 
 
 def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None) -> list[HeldOut]:
@@ -149,10 +157,10 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
     split = data.split_of(rows, memory, exclude_duplicates=True)
     marks = data.marks_of(rows, split.neighbors, None, data.seen)
     used = np.flatnonzero(marks.is_independent)
-    added = LabelledRows.of(split, used, model.targets(rows), model.spec).known()
-    if len(added.rows) == 0:
+    if len(used) == 0:
         return []
-    return [classify_rows(model, data, added, model.network.names, excludes_duplicates=True)]
+    added = classify_rows(model, data, split, used, model.network.names, excludes_duplicates=True).known()
+    return [added] if len(added.target) else []
 
 
 def refit_members(
