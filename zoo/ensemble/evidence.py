@@ -40,7 +40,7 @@ class EnsemblePredictor(ClassificationPredictor):
         shares = None
         if self.held_out is not None:
             values = output.familiarity.double().cpu().numpy()
-            shares = familiarity_of(self.held_out.scores, values).tolist()
+            shares = familiarity_of(self.held_out, values).tolist()
         explained = []
         for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
             prediction = prediction._replace(familiarity=None if shares is None else shares[row])

@@ -117,7 +117,7 @@ class LiveModel:
         if rows is None:
             raise InputError(f"calibration: the model has no held-out rows; {TUNE_ADVICE}")
         is_current = rows.memory == contents_of(predictor.memory)
-        return {**calibration(rows.scores), "is_training": rows.texts is None, "is_current": is_current}
+        return {**calibration(rows), "is_training": rows.texts is None, "is_current": is_current}
 
     def preview(self, edit: Edit[Any], texts: list[str]) -> PlainDict:
         """Make an edit of a copy, which is loaded: the answers to texts that change, the accuracy on held-out rows."""

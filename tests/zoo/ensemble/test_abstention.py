@@ -41,7 +41,7 @@ def model(train: Fit) -> Path:
 
 def test_an_uncertain_text_has_no_label(model: Path, zoo_command: Zoo) -> None:
     predictor = zoo.load(model)
-    scores = predictor.held_out_scores()
+    scores = predictor.held_out_rows()
     assert len(scores.is_right) == 120
     uncertain, certain = predictor.predict([UNKNOWN, TEXTS[0]], max_error=0.05, label_sets=0.1)
     assert (uncertain.label, uncertain.reason) == (None, "uncertain")
@@ -119,22 +119,22 @@ def test_results_are_those_of_the_last_fit(
 ) -> None:
     """A version of the memory without a `tune` uses them, and it is logged once."""
     model = train("--model.members=[lexical_vote]")
-    before = zoo.load(model).held_out_scores()
+    before = zoo.load(model).held_out_rows()
     assert "the memory changed" not in caplog.text
     edit("add", model, distinct_sentences(60, seed=2))
     predictor = zoo.load(model)
     with caplog.at_level("INFO", logger="zoo"):
         for _ in range(2):
-            assert (predictor.held_out_scores().probability == before.probability).all()
+            assert (predictor.held_out_rows().probability == before.probability).all()
     assert caplog.text.count("the memory changed after") == 1
     edit("tune", model, distinct_sentences(80, seed=6))
-    tuned = zoo.load(model).held_out_scores()
+    tuned = zoo.load(model).held_out_rows()
     assert len(tuned.is_right) == 80
-    assert (zoo.load(model, memory_version=1).held_out_scores().probability == before.probability).all()
+    assert (zoo.load(model, memory_version=1).held_out_rows().probability == before.probability).all()
     # An exported folder has the version that it exports, and nothing older.
     done(zoo_command("export", model, "shared"))
     assert "80 held-out texts" in Path("shared/README.md").read_text()
-    assert (zoo.load("shared").held_out_scores().probability == tuned.probability).all()
+    assert (zoo.load("shared").held_out_rows().probability == tuned.probability).all()
     with pytest.raises(InputError, match=r"has no version 1|version 1 was deleted"):
         zoo.load("shared", memory_version=1)
 
@@ -156,7 +156,7 @@ def test_results_are_out_of_fold(train: Fit, edit: Edit) -> None:
         pool = fit_pool(held_out.select(np.flatnonzero(folds != fold)))
         own = np.flatnonzero(folds == fold)
         probabilities = pool.combine(pool.calibrate(held_out.select(own).outputs)).softmax(dim=1)
-        assert rows.scores.probability[own] == pytest.approx(probabilities.amax(dim=1).numpy(), abs=1e-6)
+        assert rows.probability[own] == pytest.approx(probabilities.amax(dim=1).numpy(), abs=1e-6)
 
 
 def test_labels_that_only_the_memory_has(model: Path, edit: Edit) -> None:
@@ -171,7 +171,7 @@ def test_labels_that_only_the_memory_has(model: Path, edit: Edit) -> None:
     edit("tune", model, [*distinct_sentences(60, seed=6), *music[40:]])
     predictor = zoo.load(model)
     assert predictor.held_out.labels.count("music") == 60
-    assert (predictor.held_out_scores().probability >= 0).all()
+    assert (predictor.held_out_rows().probability >= 0).all()
     answer = predictor.predict(text, max_error=0.7)[0]
     assert (answer.label, answer.reason, answer.known_by_memory_alone) == ("music", "", True)
 
@@ -182,10 +182,10 @@ def test_without_validation_rows(run: Fit, edit: Edit, tmp_path: Path) -> None:
     model = run("run", "--data.validation_split=0", LEXICAL, table=table)
     predictor = zoo.load(model)
     assert predictor.held_out.texts is None
-    assert len(predictor.held_out_scores().is_right) == 90
+    assert len(predictor.held_out_rows().is_right) == 90
     predictor.predict(UNKNOWN, max_error=0.2)
     edit("tune", model, distinct_sentences(80, seed=4))
-    assert len(zoo.load(model).held_out_scores().is_right) == 80
+    assert len(zoo.load(model).held_out_rows().is_right) == 80
 
 
 def test_a_model_without_held_out_rows(trained_run: Path) -> None:

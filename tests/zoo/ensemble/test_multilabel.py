@@ -272,10 +272,10 @@ def test_each_label_of_a_set_is_drawn_as_often() -> None:
     spec: Any = SimpleNamespace(labels=known, label_separator=";")
     rows = rows_to_keep([fold], np.arange(n), labels, None, known, spec, None, 0)
     assert rows.most == 3
-    drawn = rows.scores.is_right[rows.scores.probability >= 0]
+    drawn = rows.is_right[rows.probability >= 0]
     assert len(drawn) / n == pytest.approx(sizes.mean() / 3, abs=0.03)
     assert 1 - drawn.mean() == pytest.approx((is_wrong * sizes).sum() / sizes.sum(), abs=0.02)
-    assert set(rows.scores.of_label.round(2)) <= {1.0, 0.9, 0.8, 0.7}
+    assert set(rows.of_label.round(2)) <= {1.0, 0.9, 0.8, 0.7}
 
 
 def test_audit_names_what_is_too_many_and_what_is_missing(run: Path, zoo_command: Zoo) -> None:

@@ -363,7 +363,7 @@ def test_the_audit_and_the_looks(live: LiveModel, page: Page, axe: str | None, s
                     page.browser.execute_script(axe)
                     found = page.browser.execute_async_script("axe.run().then(arguments[0])")["violations"]
                     assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (view, width)
-        scores = live.current().predictor.held_out_scores()
+        scores = live.current().predictor.held_out_rows()
         assert f"{len(scores.is_right)} rows" in page.find("#calibration").get_attribute("textContent")
         page.show("audit", "#apply")
         page.find("#apply").click()

@@ -40,7 +40,7 @@ from zoo.serve.command import KEY, _listen
 from zoo.serve.gathering import Gathering
 from zoo.serve.limits import MOST_AT_ONCE
 from zoo.serve.live_model import LiveModel, Served
-from zoo.tasks.classification.held_out import HeldOutScores, calibration
+from zoo.tasks.classification.held_out import HeldOutRows, calibration
 from zoo.tasks.records import as_record
 
 TEXTS = [text for text, _ in sentences(7, seed=3)]
@@ -167,7 +167,7 @@ def test_a_wrong_preview_is_refused_in_words(live: LiveModel, monkeypatch: pytes
 
 
 def test_held_out_rows_in_pictures(client: TestClient, live: LiveModel) -> None:
-    scores = live.current().predictor.held_out_scores()
+    scores = live.current().predictor.held_out_rows()
     found = client.get("/calibration").json()
     assert found["rows"] == len(scores.is_right)
     assert found["accuracy"] == scores.is_right.mean()
@@ -182,7 +182,7 @@ def test_held_out_rows_in_pictures(client: TestClient, live: LiveModel) -> None:
     assert not client.get("/calibration").json()["is_current"]
     # By hand: equal probabilities share their accuracy.
     values = np.sort(np.repeat([0.2, 0.5, 0.9], [10, 60, 30]))
-    tied = HeldOutScores(values, np.arange(100) % 2 == 0, values, values)
+    tied = HeldOutRows(values, np.arange(100) % 2 == 0, values, values)
     assert {each["right"] for each in calibration(tied)["bins"]} == {0.5}
 
 

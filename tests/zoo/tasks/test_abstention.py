@@ -10,7 +10,7 @@ import pytest
 from datamodules.core.errors import InputError
 from zoo.tasks.classification.calibration import Calibration
 from zoo.tasks.classification.held_out import (
-    HeldOutScores,
+    HeldOutRows,
     answer_threshold,
     certified_threshold,
     drift,
@@ -23,12 +23,12 @@ from zoo.tasks.classification.held_out import (
 CONFIDENCE = 0.95
 
 
-def draw(random: np.random.Generator, rows: int) -> tuple[HeldOutScores, np.ndarray]:
+def draw(random: np.random.Generator, rows: int) -> tuple[HeldOutRows, np.ndarray]:
     """Overconfident results, and the probability that an answer is right [n]."""
     probability = 0.3 + 0.7 * random.beta(3, 0.6, rows).astype(np.float32).astype(np.float64)
     truth = probability**1.5
     is_right = random.random(rows) < truth
-    return HeldOutScores(
+    return HeldOutRows(
         probability, is_right, np.where(is_right, probability, 1 - probability), probability
     ), truth
 
@@ -53,7 +53,7 @@ def test_the_error_stays_below_the_level_for_most_draws() -> None:
 def test_a_threshold_by_hand() -> None:
     """60 right answers, then errors: 59 right ones certify .05, and rows of equal probability go together."""
     probability = np.concatenate([np.linspace(0.99, 0.9, 60), np.full(40, 0.5)])
-    scores = HeldOutScores(probability, probability > 0.5, probability, probability)
+    scores = HeldOutRows(probability, probability > 0.5, probability, probability)
     assert rows_needed(0.05, CONFIDENCE) == 59
     assert certified_threshold(scores, 0.05, CONFIDENCE) == pytest.approx(0.9)
     # The limit for 60 right answers is 1 - .05 ** (1 / 60) = .0487; all 100 rows have an error of 40 %.
@@ -68,10 +68,10 @@ def test_a_threshold_by_hand() -> None:
 
 def test_rows_without_an_answer_certify_nothing() -> None:
     right = np.ones(200, bool)
-    nothing = HeldOutScores(np.full(200, -1.0), right, np.zeros(200), np.zeros(200))
+    nothing = HeldOutRows(np.full(200, -1.0), right, np.zeros(200), np.zeros(200))
     assert certified_threshold(nothing, 0.1, CONFIDENCE) is None
     assert lowest_level(nothing, CONFIDENCE) is None
-    half = HeldOutScores(np.where(np.arange(200) % 2, 0.8, -1.0), right, np.zeros(200), np.zeros(200))
+    half = HeldOutRows(np.where(np.arange(200) % 2, 0.8, -1.0), right, np.zeros(200), np.zeros(200))
     assert certified_threshold(half, 0.1, CONFIDENCE) == 0
 
 
@@ -82,13 +82,13 @@ def test_sets_of_labels_cover(miscoverage: float) -> None:
     covered = []
     for _ in range(3000):
         of_label = random.random(40)
-        threshold = set_threshold(HeldOutScores(of_label, of_label > 0, of_label, of_label), miscoverage)
+        threshold = set_threshold(HeldOutRows(of_label, of_label > 0, of_label, of_label), miscoverage)
         covered.append(random.random() >= threshold)
     error = 3 * np.sqrt(miscoverage * (1 - miscoverage) / 3000)
     assert 1 - miscoverage - error < np.mean(covered) < 1 - miscoverage + 1 / 41 + error
     few = np.full(8, 0.5)
     with pytest.raises(InputError, match=r"8 held-out rows can certify 0\.1111"):
-        set_threshold(HeldOutScores(few, few > 0, few, few), 0.1)
+        set_threshold(HeldOutRows(few, few > 0, few, few), 0.1)
 
 
 def test_a_text_like_the_held_out_rows_is_seldom_unfamiliar() -> None:
@@ -96,13 +96,13 @@ def test_a_text_like_the_held_out_rows_is_seldom_unfamiliar() -> None:
     random = np.random.default_rng(2)
     none = np.zeros(40)
     draws = [
-        familiarity_of(HeldOutScores(none, none > 0, none, random.random(40)), random.random(25))
+        familiarity_of(HeldOutRows(none, none > 0, none, random.random(40)), random.random(25))
         for _ in range(400)
     ]
     for level in (0.05, 0.2):
         found = (np.concatenate(draws) <= level).mean()
         assert level - 1 / 41 - 0.01 < found < level + 0.01
-    scores = HeldOutScores(none, none > 0, none, np.arange(40.0))
+    scores = HeldOutRows(none, none > 0, none, np.arange(40.0))
     assert familiarity_of(scores, np.array([-1.0, 0.0, 39.0, np.inf])).tolist() == [1 / 41, 2 / 41, 1, 1]
 
 

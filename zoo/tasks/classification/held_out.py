@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +73,9 @@ TUNE_ADVICE = (
 )
 
 
-class HeldOutScores(NamedTuple):
-    """A model's results for n held-out rows, which are no duplicates of each other."""
+@dataclass(frozen=True)
+class HeldOutRows:
+    """n labelled rows without duplicates of each other, and the model's results for them."""
 
     #: float64 [n], of the answer, negative where the model has no answer at any threshold; of sets [m], of the labels
     #: that are drawn from those that have one.
@@ -85,31 +86,24 @@ class HeldOutScores(NamedTuple):
     of_label: NDArray[np.float64]
     #: float64 [n], how much the text is like those of the model's classes, unbounded; see `familiarity_of`.
     familiarity: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class HeldOutRows:
-    """n labelled rows without duplicates of each other, and the model's results for them."""
-
+    labels: Sequence[str] = ()
     #: None for rows of the training, from which the members have learned by now.
-    texts: list[str] | None
-    labels: list[str]
-    scores: HeldOutScores
+    texts: Sequence[str] | None = None
     #: fingerprint of the memory that was read; see `contents_of`.
-    memory: str
+    memory: str = ""
     #: number of places for labels in an answer with a bounded error.
     most: int = 1
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> HeldOutRows:
         """Return the rows that `describe` described."""
-        numbers = {name: values["scores"][name].numpy() for name in HeldOutScores._fields}
-        rows = cls(**{**values, "scores": HeldOutScores(**numbers)})
-        scores, texts = rows.scores, rows.labels if rows.texts is None else rows.texts
-        lengths = {len(each) for each in (texts, rows.labels, scores.of_label, scores.familiarity)}
-        if len(lengths) > 1 or len(scores.probability) != len(scores.is_right):
+        others = {name: value for name, value in values.items() if name != "scores"}
+        rows = cls(**{name: values["scores"][name].numpy() for name in _RESULTS}, **others)
+        texts = rows.labels if rows.texts is None else rows.texts
+        lengths = {len(each) for each in (texts, rows.labels, rows.of_label, rows.familiarity)}
+        if len(lengths) > 1 or len(rows.probability) != len(rows.is_right):
             raise ValueError("held-out rows lack a text, a label or a result")
-        if not all(np.isfinite(each).all() for each in rows.scores):
+        if not all(np.isfinite(getattr(rows, name)).all() for name in _RESULTS):
             raise ValueError("the results of held-out rows are not finite")
         return rows
 
@@ -117,8 +111,12 @@ class HeldOutRows:
         """Return plain values and tensors."""
         import torch
 
-        numbers = {name: torch.from_numpy(values) for name, values in self.scores._asdict().items()}
-        return {**vars(self), "scores": numbers}
+        values = dict(vars(self))
+        return {"scores": {name: torch.from_numpy(values.pop(name)) for name in _RESULTS}, **values}
+
+
+#: The results of a model among the fields.
+_RESULTS = ("probability", "is_right", "of_label", "familiarity")
 
 
 def contents_of(memory: Memory | None) -> str:
@@ -170,17 +168,20 @@ def rows_to_keep(
     is_proven = (np.arange(len(known)) < len(spec.labels)) | own.any(axis=0)
     has_answer = place < sizes
     lacks = np.array([any(label not in column for label in written) for written in of_rows], bool)
-    scores = HeldOutScores(
+    chosen = None if texts is None else [texts[row] for row in rows]
+    return HeldOutRows(
         np.where(is_proven[drawn], values[every, drawn], -1.0)[has_answer],
         own[every, drawn][has_answer],
         np.where(lacks, 0.0, np.where(own, values, 1.0).min(axis=1)),
         familiarity[rows].double().numpy(),
+        kept,
+        chosen,
+        contents_of(memory),
+        most,
     )
-    chosen = None if texts is None else [texts[row] for row in rows]
-    return HeldOutRows(chosen, kept, scores, contents_of(memory), most)
 
 
-def familiarity_of(scores: HeldOutScores, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def familiarity_of(scores: HeldOutRows, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The share of the held-out rows that are at most as familiar as each of n texts, which counts among them [n].
 
     It is at most a level for at most this share of the texts that are exchangeable with the held-out rows (Vovk,
@@ -214,7 +215,7 @@ def drift(held_out: Sequence[float] | NDArray[np.float64], new: Sequence[float])
     return {**found, "is_alarm": p_value < _ALARM, "summary": summary}
 
 
-def calibration(scores: HeldOutScores) -> PlainDict:
+def calibration(scores: HeldOutRows) -> PlainDict:
     """Return the share of right answers at each probability, and the error among the most probable answers.
 
     Returns:
@@ -236,7 +237,7 @@ def calibration(scores: HeldOutScores) -> PlainDict:
     return {"rows": rows, "accuracy": scores.is_right.mean(), "bins": bins, "coverage": coverage}
 
 
-def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float) -> float:
+def answer_threshold(scores: HeldOutRows, max_error: float, confidence: float) -> float:
     """Return the certified threshold; raise an `InputError` that names the lowest level if there is none."""
     threshold = certified_threshold(scores, max_error, confidence)
     if threshold is not None:
@@ -251,12 +252,12 @@ def answer_threshold(scores: HeldOutScores, max_error: float, confidence: float)
     )
 
 
-def rows_that_do(scores: HeldOutScores, max_error: float, confidence: float) -> int | None:
+def rows_that_do(scores: HeldOutRows, max_error: float, confidence: float) -> int | None:
     """Return the number of rows like these that can certify a level; None = not even those that a model keeps."""
     numbers = range(2, MOST_ROWS // max(len(scores.probability), 1) + 1)
-    probability, is_right = scores[:2]
+    probability, is_right = scores.probability, scores.is_right
     copies = (
-        scores._replace(probability=np.tile(probability, number), is_right=np.tile(is_right, number))
+        replace(scores, probability=np.tile(probability, number), is_right=np.tile(is_right, number))
         for number in numbers
     )
     certified = (each for each in copies if certified_threshold(each, max_error, confidence) is not None)
@@ -268,7 +269,7 @@ def rows_needed(max_error: float, confidence: float) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(1 - max_error))
 
 
-def certified_threshold(scores: HeldOutScores, max_error: float, confidence: float) -> float | None:
+def certified_threshold(scores: HeldOutRows, max_error: float, confidence: float) -> float | None:
     """Return the lowest probability from which answers have at most this error; None = no threshold is certified."""
     values, answered, _, bounds = _error_bounds(scores, confidence)
     begin = np.searchsorted(answered, _start(scores, max_error, confidence))
@@ -279,7 +280,7 @@ def certified_threshold(scores: HeldOutScores, max_error: float, confidence: flo
     return 0.0 if end == len(bounds) else float(values[end - 1])
 
 
-def lowest_level(scores: HeldOutScores, confidence: float) -> float | None:
+def lowest_level(scores: HeldOutRows, confidence: float) -> float | None:
     """Return the lowest level that the rows can certify, in steps of .001; None = they can certify none."""
     _, answered, _, bounds = _error_bounds(scores, confidence)
     for step in range(1, 1000):
@@ -289,13 +290,13 @@ def lowest_level(scores: HeldOutScores, confidence: float) -> float | None:
     return None
 
 
-def _start(scores: HeldOutScores, max_error: float, confidence: float) -> int:
+def _start(scores: HeldOutRows, max_error: float, confidence: float) -> int:
     """Return the number of answered rows with which a sequence of tests starts."""
     return max(math.ceil(len(scores.probability) / _LEAST_ANSWERED), rows_needed(max_error, confidence))
 
 
 def _error_bounds(
-    scores: HeldOutScores, confidence: float
+    scores: HeldOutRows, confidence: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return thresholds from strict to lax, the numbers of answered rows and errors, and upper bounds of their share.
 
@@ -315,7 +316,7 @@ def _error_bounds(
     return values[last], answered, errors, bounds
 
 
-def set_threshold(scores: HeldOutScores, miscoverage: float) -> float:
+def set_threshold(scores: HeldOutRows, miscoverage: float) -> float:
     """Return the probability from which a label is in the set of a text; raise an `InputError` if rows are too few.
 
     The set lacks the text's label, or one of several, with at most the probability `miscoverage`, over the draw of the
@@ -324,7 +325,7 @@ def set_threshold(scores: HeldOutScores, miscoverage: float) -> float:
     return float(np.sort(scores.of_label)[_rank("label_sets", miscoverage, len(scores.of_label)) - 1])
 
 
-def unknown_threshold(scores: HeldOutScores, level: float) -> float:
+def unknown_threshold(scores: HeldOutRows, level: float) -> float:
     """Return the familiarity up to which a text is unknown; raise an `InputError` if rows are too few."""
     return _rank("unknown", level, rows := len(scores.familiarity)) / (1 + rows)
 

@@ -31,7 +31,6 @@ from datamodules.text_rows import TextSplit
 from zoo.tasks.classification.held_out import (
     TUNE_ADVICE,
     HeldOutRows,
-    HeldOutScores,
     answer_threshold,
     check_level,
     contents_of,
@@ -203,12 +202,12 @@ class ClassificationPredictor(Predictor[ClassificationDataModule]):
                 raise InputError(f"--top {top}: must be 1 to {labels}, the number of the model's labels")
         of_unknown, of_set, bound = 0.0, None, None
         if any(level is not None for level in levels.values()):
-            scores, rows = self.held_out_scores(), self._held_out_rows()
+            rows = self.held_out_rows()
             separator = self.model.spec.label_separator
-            of_unknown = 0.0 if unknown is None else unknown_threshold(scores, unknown)
-            of_set = None if label_sets is None else set_threshold(scores, label_sets)
+            of_unknown = 0.0 if unknown is None else unknown_threshold(rows, unknown)
+            of_set = None if label_sets is None else set_threshold(rows, label_sets)
             if max_error is not None:
-                least = answer_threshold(scores, max_error, confidence)
+                least = answer_threshold(rows, max_error, confidence)
                 # Nothing is known about the error of a label that only the memory has, and no held-out row.
                 known = {*distinct_labels(rows.labels, separator), *self.model.spec.labels}
                 bound = partial(_bounded, least=least, known=known, most=rows.most, separator=separator)
@@ -234,24 +233,20 @@ class ClassificationPredictor(Predictor[ClassificationDataModule]):
 
         return present
 
-    def _held_out_rows(self) -> HeldOutRows:
+    def held_out_rows(self) -> HeldOutRows:
+        """Results for the held-out rows of the training, or of the last `zoo memory tune`."""
         if self.held_out is None:
             kind = type(self.model).__name__
             advice = TUNE_ADVICE if self.model.fits_weights else "train a MemoryEnsemble"
             options = "max_error, label_sets, unknown, report"
             raise InputError(f"{options}: this {kind} has no held-out rows; {advice}")
-        return self.held_out
-
-    def held_out_scores(self) -> HeldOutScores:
-        """Results for the held-out rows of the training, or of the last `zoo memory tune`."""
-        rows = self._held_out_rows()
-        if rows.memory != contents_of(self.memory) and not self._has_named_change:
+        if self.held_out.memory != contents_of(self.memory) and not self._has_named_change:
             self._has_named_change = True
             log.info(
                 "max_error, label_sets, unknown: the memory changed after its rows were held out; %s",
                 TUNE_ADVICE,
             )
-        return rows.scores
+        return self.held_out
 
     def predict_split(
         self,
@@ -336,7 +331,7 @@ class ClassificationPredictor(Predictor[ClassificationDataModule]):
 
     def _reported(self, predictions: Iterator[Prediction]) -> Iterator[Prediction]:
         """Pass on predictions, and at the end log whether their texts are like the held-out rows."""
-        self._held_out_rows()  # refuses a model without them before its predictions
+        self.held_out_rows()  # refuses a model without them before its predictions
         values = list[float]()
         for prediction in predictions:
             values.append(prediction.familiarity or 0.0)
@@ -345,8 +340,8 @@ class ClassificationPredictor(Predictor[ClassificationDataModule]):
 
     def drift(self, familiarity: Sequence[float]) -> PlainDict:
         """Compare the familiarity of predicted texts with that of the held-out rows; see `held_out.drift`."""
-        scores = self.held_out_scores()
-        return drift(familiarity_of(scores, scores.familiarity), familiarity)
+        rows = self.held_out_rows()
+        return drift(familiarity_of(rows, rows.familiarity), familiarity)
 
     @override
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
