@@ -82,7 +82,7 @@ class RetrievalPredictor(Predictor[ClickthroughDataModule]):
             return []
         rows = Rows.from_lists(queries, source="queries")
         split = self.data.split_of(rows, self.collection, self._tokens, self._mixed_memory)
-        return self.rank_split(split, k, batch_size=batch_size, keep=True)
+        return self.rank_split(split, k, batch_size=batch_size)
 
     def rank_split(
         self,
@@ -90,19 +90,15 @@ class RetrievalPredictor(Predictor[ClickthroughDataModule]):
         k: int,
         queries: int | None = None,
         batch_size: int = 256,
-        keep: bool = False,
         judged: bool = False,
     ) -> list[list[RankedDocument]]:
-        """The best k documents for a split's first queries (None: all), with `judged` among their judged ones.
-
-        `keep` keeps the documents for later calls.
-        """
+        """The best k documents for a split's first queries (None: all), with `judged` among their judged ones."""
         dataset = RankingDataset(self.data, split, self.model.batch_contents("predict"), judged)
         with evaluating(self.model):
             documents = None if judged else self._documents
             if documents is None:
                 documents = self.model.encode_collection(dataset, batch_size)
-            if keep:
+            if not judged:  # later calls rank the same collection
                 self._documents = documents
             ranked: list[list[RankedDocument]] = []
             for batch in dataset.batches(batch_size, queries):
