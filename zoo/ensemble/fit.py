@@ -94,10 +94,8 @@ class EnsembleFit:
         show("stage 2 of 4: the memory is encoded")
         self.model.search_memory(self.data, self.data.open_memory() if "memory" in network.reads else None)
         show("stage 3 of 4: members are fitted")
-        inputs = network.reads
-        has_vector = self.data.words.has_vector()
         published = None if self.metric is None else torch.from_numpy(self.published)
-        given = self.training, self.target, network.used, inputs, has_vector, published
+        given = self.training, self.target, network.used, network.reads, published
         readings = fit_members(self.model, self.data, *given)
         if self.data.options.is_described:
             votes = [name for name in network.names if not network.members.by_name[name].has_fit]
@@ -312,19 +310,19 @@ def fit_members(
     target: NDArray[np.int64],
     names: Sequence[str],
     inputs: set[Input],
-    has_vector: Tensor | None = None,
     published: Tensor | None = None,
 ) -> Readings:
     """Fit some members and references to n rows, and return their inputs and further ones, for the same rows.
 
-    The encoder stays as it is. `has_vector`, bool [V], are the words with a pre-trained vector, for a bag; None = those
-    of its last fit. `published`, float32 [n, l], are vectors by the encoder before it was tuned, where they are known.
+    The encoder stays as it is. `published`, float32 [n, l], are vectors by the encoder before it was tuned, where they
+    are known.
     """
     network = model.network
     named = network.guides.named if network.guides is not None and "named" in network.used else []
     network.ngrams.fit([*split.rows.texts, *named])
     if network.bag is not None:
-        # Words without a pre-trained vector have the weight 0.
+        # Words without a pre-trained vector have the weight 0, also in later fits, which have no file of vectors.
+        has_vector = data.words.has_vector()
         has_vector = network.bag.idf.cpu() > 0 if has_vector is None else has_vector
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
