@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -112,10 +112,7 @@ class Votes(Outputs):
     #: deviations from the mean cosine of the memory's rows with each other.
     standard: Tensor | None = None
 
-    @property
-    @override
-    def calibrations(self) -> list[Calibration]:
-        return list(product(SHARPNESSES, SMOOTHINGS))
+    calibrations: ClassVar = list(product(SHARPNESSES, SMOOTHINGS))
 
     @property
     def multilabel(self) -> bool:
