@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
+from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from zoo.ensemble.answer import Answer
 from zoo.ensemble.known_texts import IN_MEMORY
@@ -18,7 +19,7 @@ from zoo.tasks.classification.predictor import (
     ClassificationPredictor,
     Prediction,
     RetrievedMemory,
-    columns_of,
+    retrieved_memories,
 )
 
 
@@ -43,24 +44,23 @@ class EnsemblePredictor(ClassificationPredictor):
             shares = familiarity_of(self.held_out, values).tolist()
         explained = []
         for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
-            prediction = prediction._replace(familiarity=None if shares is None else shares[row])
+            changes: PlainDict = {"familiarity": None if shares is None else shares[row]}
             of_row = {
                 name: scores[row]
                 for name, scores in output.contributions.items()
                 if name != IN_MEMORY or scores[row].any()
             }
-            if prediction.of_labels is not None:
+            if prediction.of_labels is None:
+                column = columns[str(prediction.label)]
+                changes["contributions"] = {name: float(scores[column]) for name, scores in of_row.items()}
+                changes["known_by_memory_alone"] = prediction.label in model.new_labels
+            else:
                 odds = {name: (scores[1] - scores[0]).tolist() for name, scores in of_row.items()}
-                of_labels = [
+                changes["of_labels"] = [
                     each._replace(contributions={name: odds[name][columns[each.label]] for name in odds})
                     for each in prediction.of_labels
                 ]
-                explained.append(prediction._replace(of_labels=of_labels))
-                continue
-            column = columns[str(prediction.label)]
-            contributions = {name: float(scores[column]) for name, scores in of_row.items()}
-            known = prediction.label in model.new_labels
-            explained.append(prediction._replace(contributions=contributions, known_by_memory_alone=known))
+            explained.append(prediction._replace(**changes))
         searched: SearchedMemory | None = model.network.memory
         if searched is not None and memories is not None:
             for retrieved in output.retrieved:
@@ -73,20 +73,16 @@ def _with_retrieved(
 ) -> list[Prediction]:
     """Add the memories that a member retrieved by vectors."""
     rows, scores, weights = (part.tolist() for part in retrieved)
-    ids, texts, labels = columns_of(memory, np.array(rows))
-    extended = []
-    for row, prediction in enumerate(predictions):
+    found, extended = retrieved_memories(memory, np.array(rows), scores, weights), []
+    for prediction, own in zip(predictions, found, strict=True):
         # A memory of both votes counts for both.
         listed = {each.id: each._replace(found_by=each.found_by or "words") for each in prediction.memories}
-        columns = (side[row] for side in (rows, ids, texts, labels, scores, weights))
-        for number, name, text, label, score, weight in zip(*columns, strict=True):
-            if number < 0:
-                continue
-            before = listed.get(name)
+        for each in own:
+            before = listed.get(each.id)
             if before is None:
-                listed[name] = RetrievedMemory(name, text, label, score, weight, found_by="vectors")
+                listed[each.id] = each._replace(found_by="vectors")
             else:
                 both = before.found_by if before.found_by == "vectors" else "words and vectors"
-                listed[name] = before._replace(weight=before.weight + weight, found_by=both)
+                listed[each.id] = before._replace(weight=before.weight + each.weight, found_by=both)
         extended.append(prediction._replace(memories=list(listed.values())))
     return extended

@@ -62,7 +62,7 @@ def test_fewer_memories_and_labels(
         assert len(record["memories"]) == min(2, len(prediction.memories))
         assert record["probabilities"] == {prediction.label: pytest.approx(prediction.probability)}
     # The texts of memories that are not shown are not looked up.
-    monkeypatch.setattr("zoo.tasks.classification.predictor.columns_of", None)
+    monkeypatch.setattr("zoo.tasks.classification.predictor.retrieved_memories", None)
     done(zoo_command(*options, "--memories=0"))
     records = read_jsonl("out.jsonl")
     assert [record["label"] for record in records] == [prediction.label for prediction in whole]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
 from itertools import tee
@@ -267,14 +267,15 @@ class ClassificationPredictor(Predictor[ClassificationDataModule]):
 
     def _of_batch(
         self, texts: list[str], memories: list[list[RetrievedMemory]] | None, output: ClassificationOutput
-    ) -> Sequence[Prediction]:
-        labels, predictions = self.model.labels, []
+    ) -> Iterable[Prediction]:
+        labels, separator = self.model.labels, self.model.spec.label_separator
         memories, values = memories or [[] for _ in texts], probabilities_of(output.logits).cpu().tolist()
-        for text, probability, retrieved in zip(texts, values, memories, strict=True):
-            best = max(range(len(labels)), key=probability.__getitem__)
+        sets = [None] * len(texts) if output.chosen is None else output.chosen.tolist()
+        for text, probability, retrieved, in_set in zip(texts, values, memories, sets, strict=True):
             probabilities = dict(zip(labels, probability, strict=True))
-            predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
-        return _with_sets(predictions, output.chosen, labels, self.model.spec.label_separator or "")
+            best = max(labels, key=probabilities.__getitem__)
+            prediction = Prediction(text, best, probabilities[best], probabilities, retrieved)
+            yield prediction if in_set is None else _with_set(prediction, in_set, separator)
 
     @override
     def records(
@@ -397,24 +398,14 @@ def _bounded(
     return prediction._replace(label=label if given or not places else None, of_labels=given)
 
 
-def _with_sets(
-    predictions: list[Prediction], chosen: torch.Tensor | None, labels: list[str], separator: str
-) -> list[Prediction]:
-    """Predictions whose answers are the chosen sets, [n, C] of 0 and 1, if there are some."""
-    if chosen is None:
-        return predictions
-    answers = []
-    for prediction, in_set in zip(predictions, chosen.tolist(), strict=True):
-        values = prediction.probabilities
-        kept = [label for label, is_in in zip(labels, in_set, strict=True) if is_in]
-        whole = math.prod(values[label] if label in kept else 1 - values[label] for label in labels)
-        evidence = [
-            LabelEvidence(label, values[label])
-            for label in sorted(kept, key=values.__getitem__, reverse=True)
-        ]
-        label = join_labels(kept, separator)
-        answers.append(prediction._replace(label=label, probability=whole, of_labels=evidence))
-    return answers
+def _with_set(prediction: Prediction, in_set: list[int], separator: str) -> Prediction:
+    """The same with the labels of a set, 0 or 1 for each label, as its answer."""
+    values = prediction.probabilities
+    kept = [label for label, is_in in zip(values, in_set, strict=True) if is_in]
+    whole = math.prod(values[label] if label in kept else 1 - values[label] for label in values)
+    best_first = sorted(kept, key=values.__getitem__, reverse=True)
+    evidence = [LabelEvidence(label, values[label]) for label in best_first]
+    return prediction._replace(label=join_labels(kept, separator), probability=whole, of_labels=evidence)
 
 
 def _record_of(prediction: Prediction, name: str | None, has_memories: bool) -> PlainDict:
@@ -441,29 +432,23 @@ def _memories(
     if split.neighbors is None:
         return [[] for _ in weights]
     rows, scores = split.neighbors.rows[batch], split.neighbors.scores[batch]
-    columns = columns_of(split.neighbors.memories, rows)
-    # [B, H, K]; H is 0 where the network has no hops.
-    by_hop = output.memory_weight.unsqueeze(1)[:, :0] if output.hop_weight is None else output.hop_weight
-    hops = by_hop.transpose(1, 2).cpu().tolist()
-    return [
-        [
-            RetrievedMemory(name, text, label, score, weight, of_hops or None)
-            for number, name, text, label, score, weight, of_hops in zip(*row, strict=True)
-            if number >= 0
-        ]
-        for row in zip(rows.tolist(), *columns, scores.tolist(), weights, hops, strict=True)
-    ]
+    hops = [[None] * rows.shape[1]] * len(rows)
+    if output.hop_weight is not None:
+        hops = output.hop_weight.transpose(1, 2).cpu().tolist()
+    return retrieved_memories(split.neighbors.memories, rows, scores.tolist(), weights, hops)
 
 
-def columns_of(
-    memories: Rows, rows: NDArray[np.integer]
-) -> tuple[list[list[str]], list[list[str]], list[list[str | None]]]:
-    """The ids, texts and labels of rows [n, K] of a memory; None where a row is negative."""
+def retrieved_memories(
+    memories: Rows, rows: NDArray[np.integer], *values: Sequence[Sequence[Any]]
+) -> list[list[RetrievedMemory]]:
+    """The memories of n texts, by their rows [n, K], -1 = none; with scores, weights and further values [n][K]."""
     exists = rows >= 0
     selected, columns = memories.select(rows[exists]).table, []
     for name in ("id", "text", "label"):
-        values = np.full(rows.shape, None, object)
-        values[exists] = selected.column(name).to_pylist()
-        columns.append(values.tolist())
-    ids, texts, labels = columns
-    return ids, texts, labels
+        column = np.full(rows.shape, None, object)
+        column[exists] = selected.column(name).to_pylist()
+        columns.append(column.tolist())
+    return [
+        [RetrievedMemory(*own) for has_memory, *own in zip(*row, strict=True) if has_memory]
+        for row in zip(exists.tolist(), *columns, *values, strict=True)
+    ]
