@@ -98,25 +98,15 @@ class HeldOutRows:
     def of(cls, values: Mapping[str, Any]) -> HeldOutRows:
         """Return the rows that `describe` described."""
         others = {name: value for name, value in values.items() if name != "scores"}
-        rows = cls(**{name: values["scores"][name].numpy() for name in _RESULTS}, **others)
-        texts = rows.labels if rows.texts is None else rows.texts
-        lengths = {len(each) for each in (texts, rows.labels, rows.of_label, rows.familiarity)}
-        if len(lengths) > 1 or len(rows.probability) != len(rows.is_right):
-            raise ValueError("held-out rows lack a text, a label or a result")
-        if not all(np.isfinite(getattr(rows, name)).all() for name in _RESULTS):
-            raise ValueError("the results of held-out rows are not finite")
-        return rows
+        return cls(**{name: numbers.numpy() for name, numbers in values["scores"].items()}, **others)
 
     def describe(self) -> PlainDict:
         """Return plain values and tensors."""
         import torch
 
-        values = dict(vars(self))
-        return {"scores": {name: torch.from_numpy(values.pop(name)) for name in _RESULTS}, **values}
-
-
-#: The results of a model among the fields.
-_RESULTS = ("probability", "is_right", "of_label", "familiarity")
+        scores = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        others = {name: value for name, value in vars(self).items() if name not in scores}
+        return {**others, "scores": {name: torch.from_numpy(value) for name, value in scores.items()}}
 
 
 def contents_of(memory: Memory | None) -> str:
