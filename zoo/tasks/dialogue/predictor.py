@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.dialogues import Dialogue, Dialogues, with_free_question_marks
 from datamodules.dialogue import DialogueDataModule, DialogueDataset, DialogueSplit
-from zoo.tasks.outputs import DialogueOutput
+from zoo.tasks.outputs import DialogueOutput, Pointer
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
 
@@ -90,24 +90,50 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
         for batch, output in self.outputs(dataset, batch_size, dialogues):
             readouts = {name: value.float().cpu() for name, value in output.choices().items()}
             for row in range(len(batch.row)):
-                evidence = _Evidence(dataset, batch, output, row, start)
-                answer = self._answer(evidence, {name: value[row] for name, value in readouts.items()})
+                number = start + int(batch.dialogue[row])
+                answer = self._answer(dataset, batch, output, readouts, row, number)
                 yield answer, split.dialogues.questions.label(int(batch.row[row]))
             start += batch_size
 
-    def _answer(self, evidence: _Evidence, readouts: dict[str, Tensor]) -> Answer:
-        """The answer to a question from the probabilities [V + X] of each read-out."""
-        probabilities = readouts[self.model.readout]
-        best = int(probabilities.argmax())
-        words = self.data.words.vocabulary.words
+    def _answer(
+        self,
+        dataset: DialogueDataset,
+        batch: DialogueBatch,
+        output: DialogueOutput,
+        readouts: Mapping[str, Tensor],
+        row: int,
+        number: int,
+    ) -> Answer:
+        """Answer the question of a row of a batch, about the dialogue of a number, by probabilities [P, V + X]."""
+        dialogues, dialogue = dataset.split.dialogues, int(batch.dialogue[row])
+        # Numbers, in the table, of the turns that were read, and of the dialogue's first turn.
+        read, first = dataset.kept[number].tolist(), int(dialogues.turn_offsets[number])
+
+        def word_at(position: int, attention: float = 0.0) -> PointedWord:
+            turn = read[int(batch.turn[dialogue, position])]
+            words = dataset.split.turn_tokens.words(turn)
+            return PointedWord(words[int(batch.place[dialogue, position]) - 1], turn - first, attention)
+
+        own = {name: value[row] for name, value in readouts.items()}
+        best, words = int(own[self.model.readout].argmax()), self.data.words.vocabulary.words
+        if best < len(words):
+            answer = words[best]
+        else:  # a choice of this dialogue alone
+            is_answer = batch.text[dialogue] == batch.own[dialogue, best - len(words)]
+            answer = word_at(int(is_answer.nonzero()[0, 0])).word
+        kept = batch.readable[row].nonzero().squeeze(1).tolist()
+        if output.pointer is not None:
+            kept = [turn for turn in output.pointer.kept[row].tolist() if turn >= 0]
+        attention, texts = output.attention[row].float().cpu().tolist(), dialogues.turns.texts
+        turns = [ReadTurn(read[turn] - first, texts[read[turn]], attention[turn]) for turn in kept]
         return Answer(
-            question=evidence.question,
-            answer=words[best] if best < len(words) else evidence.own_word(best - len(words)),
-            probability=float(probabilities[best]),
-            p_sentence=float(readouts["sentence"][best]),
-            p_word=float(readouts["word"][best]) if "word" in readouts else None,
-            turns=evidence.turns(),
-            words=evidence.words(),
+            question=dialogues.questions.texts[int(batch.row[row])],
+            answer=answer,
+            probability=float(own[self.model.readout][best]),
+            p_sentence=float(own["sentence"][best]),
+            p_word=float(own["word"][best]) if "word" in own else None,
+            turns=sorted(turns, key=lambda turn: -turn.attention),
+            words=[word_at(*each) for each in _strongest(output.pointer, row)],
         )
 
     @override
@@ -126,54 +152,12 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
             yield {"dialogue": name, **as_record(answer)}
 
 
-class _Evidence:
-    """Turns and words behind the answer to one question."""
-
-    def __init__(
-        self, dataset: DialogueDataset, batch: DialogueBatch, output: DialogueOutput, row: int, first: int
-    ) -> None:
-        """Bind row `row` of a dataset's batch, whose first dialogue has the number `first`."""
-        self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
-        self.question = dataset.split.dialogues.questions.texts[int(batch.row[row])]
-        #: of the dialogue in the batch.
-        self.dialogue = int(batch.dialogue[row])
-        #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
-        self.numbers: list[int] = dataset.kept[first + self.dialogue].tolist()
-        self.first = int(dataset.split.dialogues.turn_offsets[first + self.dialogue])
-
-    def turns(self) -> list[ReadTurn]:
-        """Turns with their attention, strongest first."""
-        attention = self.output.attention[self.row].float().cpu().tolist()
-        kept = self.batch.readable[self.row].nonzero().squeeze(1).tolist()
-        if self.output.pointer is not None:
-            kept = [number for number in self.output.pointer.kept[self.row].tolist() if number >= 0]
-        texts = self.dataset.split.dialogues.turns.texts
-        turns = [ReadTurn(self.numbers[n] - self.first, texts[self.numbers[n]], attention[n]) for n in kept]
-        return sorted(turns, key=lambda turn: -turn.attention)
-
-    def words(self) -> list[PointedWord]:
-        """The words with most attention, strongest first."""
-        pointer = self.output.pointer
-        if pointer is None:
-            return []
-        weights = pointer.weight[self.row].float().cpu()
-        strongest = weights.topk(min(NUM_WORDS, len(weights)))
-        positions = pointer.position[self.row][strongest.indices].tolist()
-        return [
-            PointedWord(self.word_at(position), self.turn_of(position) - self.first, weight)
-            for weight, position in zip(strongest.values.tolist(), positions, strict=True)
-            if weight > 0
-        ]
-
-    def turn_of(self, position: int) -> int:
-        """Number of the turn, in the table, of a word of the dialogue."""
-        return self.numbers[int(self.batch.turn[self.dialogue, position])]
-
-    def word_at(self, position: int) -> str:
-        words = self.dataset.split.turn_tokens.words(self.turn_of(position))
-        return words[int(self.batch.place[self.dialogue, position]) - 1]
-
-    def own_word(self, number: int) -> str:
-        """One of the words that are choices of this dialogue alone."""
-        word = self.batch.own[self.dialogue, number]
-        return self.word_at(int((self.batch.text[self.dialogue] == word).nonzero()[0, 0]))
+def _strongest(pointer: Pointer | None, row: int) -> list[tuple[int, float]]:
+    """The positions of the words with most attention, and this, strongest first; empty without a memory of words."""
+    if pointer is None:
+        return []
+    weights = pointer.weight[row].float().cpu()
+    strongest = weights.topk(min(NUM_WORDS, len(weights)))
+    positions = pointer.position[row][strongest.indices].tolist()
+    found = zip(positions, strongest.values.tolist(), strict=True)
+    return [(position, weight) for position, weight in found if weight > 0]
