@@ -106,9 +106,7 @@ class Pool(NamedTuple):
 
     def describe(self) -> PlainDict:
         """Plain values for a checkpoint."""
-        calibrations = {name: list(calibration) for name, calibration in self.calibrations.items()}
-        plain = {"calibrations": calibrations, "familiar": dict(self.familiar), "rules": dict(self.rules)}
-        return self._asdict() | plain
+        return self._asdict() | {"familiar": dict(self.familiar), "rules": dict(self.rules)}
 
     @classmethod
     def of(cls, described: PlainDict) -> Pool:
