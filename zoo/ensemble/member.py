@@ -158,14 +158,17 @@ class Member(nn.Module, ABC):
     reads: ClassVar[frozenset[Input]]
     #: further inputs that it is fitted on.
     learns_from: ClassVar[frozenset[Input]] = frozenset()
-    #: False if `fit` does nothing.
-    has_fit: bool = True
     #: the part of the time of a fit that each further fit takes.
     further: float = 1.0
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.sizes = sizes
+
+    @property
+    def has_fit(self) -> bool:
+        """True for a member with something to fit."""
+        return type(self).fit is not Member.fit
 
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         """Fit the member to n training texts; each process does it by itself, with the same result.

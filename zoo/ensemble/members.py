@@ -162,7 +162,6 @@ class LexicalVote(Member):
     name = "lexical_vote"
     title = "vote of lexical neighbors"
     reads: ClassVar[frozenset[Input]] = frozenset({"neighbors"})
-    has_fit = False
 
     @override
     def forward(self, readings: Readings) -> Votes:
@@ -179,7 +178,6 @@ class DenseVote(Member):
     name = "dense_vote"
     title = "vote of dense neighbors"
     reads: ClassVar[frozenset[Input]] = frozenset({"vectors", "memory"})
-    has_fit = False
 
     @override
     def forward(self, readings: Readings) -> Votes:
