@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.options import DataOptions, VectorOptions
 from datamodules.text.encodings import Encodings, write_encodings
-from datamodules.text.gather import TokenTable, WordTable, gather_texts
+from datamodules.text.gather import TokenTable, bind, gather_texts
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore, write_tokens
 from datamodules.text.vectors import initial_table, read_vectors
@@ -62,13 +62,9 @@ class Words:
             raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
         return self._vocabulary
 
-    def bind(self, texts: Iterable[tuple[TokenStore, int]]) -> list[TokenTable]:
-        """Bind token stores, each with the number of tokens that are read of a text, to a new table of words.
-
-        A table that datasets shared would need a lock, and would only grow.
-        """
-        words = WordTable(self.vocabulary, self.vector_options.max_characters)
-        return [words.add(tokens, length) for tokens, length in texts]
+    def bind(self, texts: Sequence[tuple[TokenStore, int]]) -> list[TokenTable]:
+        """Bind token stores to the vocabulary, see `datamodules.text.gather.bind`."""
+        return bind(self.vocabulary, texts, self.vector_options.max_characters)
 
     def use(self, vocabulary: Vocabulary) -> None:
         """Replace the vocabulary."""

@@ -1,12 +1,13 @@
 """From row numbers to a batch: texts shortened and padded, and every word of the batch once.
 
-A `WordTable` numbers the words of a dataset's lexicons. A batch numbers its own words by a scratch array with one cell
-per word of the table: a cell with the number of this batch contains the word's position, any other cell is stale.
+`bind` numbers the words of a dataset's lexicons. A batch numbers its own words by a scratch array with one cell for
+each of them: a cell with the number of this batch contains the word's position, any other cell is stale.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,46 +17,22 @@ from numpy.typing import NDArray
 from datamodules.batch import TextBatch
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError
+from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 
 
-class WordTable:
-    """The vocabulary ids and characters of the words of stores; without characters, a word is its vocabulary id."""
-
-    def __init__(self, vocabulary: Vocabulary, max_chars: int = 16) -> None:
-        self.vocabulary, self.max_chars = vocabulary, max_chars
-        # Number 0 is padding, in a batch and, where words are numbered by spelling, in this table.
-        self._numbers: dict[str, int] = {}
-        self._by_spelling = vocabulary.characters is not None
-        ids = np.array([vocabulary.pad_id]) if self._by_spelling else np.arange(len(vocabulary))
-        self._ids = ids.astype(np.int32)
-        self._chars = np.zeros((len(ids), max_chars if self._by_spelling else 0), dtype=np.int32)
-
-    def __len__(self) -> int:
-        """The number of words."""
-        return len(self._ids)
-
-    def add(self, store: TokenStore, length: int) -> TokenTable:
-        """Bind a store, for texts of at most this length."""
-        if not self._by_spelling:
-            return TokenTable(store, self, self.vocabulary.lookup(store.lexicon), length)
-        new = [word for word in store.lexicon if word not in self._numbers]
-        self._numbers.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
-        self._ids = np.concatenate([self._ids, self.vocabulary.lookup(new)])
-        self._chars = np.concatenate([self._chars, self.vocabulary.char_table(new, self.max_chars)])
-        numbers = map(self._numbers.__getitem__, store.lexicon)
-        numbered = np.fromiter(numbers, dtype=np.int32, count=len(store.lexicon))
-        return TokenTable(store, self, numbered, length)
-
-
 @dataclass(frozen=True, eq=False)
 class TokenTable:
-    """A store bound to a word table: `gather` reads its texts."""
+    """A store bound to a vocabulary by `bind`: `gather` reads its texts."""
 
     store: TokenStore
-    words: WordTable
+    vocabulary: Vocabulary
+    #: int32: the number of each word of the store's lexicon, among the words of all stores that are bound with it.
     numbers: NDArray[np.int32]
+    #: int32 [words] and [words, L]: vocabulary ids and characters of these words.
+    ids: NDArray[np.int32]
+    chars: NDArray[np.int32]
     #: tokens kept of a text, including special tokens.
     length: int
 
@@ -65,10 +42,30 @@ class TokenTable:
         return np.minimum(np.diff(self.store.offsets), self.length)
 
 
+def bind(
+    vocabulary: Vocabulary, texts: Sequence[tuple[TokenStore, int]], max_chars: int = 16
+) -> list[TokenTable]:
+    """Bind token stores, each with the number of tokens that are read of a text, for batches with texts of them all.
+
+    Words are numbered by spelling, from 1; without characters, a word is its vocabulary id.
+    """
+    if vocabulary.characters is None:
+        ids = np.arange(len(vocabulary), dtype=np.int32)
+        chars = np.zeros((len(ids), 0), np.int32)
+        numbers = [vocabulary.lookup(store.lexicon) for store, _ in texts]
+    else:
+        words = Lexicon()
+        numbers = [np.array([1 + words[word] for word in store.lexicon], np.int32) for store, _ in texts]
+        ids = np.append(np.int32(vocabulary.pad_id), vocabulary.lookup(list(words)))
+        chars = np.pad(vocabulary.char_table(list(words), max_chars), ((1, 0), (0, 0)))
+    bound = zip(texts, numbers, strict=True)
+    return [TokenTable(store, vocabulary, each, ids, chars, length) for (store, length), each in bound]
+
+
 def gather(
     *groups: tuple[TokenTable, NDArray[np.integer]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Read rows [n] of one or more tables, bound to the same `WordTable`, and number the words that occur in them.
+    """Read rows [n] of one or more tables, bound together, and number the words that occur in them.
 
     The texts of a group are padded together. A model's embedding of a text of group g is `f(word, char)[texts[g]]`.
 
@@ -77,11 +74,11 @@ def gather(
         char: int64 [U, L]: their character ids, 0 = padding, as wide as the longest; [U, 0] without characters.
         texts: for each group int64 [n, T]: positions in `word`, 0 = padding. T is the longest text's, at least 1.
     """
-    words = groups[0][0].words
-    if any(table.words is not words for table, _ in groups):
-        raise ValueError("the tables of a batch must be bound to the same WordTable")
-    prefix = np.array(words.vocabulary.prefix, dtype=np.int32)
-    suffix = np.array(words.vocabulary.suffix, dtype=np.int32)
+    bound = groups[0][0]
+    if any(table.ids is not bound.ids for table, _ in groups):
+        raise ValueError("the tables of a batch must be bound together")
+    prefix = np.array(bound.vocabulary.prefix, dtype=np.int32)
+    suffix = np.array(bound.vocabulary.suffix, dtype=np.int32)
     special = len(prefix) + len(suffix)
 
     plan = []
@@ -94,7 +91,7 @@ def gather(
             raise IndexError(f"rows {rows.min()}..{rows.max()} of a table with {len(table.store)} rows")
         plan.append((table, rows, np.zeros((len(rows), max(longest + special, 1)), dtype=np.int64)))
 
-    stamp, batch = _scratch.next_batch(len(words._ids))
+    stamp, batch = _scratch.next_batch(len(bound.ids))
     distinct = np.zeros(1 + sum(texts.size for _, _, texts in plan), dtype=np.int32)
     count = 1
     for table, rows, texts in plan:
@@ -102,8 +99,8 @@ def gather(
         count = _number_words(
             tokens, offsets, table.numbers, rows, prefix, suffix, stamp, batch, distinct, count, texts
         )
-    word, char = _describe_words(words._ids, words._chars, distinct[:count])
-    word[0] = words.vocabulary.pad_id
+    word, char = _describe_words(bound.ids, bound.chars, distinct[:count])
+    word[0] = bound.vocabulary.pad_id
     return word, char, [texts for _, _, texts in plan]
 
 

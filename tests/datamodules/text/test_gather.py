@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from datamodules.text.gather import TokenTable, WordTable, distinct_rows, gather
+from datamodules.text.gather import TokenTable, bind, distinct_rows, gather
 from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -79,8 +79,7 @@ def make_tables(
     stores = [TokenStore.from_texts(texts, SPACES) for texts in corpora]
     # The words of the first corpus only, so that others have unknown words and characters.
     vocabulary = Vocabulary.from_stores(stores[:1], SPACES, min_count=min_count, characters=characters)
-    words = WordTable(vocabulary, max_chars)
-    return [words.add(store, 9) for store in stores], vocabulary
+    return bind(vocabulary, [(store, 9) for store in stores], max_chars), vocabulary
 
 
 @pytest.mark.parametrize("characters", [True, False])
@@ -111,7 +110,7 @@ def test_special_tokens_surround_texts_and_count(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(save_tokenizer(tmp_path), False)
     vocabulary = Vocabulary.from_transformers(tokenizer)
     texts = ["the cat sat the", "", "dog the"]
-    table = WordTable(vocabulary).add(TokenStore.from_texts(texts, tokenizer), 9)
+    (table,) = bind(vocabulary, [(TokenStore.from_texts(texts, tokenizer), 9)])
     for max_length in (3, 5, 9):
         word, (text,) = check(vocabulary, (table, texts, np.arange(3), max_length), max_chars=16)
     ids = word[text]
@@ -120,30 +119,13 @@ def test_special_tokens_surround_texts_and_count(tmp_path: Path) -> None:
         gather((replace(table, length=2), np.array([0])))
 
 
-@pytest.mark.parametrize("characters", [True, False])
-def test_a_table_grows(characters: bool) -> None:
-    texts = random_texts(1, 20)
-    (table,), vocabulary = make_tables(texts, characters=characters)
-    words = table.words
-    length = len(words)
-    for seed in range(2, 8):
-        new_texts = random_texts(seed, 30)
-        new = words.add(TokenStore.from_texts(new_texts, SPACES), 9)
-        assert (len(words) > length) == characters
-        check(vocabulary, (new, new_texts, np.arange(30), 8), (table, texts, np.arange(20), 8))
-    length = len(words)
-    again = words.add(TokenStore.from_texts(texts, SPACES), 9)
-    assert len(words) == length
-    assert again.numbers.tolist() == table.numbers.tolist()
-
-
 def test_missing_rows_and_tables_of_other_vocabularies_are_refused() -> None:
     (table,), _ = make_tables(["a"], characters=True)
     (other,), _ = make_tables(["a"], characters=True)
     for row in (-1, 1):
         with pytest.raises(IndexError, match="with 1 rows"):
             gather((table, np.array([0, row])))
-    with pytest.raises(ValueError, match="same WordTable"):
+    with pytest.raises(ValueError, match="bound together"):
         gather((table, np.array([0])), (other, np.array([0])))
 
 
