@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -36,8 +35,9 @@ from datamodules.text.vocabulary import Vocabulary
 
 #: Content of a training list.
 Batches: TypeAlias = Literal["pointwise", "pairwise", "listwise"]
-#: Draws distinct negatives [n, k] for an epoch and the numbers of lists [n]; -1 = there are no more.
-Draw: TypeAlias = Callable[[int, NDArray[np.int64]], NDArray[np.int64]]
+#: Negatives of lists: all texts that match no other text of a list's question; or ranges of an array, one for each
+#: list, with their starts and sizes.
+Negatives: TypeAlias = Matches | tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,30 +150,14 @@ class MatchingSplit(PreparedSplit):
         return ~np.isin(np.arange(self.pairs.num_questions), self.pairs.question[has_words])
 
 
-@dataclass(frozen=True)
-class Lists:
-    """Pairs in lists."""
+def training_lists(split: MatchingSplit, options: MatchingOptions) -> tuple[Ragged, Negatives | None]:
+    """The lists that a model can learn from, as rows of the table, and their negatives; None = none are drawn.
 
-    #: rows of the table of pairs, at least one per list.
-    rows: Ragged
-    #: draws further members of each list: rows of the table, or of the second texts.
-    draw: Draw | None = None
-    draws_rows: bool = False
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @classmethod
-    def single(cls, rows: NDArray[np.int64], draw: Draw | None = None, draws_rows: bool = False) -> Self:
-        """A list for each row."""
-        return cls(Ragged(rows, np.arange(len(rows) + 1)), draw, draws_rows)
-
-
-def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) -> Lists:
-    """The lists that a model can learn from; `seed` is the run's."""
-    pairs, count = split.pairs, options.num_negatives
+    Own negatives are rows of the table as well, others are rows of the second texts.
+    """
+    pairs = split.pairs
     if options.chosen_batches == "pointwise":
-        return Lists.single(np.arange(len(pairs)))
+        return Ragged(np.arange(len(pairs)), np.arange(len(pairs) + 1)), None
     usable = ~split.empty_questions
     draws = options.negatives != "own"
     if options.chosen_batches == "listwise":
@@ -182,40 +166,18 @@ def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) ->
         np.minimum.at(lowest, pairs.question, pairs.target)
         # Candidates of one grade alone have no order.
         questions = np.flatnonzero(usable & (highest > 0) & ((lowest < highest) | draws))
-        negatives = foreign_negatives(pairs, split.pool, questions, count, seed) if draws else None
-        return Lists(pairs.lists.take(questions), negatives)
+        return pairs.lists.take(questions), foreign_negatives(split, questions) if draws else None
     positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
     if not draws:
-        return Lists.single(*own_negatives(pairs, positives, count, seed), draws_rows=True)
-    if split.pool is not None:
-        positives = positives[split.pool.counts[pairs.question[positives]] > 0]
-    questions = pairs.question[positives].astype(np.int64)
-    return Lists.single(positives, foreign_negatives(pairs, split.pool, questions, count, seed))
+        positives, negatives = own_negatives(pairs, positives)
+    else:
+        if split.pool is not None:
+            positives = positives[split.pool.counts[pairs.question[positives]] > 0]
+        negatives = foreign_negatives(split, pairs.question[positives])
+    return Ragged(positives, np.arange(len(positives) + 1)), negatives
 
 
-def _draw_from_ranges(
-    pool: NDArray[np.int64],
-    start: NDArray[np.int64],
-    size: NDArray[np.int64],
-    count: int,
-    seed: int,
-    epoch: int,
-    lists: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Draw from the pool's range of each list, see `Draw`."""
-    return choose(key_of(seed, epoch), lists, pool, start[lists], size[lists], count)
-
-
-def _draw_foreign(
-    own: Matches, question: NDArray[np.int64], count: int, seed: int, epoch: int, lists: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Draw second texts that are none of the `own` ones of each list's question, see `Draw`."""
-    return own.draw(key_of(seed, epoch), lists, question[lists], count)
-
-
-def own_negatives(
-    pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
-) -> tuple[NDArray[np.int64], Draw]:
+def own_negatives(pairs: Pairs, positives: NDArray[np.int64]) -> tuple[NDArray[np.int64], Negatives]:
     """The positives (row numbers) whose question has candidates of a lower grade, and these pairs."""
     # In a question's candidates by rising grade, those below a grade are the first ones.
     grade = np.unique(pairs.target, return_inverse=True)[1]
@@ -224,18 +186,15 @@ def own_negatives(
     start = pairs.lists.offsets[pairs.question[positives]]
     size = np.searchsorted(key[order], key[positives]) - start
     kept = size > 0
-    return positives[kept], partial(_draw_from_ranges, order, start[kept], size[kept], count, seed)
+    return positives[kept], (order, start[kept], size[kept])
 
 
-def foreign_negatives(
-    pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
-) -> Draw:
-    """Second texts from `pool` (those of each question), or all foreign texts, for the questions of lists [lists]."""
+def foreign_negatives(split: MatchingSplit, question: NDArray[np.integer]) -> Negatives:
+    """The retrieved texts of each list's question, or all that do not match it."""
+    pairs, pool = split.pairs, split.pool
     if pool is None:
-        own = Matches.of(pairs.second.texts, pairs.num_questions, pairs.question, pairs.second_row)
-        return partial(_draw_foreign, own, question, count, seed)
-    start, size = pool.offsets[question], pool.counts[question]
-    return partial(_draw_from_ranges, np.asarray(pool.values), start, size, count, seed)
+        return Matches.of(pairs.second.texts, pairs.num_questions, pairs.question, pairs.second_row)
+    return np.asarray(pool.values), pool.offsets[question], pool.counts[question]
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
@@ -256,10 +215,16 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
     is_redrawn = True
 
     def __init__(
-        self, data: MatchingDataModule, split: MatchingSplit, lists: Lists, contents: BatchContents
+        self,
+        data: MatchingDataModule,
+        split: MatchingSplit,
+        contents: BatchContents,
+        lists: Ragged,
+        negatives: Negatives | None = None,
     ) -> None:
-        """Bind lists of a split to the vocabulary in use."""
-        self.idf, self.split, self.lists = data.idf, split, lists
+        """Bind lists of a split, see `training_lists`, to the vocabulary in use."""
+        self.options, self.seed, self.idf, self.split = data.options, data.seed, data.idf, split
+        self.lists, self.negatives = lists, negatives
         self.is_duplicate, pairs = split.is_duplicate, split.pairs
         first, second = data.words.bind(data.texts_of(split))
         self.first = Side(pairs.first.texts, first, contents)
@@ -321,17 +286,22 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
 
         These are its rows of the first and of the second texts, and its target.
         """
-        pairs, lists = self.split.pairs, self.lists
-        rows = lists.rows.take(numbers)
+        pairs, rows = self.split.pairs, self.lists.take(numbers)
         first = pairs.first_row[rows.values].astype(np.int64)
         second = pairs.second_row[rows.values].astype(np.int64)
         target = pairs.target[rows.values]
-        if lists.draw is None:
+        if self.negatives is None:
             return rows, first, second, target
-        drawn = lists.draw(epoch, numbers)
+        key, count = key_of(self.seed, epoch), self.options.num_negatives
+        if isinstance(self.negatives, Matches):
+            question = pairs.question[rows.values[rows.offsets[:-1]]].astype(np.int64)
+            drawn = self.negatives.draw(key, numbers, question, count)
+        else:
+            pool, start, size = self.negatives
+            drawn = choose(key, numbers, pool, start[numbers], size[numbers], count)
         query, seconds = np.nonzero(drawn >= 0)[0], drawn[drawn >= 0]
         targets, drawn_rows = np.zeros(len(seconds), np.float32), np.full(len(seconds), -1)
-        if lists.draws_rows:
+        if self.options.negatives == "own":
             drawn_rows, targets = seconds, pairs.target[seconds]
             seconds = pairs.second_row[seconds].astype(np.int64)
         # Drawn pairs have the first text of their list, and follow the list's own pairs.
@@ -464,7 +434,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     @override
     def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
         pairs = split.pairs
-        if name == "train" and len(training_lists(split, self.options, self.seed)) == 0:
+        if name == "train" and len(training_lists(split, self.options)[0]) == 0:
             missing = "no question has a positive and a candidate of a lower grade; set data.negatives=random"
             if not (pairs.target > 0).any():
                 missing = "no pair has a label above 0; check data.label_column"
@@ -534,9 +504,9 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         self, split: MatchingSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> MatchingDataset:
         # Pairs to classify are lists of one in training, too.
-        is_ranked = self._ranks and not training
-        lists = Lists(split.pairs.lists) if is_ranked else training_lists(split, self.options, self.seed)
-        return MatchingDataset(self, split, lists, contents)
+        if self._ranks and not training:
+            return MatchingDataset(self, split, contents, split.pairs.lists)
+        return MatchingDataset(self, split, contents, *training_lists(split, self.options))
 
 
 def read_pair_table(
