@@ -12,6 +12,8 @@ from datamodules.core.types import PlainDict
 
 #: Of options and stages of a training, which a prediction does not read.
 LRSchedulerCallable = OptimizerCallable = TrainerFn = object
+#: Base of metrics, of which a prediction makes none.
+Metric = nn.Module
 
 
 class LightningModule(nn.Module):
@@ -35,7 +37,3 @@ class LightningDataModule:
     """Data without a trainer."""
 
     trainer = None
-
-
-class Metric(nn.Module):
-    """Base of metrics, of which a prediction makes none."""
