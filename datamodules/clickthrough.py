@@ -26,7 +26,7 @@ from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_
 from datamodules.drawing import Matches, choose, key_of, uniform
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import DataOptions, MemoryOptions, VectorOptions
+from datamodules.options import DataOptions, MemoryOptions
 from datamodules.retrieval import FolderMemory, Memory, Neighbors, Retriever, build_neighbors, open_neighbors
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.folding import fold_hashes
@@ -46,7 +46,7 @@ Files: TypeAlias = str | list[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
+class ClickthroughOptions(MemoryOptions, DataOptions):
     """Options of `ClickthroughDataModule`.
 
     Attributes:

@@ -103,35 +103,26 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorOptions:
-    """Options of word vectors and of the characters of words.
+class MemoryOptions:
+    """Options of texts with a memory: of their word vectors, of the characters of words, and of the memory.
 
     Attributes:
         word_vectors: file of pre-trained GloVe or word2vec vectors (text, plain, .gz, .xz, .zip).
         normalize_vectors: scale each of these vectors to length 1.
         characters: pass the characters of words to the model.
-    """
-
-    word_vectors: str | None = None
-    normalize_vectors: bool = False
-    characters: bool = False
-
-    #: characters kept per word.
-    max_characters: ClassVar[int] = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryOptions:
-    """Options of the memory.
-
-    Attributes:
         memory: a table (with `memory_text_column`), or a folder that `zoo index` built; None = the training texts, or
             the index that the retriever names.
         memory_text_column: text of the memory table; None = as in the training table.
     """
 
+    word_vectors: str | None = None
+    normalize_vectors: bool = False
+    characters: bool = False
     memory: str | None = None
     memory_text_column: Column | list[Column] | None = None
+
+    #: characters kept per word.
+    max_characters: ClassVar[int] = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +147,7 @@ class FileOptions(DataOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(MemoryOptions, VectorOptions, FileOptions):
+class TableOptions(MemoryOptions, FileOptions):
     """Options of data in tables, with word vectors and a memory.
 
     Attributes:

@@ -18,7 +18,7 @@ from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.options import DataOptions, VectorOptions
+from datamodules.options import DataOptions, MemoryOptions
 from datamodules.text.encodings import Encodings, write_encodings
 from datamodules.text.gather import TokenTable, bind, gather_texts
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
@@ -39,7 +39,7 @@ class Words:
 
     def __init__(self, options: DataOptions, cache: Path) -> None:
         self.options, self.cache = options, cache
-        self.vector_options = options if isinstance(options, VectorOptions) else VectorOptions()
+        self.vector_options = options if isinstance(options, MemoryOptions) else MemoryOptions()
         self._vocabulary: Vocabulary | None = None
         self._vectors_file: Path | None = None
         # Words of the model that the new one starts from.

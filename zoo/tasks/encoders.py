@@ -17,7 +17,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict, Size
-from datamodules.options import VectorOptions
+from datamodules.options import MemoryOptions
 from datamodules.text.encodings import EncodedTexts
 from datamodules.text.sentence_modules import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
@@ -74,7 +74,7 @@ class ReadsWordVectors(Task):
     def check_data(self, data: DataModule) -> None:
         super().check_data(data)
         reads_words = getattr(self, "transformer", None) is None
-        has_characters = isinstance(data.options, VectorOptions) and data.options.characters
+        has_characters = isinstance(data.options, MemoryOptions) and data.options.characters
         if reads_words and self.characters and not has_characters:
             raise InputError("model.characters is on, but data.characters is off; make them agree")
 
