@@ -53,6 +53,7 @@ class TextBatch(NamedTuple):
     word: Tensor
     char: Tensor
     text: Tensor
+    string: list[str] | None = None
 
 
 class ClassificationBatch(NamedTuple):
@@ -212,18 +213,6 @@ class ClickBatch(NamedTuple):
     row: Tensor
     query_string: list[str] | None = None
     document_string: list[str] | None = None
-
-
-class TextBlock(NamedTuple):
-    """Documents of a collection, or queries, to encode: a block of B."""
-
-    word: Tensor
-    char: Tensor
-    #: int64 [B, S]: positions in `word`, 0 = padding.
-    text: Tensor
-    #: int64 [B]: columns of the documents in scores of the collection, or rows of the queries.
-    row: Tensor
-    string: list[str] | None = None
 
 
 class QueryBatch(NamedTuple):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self, override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, ClickBatch, ClickSpec, QueryBatch, TextBlock, as_tensors
+from datamodules.batch import BatchContents, ClickBatch, ClickSpec, QueryBatch, TextBatch, as_tensors
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.core.storage import Part, prepared_folder
@@ -321,10 +321,10 @@ class RankingDataset(BatchDataset[QueryBatch]):
         """Columns of all documents, or rows of all queries, in blocks of similar length."""
         return longest_first(self.lengths() if queries else self.texts.tokens.sizes[self.documents], size)
 
-    def block(self, numbers: NDArray[np.int64], queries: bool = False) -> TextBlock:
-        """Gather the texts of a block, without their judgements."""
+    def block(self, numbers: NDArray[np.int64], queries: bool = False) -> TextBatch:
+        """Gather documents, by columns, or queries, without their judgements."""
         side, rows = (self.queries, numbers) if queries else (self.texts, self.documents[numbers])
-        return TextBlock(*gather_texts(side.tokens, rows), torch.from_numpy(numbers), side.strings(rows))
+        return gather_texts(side.tokens, rows)._replace(string=side.strings(rows))
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> QueryBatch:
@@ -334,9 +334,8 @@ class RankingDataset(BatchDataset[QueryBatch]):
             arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
         if (hits := self.split.hits) is not None:
             arrays |= {"hit": self.column[hits.rows[row]], "hit_score": hits.scores[row]}
-        texts = gather_texts(self.queries.tokens, row)
-        fields = {**texts._asdict(), "candidate": None, **as_tensors(arrays)}
-        return QueryBatch(**fields, string=self.queries.strings(row))
+        fields = {**self.block(row, queries=True)._asdict(), "candidate": None, **as_tensors(arrays)}
+        return QueryBatch(**fields)
 
     def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         judgements = self.split.judgements

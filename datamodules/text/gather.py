@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from datamodules.batch import TextBatch
+from datamodules.batch import TextBatch, as_tensors
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError
 from datamodules.text.tokenization import Lexicon
@@ -107,7 +106,7 @@ def gather(
 def gather_texts(table: TokenTable, rows: NDArray[np.integer]) -> TextBatch:
     """Gather a batch of texts alone."""
     word, char, (text,) = gather((table, rows))
-    return TextBatch(*map(torch.from_numpy, (word, char, text)))
+    return TextBatch(**as_tensors({"word": word, "char": char, "text": text}))
 
 
 def distinct_rows(rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

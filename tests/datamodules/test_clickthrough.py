@@ -157,12 +157,13 @@ def test_queries_to_rank_carry_their_judgements(kind: Kind[ClickthroughDataModul
 def test_documents_come_in_blocks_of_similar_length_once_each(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared()
     dataset = data.dataset(data.split("validation"), BatchContents(strings=True))
-    blocks = [dataset.block(columns) for columns in dataset.blocks(8)]
+    columns = dataset.blocks(8)
+    blocks = [dataset.block(each) for each in columns]
     widths = [block.text.shape[1] for block in blocks]
     assert widths == sorted(widths, reverse=True)
-    assert sorted(row for block in blocks for row in block.row.tolist()) == list(range(50))
+    assert sorted(np.concatenate(columns).tolist()) == list(range(50))
     texts = dataset.split.judgements.documents.texts
-    assert all(block.string == texts.take(block.row) for block in blocks)
+    assert [block.string for block in blocks] == [texts.take(each) for each in columns]
 
 
 def test_only_judged_documents_are_ranked(kind: Kind[ClickthroughDataModule]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import ClickBatch, QueryBatch, TextBlock
+from datamodules.batch import ClickBatch, QueryBatch, TextBatch
 from datamodules.clickthrough import RankingDataset
 from datamodules.core.errors import check_installed
 from datamodules.core.ragged import offsets_of
@@ -338,9 +338,9 @@ class RetrievalDoc2Vec(FittedRanking[Tensor]):
         return self.size
 
     @override
-    def embed(self, batch: QueryBatch | TextBlock, queries: bool) -> Tensor:
+    def embed(self, batch: QueryBatch | TextBatch, queries: bool) -> Tensor:
         assert batch.string is not None
-        return self.read(batch.string).to(batch.row.device)
+        return self.read(batch.string).to(batch.word.device)
 
 
 def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:

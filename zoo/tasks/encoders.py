@@ -268,13 +268,13 @@ class FrozenEncoder(ReadsTransformer):
         data = self.data
         if not self.encoder_is_frozen or data is None:
             return
-        encoder = getattr(self.network, self.encoder_name)  # called with the fields of a `TextBatch`
+        encoder = getattr(self.network, self.encoder_name)  # called with words, characters and texts
         if isinstance(encoder, WordEncoder):
             return  # vectors of words are looked up as fast as encodings
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:
-            return encoder(*(field.to(self.device) for field in batch))
+            return encoder(*(field.to(self.device) for field in batch[:3]))
 
         settings = {
             "encoder": type(encoder).__name__,

@@ -207,8 +207,7 @@ def encode_blocks(
     number = len(dataset) if queries else len(dataset.documents)
     vectors = torch.zeros(number, model.vector_size, device=model.device)
     for rows in blocks:
-        block = dataset.block(rows, queries)
-        vectors[block.row] = model.embed(on_device(block, model), queries)
+        vectors[rows] = model.embed(on_device(dataset.block(rows, queries), model), queries)
         if bar is not None:
             bar.update(len(rows))
     return vectors

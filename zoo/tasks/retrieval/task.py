@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from datamodules.batch import ClickBatch, ClickSpec, QueryBatch, TextBatch, TextBlock
+from datamodules.batch import ClickBatch, ClickSpec, QueryBatch, TextBatch
 from datamodules.clickthrough import ClickthroughDataModule, RankingDataset
 from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
@@ -122,7 +122,7 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         bar = progress_bar(blocks, "encoding documents", len(blocks), " batches", self._trainer is not None)
         return encode_blocks(self, dataset, bar, queries=False)
 
-    def embed(self, batch: QueryBatch | TextBlock, queries: bool) -> Tensor:
+    def embed(self, batch: QueryBatch | TextBatch, queries: bool) -> Tensor:
         """Embed queries, or documents: float32 [B, d]."""
         vectors: Tensor = self.network.encode(TextBatch(batch.word, batch.char, batch.text), queries)
         return vectors.float()
