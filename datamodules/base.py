@@ -25,7 +25,7 @@ from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.dataset import BatchDataset, Origin, Plan, PreparedSplit, Table
+from datamodules.dataset import BatchDataset, Plan, PreparedSplit, Table
 from datamodules.duplicates import decode_keys, encode_keys, groups_to_split
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
@@ -219,7 +219,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if plan.seen is not None:
             self.seen = decode_keys(plan.seen)
         for name, parts in plan.splits.items():
-            self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
+            self._splits[name] = self.split_type.open(self.cache, **parts)
         if self._spec is None and plan.vocabulary is not None:
             self._describe(self.words.open(plan.vocabulary), plan.facts)
 
@@ -434,7 +434,7 @@ def _make_plan(data: DataModule) -> Plan:
         table = tables.pop(name)
         parts = data.prepare_split(name, table, seen, searched)
         plan.splits[name] = {"source": table.source, "parts": parts}
-        split = data.split_type.open(Origin(data.cache, parts, table.source))
+        split = data.split_type.open(data.cache, parts, table.source)
         lines = data.describe_split(name, split)
         plan.messages += [(level, f"{table.source}: {line}") for level, line in lines]
         if split.duplicates is not None:
@@ -463,7 +463,7 @@ def _plan_file(data: DataModule) -> Path:
     splits, _ = _splits_to_read(data)
     options = data.options.to_dict().items()
     description = {
-        "class": type(data).__name__,
+        "kind": type(data).__name__,
         "options": {name: value for name, value in options if name not in data.options.unprepared},
         "files": data.file_contents,
         "splits": splits,

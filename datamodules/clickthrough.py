@@ -5,29 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClickBatch, ClickSpec, QueryBatch, TextBatch, as_tensors
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.ragged import Ragged, offsets_of
+from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, prepared_folder
 from datamodules.core.types import Count, Message, PlainDict, Size
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import id_column_of, read_identified
-from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
+from datamodules.dataset import BatchDataset, PreparedSplit, Side, rows_and_weights
 from datamodules.drawing import Matches, choose, key_of, uniform
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import DataOptions, MemoryOptions
-from datamodules.retrieval import FolderMemory, Memory, Neighbors, Retriever, build_neighbors, open_neighbors
+from datamodules.retrieval import FolderMemory, Memory, Neighbors, Retriever, build_neighbors
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.sampling import longest_first
@@ -147,18 +149,13 @@ class ClickSplit(PreparedSplit):
     query_tokens: TokenStore
     document_tokens: TokenStore
     #: None where nothing was retrieved.
-    hits: Hits | None = None
+    neighbors: Neighbors | None = None
 
-    @classmethod
-    @override
-    def map_parts(cls, origin: Origin) -> Self:
-        documents, hits = origin.rows("documents"), origin.open_optional("hits", open_neighbors)
-        return cls(
-            Judgements.load(origin.folder("judgements"), origin.source, documents=documents),
-            origin.open("query_tokens", TokenStore.open),
-            origin.open("document_tokens", TokenStore.open),
-            None if hits is None else document_hits(hits, documents),
-        )
+    @cached_property
+    def hits(self) -> Hits | None:
+        """The neighbors as rows of the documents; None where nothing was retrieved."""
+        documents = self.judgements.documents
+        return None if self.neighbors is None else document_hits(self.neighbors, documents)
 
     @property
     def empty_queries(self) -> NDArray[np.bool_]:
@@ -442,14 +439,18 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self, name: str, table: Judgements, seen: NDArray[np.uint64] | None, memory: Memory | None
     ) -> dict[str, Part]:
         query_length, document_length = self.lengths
+        # One file has the documents of all splits.
+        documents = self.cache / prepare_rows(table.documents, self.cache)[0] / "rows.arrow"
+        save = partial(table.save, documents=documents)
         parts: dict[str, Part] = {
-            "judgements": prepared_folder(self.cache, "judgements", table.fingerprint, table.save),
-            "documents": prepare_rows(table.documents, self.cache),
+            "judgements": prepared_folder(self.cache, "judged", table.fingerprint, save),
             "query_tokens": self.words.tokenize(table.queries, query_length).part,
             "document_tokens": self.words.tokenize(table.documents, document_length).part,
         }
         if memory is not None:
-            parts["hits"] = build_neighbors(table.queries, memory, self.options.num_hits, False, self.cache)
+            parts["neighbors"] = build_neighbors(
+                table.queries, memory, self.options.num_hits, False, self.cache
+            )
         if name != "train":
             # A collection of documents reveals no judgement.
             parts["duplicates"] = DuplicateMarks.of(self.duplicate_keys(table), seen).prepare(self.cache)
@@ -467,10 +468,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         if document_tokens is None:
             document_tokens = self.words.tokenize_now(documents, document_length)
         query_tokens = self.words.tokenize_now(queries, query_length)
-        hits = None
-        if memory is not None:
-            hits = document_hits(memory.search(queries.texts[:], self.options.num_hits), documents)
-        return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, hits)
+        neighbors = None if memory is None else memory.search(queries.texts[:], self.options.num_hits)
+        return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, neighbors)
 
     @override
     def describe_split(self, name: str, split: ClickSplit) -> Iterator[Message]:

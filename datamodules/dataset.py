@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,14 +15,13 @@ from typing_extensions import Self
 
 from datamodules.batch import BatchContents
 from datamodules.core.errors import DamagedError
-from datamodules.core.storage import Part, check_folder, read_checked
+from datamodules.core.storage import Part, read_checked
 from datamodules.core.types import Message, PlainDict
-from datamodules.corpora.rows import Rows, Texts
+from datamodules.corpora.rows import Texts
 from datamodules.duplicates import DuplicateMarks
 from datamodules.text.encodings import Encodings, encodings_of
 from datamodules.text.gather import TokenTable
 
-T = TypeVar("T")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
@@ -47,7 +46,7 @@ class Plan:
     memory: str | None
     #: keys of the training rows, see `encode_keys`.
     seen: str | None
-    #: split -> `source` and `parts` of its `Origin`.
+    #: split -> `source` and `parts`, see `PreparedSplit.open`.
     splits: dict[str, PlainDict] = field(default_factory=dict)
     #: None where no training table was read.
     vocabulary: Part | None = None
@@ -64,60 +63,33 @@ class Plan:
             return None
 
 
-class Origin(NamedTuple):
-    """The folders of a prepared table."""
-
-    cache: Path
-    #: name -> folder in the cache and fingerprint.
-    parts: Mapping[str, Part]
-    #: the user's table, for messages.
-    source: str
-
-    def folder(self, name: str) -> Path:
-        """The folder of a part; raises an `InputError` if it is missing or damaged."""
-        folder, fingerprint = self.parts[name]
-        check_folder(self.cache / folder, fingerprint)
-        return self.cache / folder
-
-    def rows(self, name: str) -> Rows:
-        """Map a part that `prepare_rows` made."""
-        return Rows.load(self.folder(name) / "rows.arrow", self.source)
-
-    def open(self, name: str, open_part: Callable[[Path, str], T]) -> T:
-        """Map a part with a function of its folder and fingerprint."""
-        folder, fingerprint = self.parts[name]
-        return open_part(self.cache / folder, fingerprint)
-
-    def open_optional(self, name: str, open_part: Callable[[Path, str], T]) -> T | None:
-        """Map a part that some tables have; None where it is missing."""
-        return self.open(name, open_part) if name in self.parts else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class PreparedSplit:
-    """One table, ready for batches."""
+    """One table, ready for batches. Each field is a part, a cache folder, which the class of the field maps."""
 
-    #: None for rows that were prepared in memory (prediction).
-    origin: Origin | None = None
+    #: arguments of `open`; None for rows that were prepared in memory (prediction).
+    origin: tuple[Path, Mapping[str, Part], str] | None = None
     #: the rows that have duplicates elsewhere; None where nothing is compared.
     duplicates: DuplicateMarks | None = None
 
     @classmethod
-    def open(cls, origin: Origin) -> Self:
-        """Map a prepared table; raises an `InputError` if a part is missing or damaged."""
-        duplicates = origin.open_optional("duplicates", DuplicateMarks.open)
-        return replace(cls.map_parts(origin), origin=origin, duplicates=duplicates)
+    def open(cls, cache: Path, parts: Mapping[str, Part], source: str) -> Self:
+        """Map a prepared table by its parts; raises an `InputError` if one is missing or damaged.
 
-    @classmethod
-    @abstractmethod
-    def map_parts(cls, origin: Origin) -> Self:
-        """Map the parts of the kind."""
+        `source` is the user's table, for messages.
+        """
+        kinds, fields = get_type_hints(cls), PlainDict()
+        for name, (folder, fingerprint) in parts.items():
+            kind, *_ = get_args(kinds[name]) or (kinds[name],)  # of an optional part, its class
+            part = kind.open(cache / folder, fingerprint)
+            fields[name] = replace(part, source=source) if hasattr(part, "source") else part
+        return cls(origin=(cache, parts, source), **fields)
 
-    def __reduce_ex__(self, protocol: object) -> str | tuple[Callable[[Origin], Self], tuple[Origin]]:
+    def __reduce_ex__(self, protocol: object) -> str | tuple[object, ...]:
         # A worker that is spawned (not forked) receives its dataset pickled: it maps the same files.
         if self.origin is None:
-            return super().__reduce_ex__(protocol)  # type: ignore[arg-type,return-value]
-        return type(self).open, (self.origin,)
+            return super().__reduce_ex__(protocol)  # type: ignore[arg-type]
+        return type(self).open, self.origin
 
 
 class BatchDataset(Dataset[BatchT_co], ABC, Generic[BatchT_co]):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, DialogueBatch, DialogueSpec, as_tensors
@@ -24,7 +24,7 @@ from datamodules.core.types import Message, PlainDict, Size
 from datamodules.corpora.dialogues import Dialogues, read_dialogues, read_hmn4qa
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
-from datamodules.dataset import BatchDataset, Origin, PreparedSplit, rows_and_weights
+from datamodules.dataset import BatchDataset, PreparedSplit, rows_and_weights
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import FileOptions
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
@@ -88,17 +88,6 @@ class DialogueSplit(PreparedSplit):
     answer_tokens: TokenStore
     #: the turns that are read for each question, as row numbers.
     reading: Ragged
-
-    @classmethod
-    @override
-    def map_parts(cls, origin: Origin) -> Self:
-        return cls(
-            Dialogues.load(origin.folder("dialogues"), origin.source),
-            origin.open("turn_tokens", TokenStore.open),
-            origin.open("question_tokens", TokenStore.open),
-            origin.open("answer_tokens", TokenStore.open),
-            Ragged.load(origin.folder("reading")),
-        )
 
 
 class DialogueDataset(BatchDataset[DialogueBatch]):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
@@ -22,12 +22,12 @@ from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import read_identified
-from datamodules.dataset import BatchDataset, Origin, PreparedSplit, Side, rows_and_weights
+from datamodules.dataset import BatchDataset, PreparedSplit, Side, rows_and_weights
 from datamodules.drawing import Matches, choose, key_of
 from datamodules.duplicates import DuplicateMarks, duplicate_codes, groups_to_split
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TableOptions
-from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
+from datamodules.retrieval import Memory, Neighbors, Retriever, build_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.gather import distinct_rows, gather
 from datamodules.text.tokens import TokenStore, count_tokens
@@ -124,16 +124,6 @@ class MatchingSplit(PreparedSplit):
     second_tokens: TokenStore
     #: for each question, retrieved texts that do not match: rows of the second texts.
     pool: Ragged | None = None
-
-    @classmethod
-    @override
-    def map_parts(cls, origin: Origin) -> Self:
-        return cls(
-            Pairs.load(origin.folder("pairs"), origin.source),
-            origin.open("first_tokens", TokenStore.open),
-            origin.open("second_tokens", TokenStore.open),
-            Ragged.load(origin.folder("pool")) if "pool" in origin.parts else None,
-        )
 
     @property
     def is_duplicate(self) -> NDArray[np.bool_] | None:
@@ -420,7 +410,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def _retrieve(self, pairs: Pairs, memory: Memory, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
         """Pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
         part = build_neighbors(pairs.first, memory, self.options.num_candidates, False, self.cache)
-        neighbors = open_neighbors(self.cache / part[0], part[1])
+        neighbors = Neighbors.open(self.cache / part[0], part[1])
         pairs, rows_of = pairs.with_second_texts(neighbors.memories.texts[:])
         hits = np.append(rows_of, -1)[neighbors.rows[pairs.question_row]]
         excluded = np.ones(len(pairs), bool) if exclude_all else pairs.target > 0

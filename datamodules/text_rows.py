@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, TextBatch, as_tensors
@@ -19,10 +19,10 @@ from datamodules.core.storage import Part
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, BatchT_co, Origin, PreparedSplit, Side, rows_and_weights
+from datamodules.dataset import BatchDataset, BatchT_co, PreparedSplit, Side, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
 from datamodules.options import TextOptions
-from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbors, open_neighbors
+from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import are_near_neighbors
 from datamodules.sampling import LengthBucketSampler
@@ -40,8 +40,8 @@ class TextSplit(PreparedSplit):
     rows: Rows
     tokens: TokenStore
     #: None where the model runs without memories.
-    neighbors: Neighbors | None
-    memory_tokens: TokenStore | None
+    neighbors: Neighbors | None = None
+    memory_tokens: TokenStore | None = None
 
     @property
     def independent_rows(self) -> NDArray[np.int64]:
@@ -49,16 +49,6 @@ class TextSplit(PreparedSplit):
         if self.duplicates is None:
             return np.arange(len(self.rows))
         return np.flatnonzero(self.duplicates.is_independent)
-
-    @classmethod
-    @override
-    def map_parts(cls, origin: Origin) -> Self:
-        return cls(
-            rows=origin.rows("rows"),
-            tokens=origin.open("tokens", TokenStore.open),
-            neighbors=origin.open_optional("neighbors", open_neighbors),
-            memory_tokens=origin.open_optional("memory_tokens", TokenStore.open),
-        )
 
 
 class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
@@ -157,7 +147,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         if memory is not None:
             k = self.num_retrieved(memory)
             part = build_neighbors(table, memory, k, excludes_duplicates, self.cache, same_table)
-            neighbors = open_neighbors(self.cache / part[0], part[1])
+            neighbors = Neighbors.open(self.cache / part[0], part[1])
             parts["neighbors"] = part
             parts["memory_tokens"] = self.words.tokenize(neighbors.memories, memory_length).part
         if name != "train":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.sharing import cached_property
+from datamodules.core.storage import check_folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +54,14 @@ class Ragged:
         return rows
 
     def save(self, folder: Path) -> None:
-        """Write the files that `load` maps."""
+        """Write the files that `open` maps."""
         np.save(folder / "values.npy", self.values)
         np.save(folder / "offsets.npy", self.offsets)
 
     @staticmethod
-    def load(folder: Path) -> Ragged:
-        """Map the files that `save` wrote."""
+    def open(folder: Path, fingerprint: str) -> Ragged:
+        """Map the files that `save` wrote; raises an `InputError` if one is missing or damaged."""
+        check_folder(folder, fingerprint)
         return Ragged(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("values", "offsets")))
 
 

@@ -33,8 +33,6 @@ NAMES = (
 class Judgements(StoredTable):
     """J judgements of the documents of a collection for Q queries."""
 
-    shared = ("documents",)
-
     #: the queries with their ids, in order of their first judgement.
     queries: Rows
     #: the whole collection.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from typing_extensions import Self
 from datamodules.core.arrays import damaged
 from datamodules.core.errors import reason
 from datamodules.core.sharing import cached_property
-from datamodules.core.storage import Part, prepared_folder
+from datamodules.core.storage import Part, check_folder, link, prepared_folder
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +155,12 @@ class Rows:
             raise damaged(path, reason(error)) from error
         return Rows(table, str(path) if source is None else source)
 
+    @staticmethod
+    def open(folder: Path, fingerprint: str) -> Rows:
+        """Map the folder that `prepare_rows` made; raises an `InputError` if it is missing or damaged."""
+        check_folder(folder, fingerprint)
+        return Rows.load(folder / "rows.arrow")
+
     def select(self, row_numbers: ArrayLike) -> Rows:
         """Return the rows with these numbers, in the order given."""
         return Rows(self.table.take(pa.array(np.asarray(row_numbers, dtype=np.int64))), self.source)
@@ -240,19 +246,17 @@ class StoredTable:
     """Base of dataclasses whose fields are rows, columns of strings and arrays: each is a file on the disk."""
 
     source: str
-    #: fields that other tables share, and that are not stored.
-    shared: ClassVar[tuple[str, ...]] = ()
 
     def _values(self) -> dict[str, Any]:
         own = [field.name for field in fields(self) if field.name != "source"]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in own}
 
-    def save(self, folder: Path) -> None:
-        """Write the files that `load` maps."""
+    def save(self, folder: Path, **links: Path) -> None:
+        """Write the files that `open` maps; `links` are files of fields that are stored elsewhere already."""
         for name, value in self._values().items():
-            if name in self.shared:
-                continue
-            if isinstance(value, Rows):
+            if name in links:
+                link(links[name], folder / f"{name}.arrow")
+            elif isinstance(value, Rows):
                 value.save(folder / f"{name}.arrow")
             elif isinstance(value, np.ndarray):
                 np.save(folder / f"{name}.npy", value)
@@ -262,12 +266,13 @@ class StoredTable:
                     writer.write_table(column)
 
     @classmethod
-    def load(cls, folder: Path, source: str, **shared: Any) -> Self:
-        """Map the files that `save` wrote."""
-        values: dict[str, Any] = {"source": source, **shared}
+    def open(cls, folder: Path, fingerprint: str) -> Self:
+        """Map the files that `save` wrote; raises an `InputError` if one is missing or damaged."""
+        check_folder(folder, fingerprint)
+        values: dict[str, Any] = {"source": str(folder)}
         for path in folder.iterdir():
             if path.suffix == ".arrow":
-                values[path.stem] = Rows.load(path, source)
+                values[path.stem] = Rows.load(path)
             elif path.suffix == ".npy":
                 values[path.stem] = np.load(path, mmap_mode="r")
             elif path.suffix == ".ids":

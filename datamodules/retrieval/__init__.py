@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.memory import Memory as Memory
     from datamodules.retrieval.memories.memory import Neighbors as Neighbors
     from datamodules.retrieval.memories.memory import build_neighbors as build_neighbors
-    from datamodules.retrieval.memories.memory import open_neighbors as open_neighbors
     from datamodules.retrieval.memories.versions import contents_of_memory as contents_of_memory
     from datamodules.retrieval.memories.versions import pointer_of as pointer_of
 
 _MEMORIES = {
     "folder_memory": ("FolderMemory",),
     "index_memory": ("IndexMemory", "is_memory", "open_memory"),
-    "memory": ("Memory", "Neighbors", "build_neighbors", "open_neighbors"),
+    "memory": ("Memory", "Neighbors", "build_neighbors"),
     "versions": ("contents_of_memory", "pointer_of"),
 }
 #: Name -> module of what is imported on first use: each module needs packages that the others do not.

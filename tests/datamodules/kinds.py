@@ -99,7 +99,7 @@ def dialogue(folder: Path) -> Kind[DialogueDataModule]:
 PARTS = {
     "classification": "rows tokens neighbors memory duplicates vocabulary plan",
     "matching": "pairs tokens neighbors memory pool duplicates vocabulary plan",
-    "clickthrough": "judgements rows tokens neighbors memory duplicates vocabulary plan",
+    "clickthrough": "judged rows tokens neighbors memory duplicates vocabulary plan",
     "dialogue": "dialogues tokens reading vocabulary plan",
 }
 

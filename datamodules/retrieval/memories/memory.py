@@ -32,6 +32,13 @@ class Neighbors(NamedTuple):
     #: the distinct memories that were retrieved, with their texts and labels.
     memories: Rows
 
+    @classmethod
+    def open(cls, folder: Path, fingerprint: str) -> Neighbors:
+        """Map what `build_neighbors` stored; raise an `InputError` if it is missing, damaged or of other texts."""
+        storage.check_folder(folder, fingerprint)
+        rows, scores = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "scores"))
+        return cls(rows, scores, Rows.load(folder / "memories.arrow"))
+
 
 class Addition(NamedTuple):
     """The result of `FolderMemory.add`."""
@@ -120,16 +127,6 @@ class Memory(ABC):
     @abstractmethod
     def location(self) -> str:
         """Return the folder, or `index:NAME`, that `open_memory` opens. Contains no secret."""
-
-
-def open_neighbors(folder: Path, fingerprint: str) -> Neighbors:
-    """Map stored neighbors; raise an `InputError` if they are missing, damaged or of another fingerprint."""
-    storage.check_folder(folder, fingerprint)
-    return Neighbors(
-        rows=np.load(folder / "rows.npy", mmap_mode="r"),
-        scores=np.load(folder / "scores.npy", mmap_mode="r"),
-        memories=Rows.load(folder / "memories.arrow"),
-    )
 
 
 def build_neighbors(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from datamodules.core.ragged import Ragged, consecutive, offsets_of
+from datamodules.core.storage import prepared_folder
 
 LISTS = [[5, 6, 7], [], [8], [9, 10]]
 
@@ -43,7 +44,7 @@ def test_consecutive_numbers() -> None:
 
 
 def test_saved_lists_are_mapped(tmp_path: Path) -> None:
-    ragged(LISTS).save(tmp_path)
-    loaded = Ragged.load(tmp_path)
+    name, fingerprint = prepared_folder(tmp_path, "saved", "lists", ragged(LISTS).save)
+    loaded = Ragged.open(tmp_path / name, fingerprint)
     assert lists_of(loaded) == LISTS
     assert isinstance(loaded.values, np.memmap)

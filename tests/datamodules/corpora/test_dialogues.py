@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from datamodules.core.storage import prepared_folder
 from datamodules.corpora.dialogues import Dialogues, read_dialogues, read_hmn4qa, with_free_question_marks
 from tests.datamodules.checks import refused
 from tests.dialogues import made_up, write_jsonl, write_lines, write_published, write_records
@@ -45,9 +46,8 @@ def test_tables_are_selected_joined_and_saved(tmp_path: Path) -> None:
     parts = [table.select([4, 1]), table.select([0])]
     joined = Dialogues.concat(parts)
     assert [texts(joined, i) for i in range(3)] == [texts(table, i) for i in (4, 1, 0)]
-    (tmp_path / "saved").mkdir()
-    joined.save(tmp_path / "saved")
-    saved = Dialogues.load(tmp_path / "saved", "saved")
+    name, fingerprint = prepared_folder(tmp_path, "saved", joined.fingerprint, joined.save)
+    saved = Dialogues.open(tmp_path / name, fingerprint)
     assert [texts(saved, i) for i in range(3)] == [texts(joined, i) for i in range(3)]
     assert saved.fingerprint == joined.fingerprint != table.fingerprint
 

@@ -1,12 +1,14 @@
 """Judged queries of a collection: the formats, and errors in files."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from datamodules.core.errors import InputError
+from datamodules.core.storage import prepared_folder
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.rows import Rows
 from tests.datamodules.checks import write
@@ -49,8 +51,11 @@ def test_layouts(name: str, content: str | bytes, tmp_path: Path) -> None:
 
 def test_is_saved_and_loaded(tmp_path: Path) -> None:
     judgements = read_judgements(write(tmp_path / "qrels", TREC), QUERIES, DOCUMENTS)
-    judgements.save(tmp_path)
-    again = Judgements.load(tmp_path, "again", documents=DOCUMENTS)
+    DOCUMENTS.save(documents := tmp_path / "documents.arrow")
+    save = partial(judgements.save, documents=documents)
+    name, fingerprint = prepared_folder(tmp_path, "saved", judgements.fingerprint, save)
+    again = Judgements.open(tmp_path / name, fingerprint)
+    assert documents.samefile(tmp_path / name / "documents.arrow")
     assert written(again) == EXPECTED
     assert again.fingerprint == judgements.fingerprint
     assert judgements.select([1]).fingerprint != judgements.fingerprint

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from datamodules.core.errors import InputError
+from datamodules.core.storage import prepared_folder
 from datamodules.corpora.pairs import Pairs, read_pairs, read_quora, read_trec, read_wikiqa
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
@@ -47,9 +48,8 @@ def test_equal_first_texts_are_one_question_without_a_column_of_questions(tmp_pa
 
 def test_saved_pairs_are_mapped(tmp_path: Path) -> None:
     pairs = read_pairs(write(tmp_path / "a.csv", TABLE), "first", "second", "label", "q")
-    (tmp_path / "saved").mkdir()
-    pairs.save(tmp_path / "saved")
-    again = Pairs.load(tmp_path / "saved", "again")
+    name, fingerprint = prepared_folder(tmp_path, "saved", pairs.fingerprint, pairs.save)
+    again = Pairs.open(tmp_path / name, fingerprint)
     assert rows_of(again) == rows_of(pairs)
     assert again.fingerprint == pairs.fingerprint
     assert isinstance(again.target, np.memmap)

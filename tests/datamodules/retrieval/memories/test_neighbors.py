@@ -12,7 +12,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import memory as memory_module
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.memory import Neighbors, build_neighbors, open_neighbors
+from datamodules.retrieval.memories.memory import Neighbors, build_neighbors
 from tests.datamodules.checks import kill
 from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.memories.test_memory_growth import hits_of
@@ -62,7 +62,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_neighbors_are_those_of_the_memory(tmp_path: Path, memory: RecordedMemory) -> None:
-    stored = open_neighbors(*build(memory, tmp_path / "cache"))
+    stored = Neighbors.open(*build(memory, tmp_path / "cache"))
     assert memory.searches() == 5  # 37 queries in blocks of 8
     assert stored.rows.shape == stored.scores.shape == (37, K)
     assert stored.rows.dtype == np.int32
@@ -77,14 +77,14 @@ def test_the_neighbors_are_those_of_the_memory(tmp_path: Path, memory: RecordedM
 
 def test_missing_hits_are_minus_one_and_zero(tmp_path: Path, memory: RecordedMemory) -> None:
     queries = Rows.from_lists(["unknown words"] * 9 + ["lion"] + [""], source="queries")
-    stored = open_neighbors(*build(memory, tmp_path / "cache", queries, k=30))
+    stored = Neighbors.open(*build(memory, tmp_path / "cache", queries, k=30))
     having = sum("lion" in text.split() for text in memory.rows.texts)
     assert 0 < having < 30
     assert (stored.rows >= 0).sum(axis=1).tolist() == [0] * 9 + [having, 0]
     assert (stored.scores[stored.rows == -1] == 0).all()
     assert len(stored.memories) == having
     nothing = Rows.from_lists(["unknown"], source="queries")
-    stored = open_neighbors(*build(memory, tmp_path / "cache", nothing))
+    stored = Neighbors.open(*build(memory, tmp_path / "cache", nothing))
     assert stored.rows.tolist() == [[-1] * K]
     assert len(stored.memories) == 0
 
