@@ -14,6 +14,7 @@ from torch import Tensor
 
 from datamodules.batch import TextBatch
 from datamodules.core.errors import InputError
+from datamodules.core.progress import progress_bar
 from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
 from datamodules.core.types import PlainDict
@@ -22,7 +23,7 @@ from datamodules.options import DataOptions, MemoryOptions
 from datamodules.text.encodings import Encodings, write_encodings
 from datamodules.text.gather import TokenTable, bind, gather_texts
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
-from datamodules.text.tokens import TokenStore, write_tokens
+from datamodules.text.tokens import TokenStore
 from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
 
@@ -96,7 +97,11 @@ class Words:
         # More are kept, so that other lengths need no other store.
         kept = kept_tokens(length)
         description = {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), "tokens": kept}
-        save = partial(write_tokens, rows.texts, self.tokenizer, max_tokens=kept)
+
+        def save(folder: Path) -> None:
+            bar = progress_bar(rows.texts, "tokenizing")
+            TokenStore.from_texts(bar, self.tokenizer, max_tokens=kept).save(folder)
+
         name, fingerprint = prepared_folder(self.cache, "tokens", fingerprint_of(description), save)
         return TokenStore.open(self.cache / name, fingerprint)
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.arrays import ArrayWriter, check_numbers, check_starts, map_array
+from datamodules.core.arrays import check_numbers, check_starts, map_array
 from datamodules.core.compiled import njit
-from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import offsets_of
 from datamodules.core.storage import Part, check_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
-
-#: Tokens that are written together.
-_BLOCK = 1 << 20
 
 
 class TokenStore:
@@ -37,7 +33,7 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> TokenStore:
-        """Map the files that `write_tokens` wrote; see `check_folder`."""
+        """Map the files that `save` wrote; see `check_folder`."""
         # Checksums are compared (about a second per GB): a wrong number would make kernels read outside their arrays.
         check_folder(folder, fingerprint, contents=True)
         tokens = map_array(folder / "tokens.npy", np.int32)
@@ -52,10 +48,17 @@ class TokenStore:
     @classmethod
     def from_texts(cls, texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int = 512) -> TokenStore:
         """Tokenise in memory."""
-        lexicon = Lexicon()
-        rows = [row[:max_tokens] for row in tokenizer.encode(texts, lexicon)]
-        tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
-        return cls(tokens, offsets_of(list(map(len, rows))), list(lexicon))
+        lexicon, tokens, lengths = Lexicon(), array("i"), array("q")
+        for row in tokenizer.encode(texts, lexicon):
+            tokens.extend(row[:max_tokens])
+            lengths.append(min(len(row), max_tokens))
+        return cls(np.asarray(tokens, np.int32), offsets_of(lengths), list(lexicon))
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `open` maps."""
+        np.save(folder / "tokens.npy", self.tokens)
+        np.save(folder / "offsets.npy", self.offsets)
+        (folder / "lexicon.json").write_text(json.dumps(self.lexicon))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -114,22 +117,3 @@ def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
     for store in stores:
         counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))
     return counts
-
-
-def write_tokens(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens: int = 512) -> None:
-    """Tokenise texts into a folder, for `TokenStore.open`."""
-    lexicon = Lexicon()
-    lengths: list[int] = []
-    total = len(texts) if isinstance(texts, Sequence) else None
-    bar = progress_bar(texts, "tokenizing", total)
-    with ArrayWriter(folder / "tokens.npy", np.int32) as tokens:
-        block: list[int] = []
-        for row in tokenizer.encode(bar, lexicon):
-            block += row[:max_tokens]
-            lengths.append(min(len(row), max_tokens))
-            if len(block) >= _BLOCK:
-                tokens.write(np.array(block, dtype=np.int32))
-                block.clear()
-        tokens.write(np.array(block, dtype=np.int32))
-    np.save(folder / "offsets.npy", offsets_of(lengths))
-    (folder / "lexicon.json").write_text(json.dumps(list(lexicon)))

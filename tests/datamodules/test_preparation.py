@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pytorch_lightning.trainer.states import TrainerFn
 
-from datamodules import base, words
+from datamodules import base
 from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory
+from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from tests.datamodules.checks import kill, refused
 from tests.datamodules.corpus import in_processes
@@ -26,7 +27,7 @@ def forbid(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
 
     for owner, name in (
         (kind.data_type, "read_splits"),
-        (words, "write_tokens"),
+        (TokenStore, "save"),
         (FolderMemory, "build"),
         (EmbeddedRetriever, "search"),
     ):
@@ -126,7 +127,7 @@ def prepare(kind: Kind[Any], cache: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "function"),
     [
-        (words, "write_tokens"),
+        (TokenStore, "save"),
         (EmbeddedRetriever, "search"),
         (Vocabulary, "from_stores"),
         (base, "asdict"),

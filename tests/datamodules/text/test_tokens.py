@@ -1,6 +1,5 @@
 import pickle
 from collections.abc import Iterable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import numpy as np
 import pytest
 
 from datamodules.core.storage import build_folder
-from datamodules.text import tokens as tokens_module
 from datamodules.text.tokenization import Tokenizer, make_tokenizer
-from datamodules.text.tokens import TokenStore, count_tokens, write_tokens
+from datamodules.text.tokens import TokenStore, count_tokens
 
 WORDS = make_tokenizer("words", lowercase=True)
 TEXTS = ["The cat sat.", "", "A \ud800 and a \0, the\u2028cat!", "\udc00 \ud83d\ude00 \U0001f600"]
@@ -28,7 +26,7 @@ def all_words(store: TokenStore) -> list[list[str]]:
 
 
 def built(folder: Path, texts: Iterable[str], tokenizer: Tokenizer = WORDS, **options: int) -> TokenStore:
-    build_folder(folder, "f", partial(write_tokens, texts, tokenizer, **options))
+    build_folder(folder, "f", TokenStore.from_texts(texts, tokenizer, **options).save)
     return TokenStore.open(folder, "f")
 
 
@@ -41,15 +39,6 @@ def test_a_store_gives_back_every_token(tmp_path: Path) -> None:
         assert (store.tokens.dtype, store.offsets.dtype) == (np.int32, np.int64)
     assert len(pickle.dumps(opened)) < 1000
     assert memory.lexicon[:5] == ["the", "cat", "sat", ".", "a"]
-
-
-def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens_module, "_BLOCK", 7)
-    texts = [" ".join(f"w{i * j % 11}" for j in range(i % 6)) for i in range(50)]
-    store = built(tmp_path / "s", iter(texts), make_tokenizer("whitespace", False))
-    assert all_words(store) == [text.split() for text in texts]
-    joined = " ".join(texts).split()
-    assert store.counts().tolist() == [joined.count(word) for word in store.lexicon]
 
 
 @pytest.mark.parametrize("texts", [["a b c d e", "a b", "", "f g h"], [], [""], ["", " "]])
