@@ -68,9 +68,13 @@ def read_table(
     elif isinstance(class_names, Mapping):
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
     blocks = read_blocks(path, columns, header, quotes, class_names)
-    source, hashes = str(path), list[NDArray[np.int64]]()
-    batches = list(_batches(blocks, columns, source, class_names, label_separator, hashes))
+    source = str(path)
+    batches, hashes = zip(*_batches(blocks, columns, source, class_names, label_separator), strict=True)
     rows = Rows(pa.Table.from_batches(batches), source)
+    labels = rows.distinct_labels()
+    _warn_of_blanks(labels, source)
+    if label_separator is None:
+        _warn_of_several(set(labels), source)
     duplicates = len(rows) - len(np.unique(np.concatenate(hashes)))
     if duplicates:
         log.info("%s: %d of %d rows repeat an earlier row; they are kept", source, duplicates, len(rows))
@@ -115,11 +119,9 @@ def _batches(
     source: str,
     class_names: ClassNames | None,
     separator: str | None,
-    hashes: list[NDArray[np.int64]],
-) -> Iterator[pa.RecordBatch]:
-    """Turn blocks into Arrow batches, and refuse rows without a label; `hashes` receives those of the rows."""
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+    """Turn blocks into Arrow batches, with hashes of their rows, and refuse rows without a label."""
     repairs = Repairs()
-    distinct = set[str]()
     unlabeled, empty = list[int](), list[int]()
     num_rows, place = 0, source
     for block in blocks:
@@ -137,7 +139,6 @@ def _batches(
                 labels = block.converted(len(columns.texts), name_class)
             else:
                 labels = join_fields(block, len(columns.texts), columns.labels, separator, name_class)
-            distinct |= set(labels)
         if columns.id is None:
             ids = list(map(str, range(num_rows, num_rows + len(texts))))
         else:
@@ -149,14 +150,10 @@ def _batches(
         if "" in texts:
             empty += [number for number, text in zip(block.numbers, texts, strict=True) if not text]
         keys = texts if labels is None else zip(texts, labels, strict=True)
-        hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
-        yield repairs.batch(ids, texts, labels)
+        yield repairs.batch(ids, texts, labels), np.fromiter(map(hash, keys), np.int64, len(texts))
     if unlabeled:
         raise InputError(f"{_named_rows(place, unlabeled)}: no label; add labels, or remove these rows")
     repairs.report(source)
-    _warn_of_blanks(distinct, source)
-    if separator is None:
-        _warn_of_several(distinct, source)
     if empty:
         named = _named_rows(place, empty)
         log.warning("%s: %d of %d texts are empty; they are kept", named, len(empty), num_rows)
@@ -184,10 +181,10 @@ def _texts(block: Block, num_columns: int) -> list[str]:
     return [" ".join(filter(None, fields)) for fields in zip(*parts, strict=True)]
 
 
-def _warn_of_blanks(labels: Iterable[str], source: str) -> None:
-    """Warn of two labels that look like one."""
+def _warn_of_blanks(labels: Sequence[str], source: str) -> None:
+    """Warn of two sorted labels that look like one."""
     known: dict[str, str] = {}
-    for label in sorted(labels):
+    for label in labels:
         other = known.setdefault(label.strip(), label)
         if other != label:
             shown = source, other[:LONGEST], label[:LONGEST]
