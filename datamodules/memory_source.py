@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
@@ -13,7 +12,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.readers import HUB
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.options import MemoryOptions, TextOptions
+from datamodules.options import MemoryOptions
 from datamodules.retrieval import (
     EmbeddedRetriever,
     FolderMemory,
@@ -23,8 +22,6 @@ from datamodules.retrieval import (
     is_memory,
     open_memory,
 )
-
-log = logging.getLogger(__name__)
 
 #: What a command line starts from when it sets only `--data.retriever.similarity`.
 DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
@@ -69,13 +66,6 @@ class MemorySource:
         A table is read with `columns`, arguments of `read_table`, and only with `training`. Raises an `InputError` if
         the named memory is missing.
         """
-        memory = self._find(own, columns, training)
-        least = self.options.num_memories if isinstance(self.options, TextOptions) else 0
-        if isinstance(memory, FolderMemory) and len(memory) < least:
-            log.info("data.num_memories=%d: the memory has only %d rows", least, len(memory))
-        return memory
-
-    def _find(self, own: Rows | None, columns: PlainDict, training: bool) -> Memory:
         name = self.options.memory
         if self.is_index or self.pointer is not None:
             return self.open()

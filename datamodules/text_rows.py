@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ from datamodules.sampling import LengthBucketSampler
 from datamodules.text.encodings import encodings_of
 from datamodules.text.gather import distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
+
+log = logging.getLogger(__name__)
 
 TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
 
@@ -146,6 +149,8 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
             k = self.num_retrieved(memory)
+            if name == "train" and k < self.options.num_memories:
+                log.info("data.num_memories=%d: the memory has only %d rows", self.options.num_memories, k)
             part = build_neighbors(table, memory, k, excludes_duplicates, self.cache, same_table)
             neighbors = Neighbors.open(self.cache / part[0], part[1])
             parts["neighbors"] = part
