@@ -86,7 +86,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         #: seed of the training order and of all other draws; `zoo.runs.train` sets it to that of the run.
         self.seed = 0
         self.facts: PlainDict = {}
-        self._spec: NamedTuple | None = None
         self._splits: dict[str, SplitT] = {}
         self._file_contents: PlainDict | None = None
         #: on after the last epoch of a fit, where Lightning only validates, but the training rows are still read.
@@ -220,8 +219,9 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             self.seen = decode_keys(plan.seen)
         for name, parts in plan.splits.items():
             self._splits[name] = self.split_type.open(self.cache, **parts)
-        if self._spec is None and plan.vocabulary is not None:
-            self._describe(self.words.open(plan.vocabulary), plan.facts)
+        if not self.words.are_known and plan.vocabulary is not None:
+            self.words.use(self.words.open(plan.vocabulary))
+            self.facts = plan.facts
 
     @property
     def file_contents(self) -> PlainDict:
@@ -265,18 +265,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     @property
     def spec(self) -> Any:
         """Sizes and labels, of type `spec_type`; after `setup` or `use_state`."""
-        if self._spec is None:
-            raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
-        return self._spec
-
-    @property
-    def is_set_up(self) -> bool:
-        """True after `setup` or `use_state`, in this process."""
-        return self._spec is not None
-
-    def _describe(self, vocabulary: Vocabulary, facts: PlainDict) -> None:
-        self.words.use(vocabulary)
-        self.facts, self._spec = facts, self.make_spec(vocabulary, facts)
+        return self.make_spec(self.words.vocabulary, self.facts)
 
     def state(self) -> DataState:
         """Everything that prepares new rows for the model."""
@@ -311,7 +300,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         # A fact with the name of an option is what the model was built for.
         built = {name: value for name, value in state.facts.items() if name in state.options}
         self.options = replace(self.options, **built)
-        self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
+        self.words.use(Vocabulary.from_dict(state.vocabulary))
+        self.facts = state.facts
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Shuffled batches to train on."""
@@ -470,7 +460,7 @@ def _plan_file(data: DataModule) -> Path:
         "tokenizer": data.words.tokenizer.describe(),
         "folding": FOLDING,
         "seen": encode_keys(data.seen),
-        "start": data.words.describe_start(),
+        "start": data.words.start_words,
         "memory": _describe_memory(data, "train" in splits),
     }
     return data.cache / f"plan-{storage.fingerprint_of(description)[:16]}.json"

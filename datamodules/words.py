@@ -43,8 +43,8 @@ class Words:
         self.vector_options = options if isinstance(options, MemoryOptions) else MemoryOptions()
         self._vocabulary: Vocabulary | None = None
         self._vectors_file: Path | None = None
-        # Words of the model that the new one starts from.
-        self._start_words: list[str] = []
+        #: words of the model that the new one starts from, see `keep`.
+        self.start_words: list[str] = []
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -55,6 +55,11 @@ class Words:
     def special_tokens(self) -> int:
         """Number of tokens that a transformer adds to a text; they count in its length."""
         return len(self.vocabulary.prefix) + len(self.vocabulary.suffix)
+
+    @property
+    def are_known(self) -> bool:
+        """True where there is a vocabulary."""
+        return self._vocabulary is not None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -86,11 +91,7 @@ class Words:
         # Characters and tokens of a transformer are not words.
         is_word = {name in WORD_TOKENIZERS for name in (vocabulary["tokenizer"]["name"], self.tokenizer.name)}
         if is_word == {True} or vocabulary["tokenizer"] == self.tokenizer.describe():
-            self._start_words = vocabulary["words"]
-
-    def describe_start(self) -> str | None:
-        """Fingerprint of the words that `keep` added."""
-        return fingerprint_of({"words": self._start_words}) if self._start_words else None
+            self.start_words = vocabulary["words"]
 
     def tokenize(self, rows: Rows, length: int) -> TokenStore:
         """The tokens of texts, in a cache folder, for a model that reads `length` tokens of a text."""
@@ -131,7 +132,7 @@ class Words:
             "stores": [store.part[1] for store in stores],
             "vectors": contents_of(self.vector_options.word_vectors),
             "counts": None if counts is None else fingerprint_of(counts),
-            "start": self.describe_start(),
+            "start": self.start_words,
             **{name: getattr(self.vector_options, name) for name in of_vectors},
             **{name: getattr(self.options, name) for name in of_words},
         }
@@ -146,13 +147,13 @@ class Words:
             vocabulary = Vocabulary.from_transformers(self.tokenizer)
         else:
             if (file := self.vector_options.word_vectors) is not None:
-                known = {word for store in stores for word in store.lexicon}.union(self._start_words)
+                known = {word for store in stores for word in store.lexicon}.union(self.start_words)
                 vectors = read_vectors(file, words=known, most_frequent=VECTOR_WORDS)
             vocabulary = Vocabulary.from_stores(
                 stores,
                 self.tokenizer,
                 min_count=self.options.min_count,
-                extra_words=[*(() if vectors is None else vectors.rows), *self._start_words],
+                extra_words=[*(() if vectors is None else vectors.rows), *self.start_words],
                 characters=self.vector_options.characters,
                 counts=counts,
             )

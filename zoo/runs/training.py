@@ -244,7 +244,7 @@ def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
         log.warning("no validation rows chose an epoch (%s is missing): the model is of the last one", best)
         best = last
     lacks_memory = data.memory is not None and data.has_memory and data.memory.location is None
-    if lacks_memory or not data.is_set_up:
+    if lacks_memory or not data.words.are_known:
         data.prepare_data()  # the processes of the training were forks of this one
         data.setup("fit")
     restore(model, best)
