@@ -453,7 +453,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             )
         if name != "train":
             # A collection of documents reveals no judgement.
-            parts["duplicates"] = DuplicateMarks.of(self.duplicate_keys(table), seen).prepare(self.cache)
+            marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
+            parts["duplicates"] = prepared_folder(self.cache, "marks", marks.fingerprint, marks.save)
         return parts
 
     def split_of(

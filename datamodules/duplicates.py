@@ -6,21 +6,19 @@ import logging
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.storage import Part, check_folder, prepared_folder
 from datamodules.core.types import Message
+from datamodules.corpora.rows import StoredTable
 from datamodules.retrieval.folding import fold_hashes
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class DuplicateMarks:
+class DuplicateMarks(StoredTable):
     """The rows of a split (n rows; n questions of pairs to rank) that have duplicates elsewhere."""
 
     #: bool [n]: the memory holds a duplicate that may be retrieved.
@@ -77,20 +75,6 @@ class DuplicateMarks:
             )
         elif near:
             yield logging.INFO, rows + more
-
-    def prepare(self, cache: Path) -> Part:
-        """Write the marks to a cache folder, which `open` reads."""
-        fingerprint = sha256(b"".join(marks.tobytes() for marks in vars(self).values())).hexdigest()
-        return prepared_folder(
-            cache, "duplicates", fingerprint, lambda folder: np.savez(folder / "marks.npz", **vars(self))
-        )
-
-    @classmethod
-    def open(cls, folder: Path, fingerprint: str) -> DuplicateMarks:
-        """Read what `prepare` wrote; raises an `InputError` if one is missing or damaged."""
-        check_folder(folder, fingerprint)
-        with np.load(folder / "marks.npz") as marks:
-            return cls(**marks)
 
 
 def groups_to_split(keys: NDArray[np.integer]) -> NDArray[np.integer]:

@@ -391,7 +391,8 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         parts: dict[str, Part] = {}
         if not training:
             # A memory of texts to rank reveals no label.
-            parts["duplicates"] = DuplicateMarks.of(self.duplicate_keys(table), seen).prepare(self.cache)
+            marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
+            parts["duplicates"] = prepared_folder(self.cache, "marks", marks.fingerprint, marks.save)
         if memory is not None and (options.negatives if training else options.candidates) == "retrieved":
             exclude_all = not training or options.chosen_batches == "listwise"
             table, foreign, neighbors = self._retrieve(table, memory, exclude_all)

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, TextBatch, as_tensors
-from datamodules.core.storage import Part
+from datamodules.core.storage import Part, prepared_folder
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
@@ -158,7 +158,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         if name != "train":
             searched = None if excludes_duplicates else memory
             marks = self.marks_of(table, neighbors, searched, seen, same_table)
-            parts["duplicates"] = marks.prepare(self.cache)
+            parts["duplicates"] = prepared_folder(self.cache, "marks", marks.fingerprint, marks.save)
         return parts
 
     def num_retrieved(self, memory: Memory) -> int:

@@ -50,7 +50,7 @@ class Dialogues(StoredTable):
     #: [D + 1].
     question_offsets: NDArray[np.int64]
     ids: pa.StringArray
-    source: str
+    source: str = "a table"
 
     @staticmethod
     def from_list(dialogues: Sequence[Dialogue], source: str = "dialogues") -> Dialogues:

@@ -43,7 +43,7 @@ class Judgements(StoredTable):
     document: NDArray[np.int32]
     #: [J], 0 = judged to be irrelevant.
     grade: NDArray[np.float32]
-    source: str
+    source: str = "a table"
 
     @staticmethod
     def unjudged(queries: Rows, documents: Rows) -> Judgements:

@@ -48,7 +48,7 @@ class Pairs(StoredTable):
     ids: pa.StringArray
     #: [questions].
     question_ids: pa.StringArray
-    source: str
+    source: str = "a table"
 
     @staticmethod
     def from_lists(

@@ -269,7 +269,7 @@ class StoredTable:
     def open(cls, folder: Path, fingerprint: str) -> Self:
         """Map the files that `save` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
-        values: dict[str, Any] = {"source": str(folder)}
+        values: dict[str, Any] = {}
         for path in folder.iterdir():
             if path.suffix == ".arrow":
                 values[path.stem] = Rows.load(path)

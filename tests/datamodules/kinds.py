@@ -97,9 +97,9 @@ def dialogue(folder: Path) -> Kind[DialogueDataModule]:
 
 #: Name -> kinds of folders and files in the cache of `make_kind`.
 PARTS = {
-    "classification": "rows tokens neighbors memory duplicates vocabulary plan",
-    "matching": "pairs tokens neighbors memory pool duplicates vocabulary plan",
-    "clickthrough": "judged rows tokens neighbors memory duplicates vocabulary plan",
+    "classification": "rows tokens neighbors memory marks vocabulary plan",
+    "matching": "pairs tokens neighbors memory pool marks vocabulary plan",
+    "clickthrough": "judged rows tokens neighbors memory marks vocabulary plan",
     "dialogue": "dialogues tokens reading vocabulary plan",
 }
 

@@ -58,7 +58,7 @@ def test_a_second_preparation_does_no_work(kind: Kind[Any], monkeypatch: pytest.
         ({"min_count": 2}, {"vocabulary"}),
         ({"max_length": 5}, set()),
         # Without memories, no row is a near-duplicate of one.
-        ({"num_memories": 0}, {"duplicates", "vocabulary"}),
+        ({"num_memories": 0}, {"marks", "vocabulary"}),
     ],
     ids=lambda value: "-".join(sorted(value)) or "nothing",
 )
