@@ -34,6 +34,7 @@ from datamodules.retrieval import (
     Memory,
     Retriever,
     contents_of_memory,
+    is_existing_index,
     is_memory,
     pointer_of,
 )
@@ -441,7 +442,7 @@ def _make_plan(data: DataModule) -> Plan:
 def _is_valid(data: DataModule, plan: Plan) -> bool:
     """Return True if a plan still describes the data, and its folders are all there."""
     # An index of the user's may have changed.
-    if data.retrieves and data.memory is not None and (data.memory.is_index or not is_memory(plan.memory)):
+    if data.retrieves and (is_existing_index(data.retriever) or not is_memory(plan.memory)):
         return False
     splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
     parts = [part for part in (*splits, plan.vocabulary) if part is not None]

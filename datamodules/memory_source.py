@@ -47,14 +47,9 @@ class MemorySource:
         self._any_ranking = any_ranking
 
     @property
-    def is_index(self) -> bool:
-        """True for an Elasticsearch index of the user's."""
-        return is_existing_index(self.retriever)
-
-    @property
     def is_users(self) -> bool:
         """True if the user names the memory, which may then hold the rows of the training table."""
-        return self.options.memory is not None or self.is_index or self.was_users
+        return self.options.memory is not None or is_existing_index(self.retriever) or self.was_users
 
     def use(self, folder: Path, pointer: Path) -> None:
         """Take the memory of a trained model."""
@@ -67,7 +62,7 @@ class MemorySource:
         the named memory is missing.
         """
         name = self.options.memory
-        if self.is_index or self.pointer is not None:
+        if is_existing_index(self.retriever) or self.pointer is not None:
             return self.open()
         if name is not None and is_memory(name):
             return open_memory(name, self.retriever)
