@@ -99,12 +99,11 @@ class ClickthroughOptions(MemoryOptions, DataOptions):
 
     files: ClassVar[tuple[str, ...]] = (
         "corpus_file",
-        "train_queries",
-        "train_judgements",
-        "validation_queries",
-        "validation_judgements",
-        "test_queries",
-        "test_judgements",
+        *(
+            f"{split}_{kind}"
+            for split in ("train", "validation", "test")
+            for kind in ("queries", "judgements")
+        ),
         "memory",
         "word_vectors",
     )
