@@ -19,7 +19,7 @@ from datamodules.core.storage import Part, read_checked
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Texts
 from datamodules.duplicates import DuplicateMarks
-from datamodules.text.encodings import Encodings, encodings_of
+from datamodules.text.encodings import Encodings
 from datamodules.text.gather import TokenTable
 
 BatchT_co = TypeVar("BatchT_co", covariant=True)
@@ -131,7 +131,8 @@ class Side(NamedTuple):
     @property
     def encodings(self) -> Encodings | None:
         """Vectors of the texts by a frozen encoder; None where the model encodes."""
-        return encodings_of(self.contents.encoded_texts, self.tokens.store, self.tokens.length)
+        encoded, store = self.contents.encoded_texts or {}, self.tokens.store
+        return encoded.get((store.part[1], self.tokens.length)) if store.is_kept else None
 
     def strings(self, rows: NDArray[np.int64]) -> list[str] | None:
         """Some of the texts as strings; None where the model reads none."""

@@ -27,7 +27,6 @@ from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbo
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import are_near_neighbors
 from datamodules.sampling import LengthBucketSampler
-from datamodules.text.encodings import encodings_of
 from datamodules.text.gather import distinct_rows, gather, gather_texts
 from datamodules.text.tokens import TokenStore
 
@@ -205,16 +204,18 @@ class TextDataset(BatchDataset[BatchT_co]):
         reads_memories = contents.memory_texts and contents.encoded_memory is None
         texts, *memories = data.words.bind(data.texts_of(split)[: 1 + reads_memories])
         self.texts = Side(split.rows.texts, texts, contents)
-        self.memories = memories[0] if memories else None
-        self.memory_encodings = encodings_of(contents.encoded_texts, split.memory_tokens, data.lengths[1])
+        self.memories: Side | None = None
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
         # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
         self.distinct_memory = np.array([-1])
         if split.neighbors is not None:
-            self.distinct_memory = np.append(first_of_equal_texts(split.neighbors.memories), -1)
+            retrieved = split.neighbors.memories
+            self.distinct_memory = np.append(first_of_equal_texts(retrieved), -1)
+            if memories:
+                self.memories = Side(retrieved.texts, memories[0], contents)
             if contents.encoded_memory is not None:
-                self.memory_rows = contents.encoded_memory.rows_of(split.neighbors.memories.texts)
+                self.memory_rows = contents.encoded_memory.rows_of(retrieved.texts)
                 assert (self.memory_rows >= 0).all(), "the neighbors come from another memory"
 
     def __len__(self) -> int:
@@ -265,7 +266,7 @@ class TextDataset(BatchDataset[BatchT_co]):
             }
         groups = [(self.texts.tokens, rows)]
         if self.memories is not None:
-            groups.append((self.memories, memories))
+            groups.append((self.memories.tokens, memories))
         word, char, (text, *more) = gather(*groups)
         memory_text = more[0] if more else np.zeros((len(memories), 1), np.int64)
         arrays = {"word": word, "char": char, "text": text, "memory_text": memory_text}
@@ -275,7 +276,8 @@ class TextDataset(BatchDataset[BatchT_co]):
         """[M, l] of rows of `split.neighbors.memories`, where they were encoded before."""
         if self.memory_rows is not None and self.contents.encoded_memory is not None:
             return torch.from_numpy(self.contents.encoded_memory.vectors[self.memory_rows[memories]])
-        return None if self.memory_encodings is None else self.memory_encodings.of(memories)
+        encodings = None if self.memories is None else self.memories.encodings
+        return None if encodings is None else encodings.of(memories)
 
 
 def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:

@@ -121,7 +121,7 @@ class Words:
         def save(folder: Path) -> None:
             write_encodings(size, lambda rows: encode(gather_texts(table, rows)), folder)
 
-        name, fingerprint = prepared_folder(self.cache, "encodings", fingerprint_of(part), save)
+        name, fingerprint = prepared_folder(self.cache, "text-vectors", fingerprint_of(part), save)
         return Encodings.open(self.cache / name, fingerprint)
 
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:

@@ -16,7 +16,6 @@ from datamodules.core.arrays import ArrayWriter, map_array
 from datamodules.core.progress import progress_bar
 from datamodules.core.ragged import consecutive, offsets_of
 from datamodules.core.storage import check_folder
-from datamodules.text.tokens import TokenStore
 
 #: Texts, and tokens with their padding, that are encoded together.
 _TEXTS_A_BATCH = 256
@@ -34,8 +33,8 @@ class Encodings:
     values: NDArray[np.float32]
     #: int64 [n]: the first vector of each text.
     start: NDArray[np.int64]
-    #: int64 [n]: the number of vectors of each text; None = one.
-    size: NDArray[np.int64] | None
+    #: int64 [n]: the number of vectors of each text.
+    size: NDArray[np.int64]
     #: folder and fingerprint.
     origin: tuple[Path, str]
 
@@ -44,8 +43,7 @@ class Encodings:
         """Map the files that `write_encodings` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
         values = map_array(folder / "values.npy", np.float32, dimensions=2)
-        start = map_array(folder / "start.npy", np.int64)
-        size = map_array(folder / "size.npy", np.int64) if (folder / "size.npy").exists() else None
+        start, size = (map_array(folder / f"{name}.npy", np.int64) for name in ("start", "size"))
         return cls(values, start, size, (folder, fingerprint))
 
     def of(self, rows: NDArray[np.int64]) -> Tensor:
@@ -54,7 +52,6 @@ class Encodings:
 
     def padded(self, rows: NDArray[np.int64], width: int) -> Tensor:
         """float32 [m, width, l]: the token vectors of m texts, 0 behind their ends."""
-        assert self.size is not None
         padded = np.zeros((len(rows), width, self.values.shape[1]), np.float32)
         vectors = consecutive(self.start[rows], self.size[rows])
         padded[vectors.list_numbers, vectors.positions] = self.values[vectors.values]
@@ -67,13 +64,6 @@ class Encodings:
 
 #: Encodings by one frozen encoder, by the fingerprint of a store of tokens and the number of tokens that are read.
 EncodedTexts: TypeAlias = Mapping[tuple[str, int], Encodings]
-
-
-def encodings_of(encoded: EncodedTexts | None, tokens: TokenStore | None, length: int) -> Encodings | None:
-    """The encodings of a store's texts; None where there are none."""
-    if encoded is None or tokens is None or not tokens.is_kept:
-        return None
-    return encoded.get((tokens.part[1], length))
 
 
 def write_encodings(
@@ -101,8 +91,8 @@ def write_encodings(
             writer.write(encoded)
             done += len(rows)
             bar.update(len(rows))
-    if by_token:
-        np.save(folder / "size.npy", size)
+    numbers = size if by_token else np.ones_like(size)
     start = np.empty(len(size), np.int64)
-    start[order] = offsets_of(size[order])[:-1] if by_token else np.arange(len(size))
+    start[order] = offsets_of(numbers[order])[:-1]
     np.save(folder / "start.npy", start)
+    np.save(folder / "size.npy", numbers)
