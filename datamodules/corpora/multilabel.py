@@ -10,16 +10,7 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.records import Block
 
 #: Fields of a column that says whether a row has a label.
-_FLAGS = {
-    "0": False,
-    "1": True,
-    "0.0": False,
-    "1.0": True,
-    "False": False,
-    "True": True,
-    "": False,
-    "None": False,
-}
+_HAS_LABEL, _HAS_NONE = {"1", "1.0", "True"}, {"0", "0.0", "False", "", "None"}
 
 
 def split_labels(written: str, separator: str | None) -> list[str]:
@@ -87,8 +78,8 @@ def join_fields(
 
 
 def _flag(field: object, name: object, location: str) -> bool:
-    flag = _FLAGS.get(str(field).strip())
-    if flag is None:
+    written = str(field).strip()
+    if written not in _HAS_LABEL | _HAS_NONE:
         problem = f"{excerpt(str(field))!r} in the column of the label {name!r}"
         raise InputError(f"{location}: {problem}; give 0 or 1")
-    return flag
+    return written in _HAS_LABEL

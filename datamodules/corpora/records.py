@@ -27,9 +27,7 @@ class Columns:
     ) -> None:
         self.texts = [texts] if isinstance(texts, (str, int)) else list(texts)
         #: one, or those of 0 and 1 for each label.
-        self.labels: list[Column] = (
-            [] if label is None else list(label) if isinstance(label, list) else [label]
-        )
+        self.labels: list[Column] = [label] if isinstance(label, (str, int)) else label or []
         self.id = id_
         self.wanted = [*self.texts, *self.labels, *(() if id_ is None else (id_,))]
         self.all_numbers = all(_is_numeric(column) for column in self.wanted)

@@ -245,8 +245,6 @@ class Repairs:
 class StoredTable:
     """Base of dataclasses whose fields are rows, columns of strings and arrays: each is a file on the disk."""
 
-    source: str
-
     def _values(self) -> dict[str, Any]:
         own = [field.name for field in fields(self) if field.name != "source"]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in own}
