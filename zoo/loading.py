@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import datamodules
-from datamodules.core.classes import option_names
+from datamodules.core.classes import option_defaults
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
@@ -93,7 +93,7 @@ def from_pretrained(source: str | Path | ModelFolder) -> Task:
     """
     folder = source if isinstance(source, ModelFolder) else ModelFolder.open(source)
     kind, meta = model_class(folder.meta.model), folder.meta_with_vocabulary()
-    check_options(meta.options, option_names(kind), folder)
+    check_options(meta.options, option_defaults(kind), folder)
     model = kind(**meta.options)
     model.restore(meta, folder.weights())
     return model.eval()

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from datamodules.core.classes import imported_subclass, option_names
+from datamodules.core.classes import imported_subclass, option_defaults
 from datamodules.core.errors import InputError, suggestion
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def create_model(name: str, **options: Any) -> Task:
     """
     kind = model_class({model.lower(): model for model in MODELS}.get(name.lower(), name))
     for option in options:
-        if option not in (names := option_names(kind)):
+        if option not in (names := option_defaults(kind)):
             raise InputError(f"{option}: no option of {kind.__name__}; {suggestion(option, names)}")
     return kind(**options)
 

@@ -53,8 +53,3 @@ def option_defaults(kind: type[object]) -> dict[str, object]:
                 if parameter.kind in named and name != "self":
                     defaults.setdefault(name, parameter.default)
     return defaults
-
-
-def option_names(kind: type[object]) -> list[str]:
-    """Return the names of the options of a class; see `option_defaults`."""
-    return list(option_defaults(kind))

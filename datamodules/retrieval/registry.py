@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from datamodules.core.classes import imported_subclass, option_names
+from datamodules.core.classes import imported_subclass, option_defaults
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
@@ -59,7 +59,7 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
         str(name): with_members(value, lambda member: checked_description(member, folder))
         for name, value in description["init_args"].items()
     }
-    if unknown := sorted(arguments.keys() - option_names(kind)):
+    if unknown := sorted(arguments.keys() - option_defaults(kind).keys()):
         raise InputError(f"the retriever {kind.__name__} has no option {excerpt(unknown[0])!r}")
     if local := sorted(kind.local_options & arguments.keys()):
         raise InputError(

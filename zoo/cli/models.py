@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from datamodules.core.classes import option_names
+from datamodules.core.classes import option_defaults
 from datamodules.core.errors import InputError, excerpt
 from zoo.registry import MODELS, list_models, model_class
 from zoo.runs import configs
@@ -21,7 +21,7 @@ def show_models(name: str = "*") -> None:
         kind = model_class(name)
         paper = MODELS[name].paper if name in MODELS else ""
         print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper}")
-        print(f"  options     {', '.join(option_names(kind))}")
+        print(f"  options     {', '.join(option_defaults(kind))}")
         return
     by_task = sorted(names, key=lambda model: MODELS[model].task)
     for task, models in groupby(by_task, key=lambda model: MODELS[model].task):

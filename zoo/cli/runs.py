@@ -102,7 +102,7 @@ def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
 
 def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFolder, PlainDict]:
     """Open a trained model, and return it with the configuration with which it is evaluated."""
-    from datamodules.core.classes import option_names
+    from datamodules.core.classes import option_defaults
     from datamodules.retrieval import checked_description
     from zoo.loading import check_options, options_of_data
     from zoo.model_folder.folder import ModelFolder
@@ -110,7 +110,7 @@ def _open(source: str, command: str, given: Mapping[str, str]) -> tuple[ModelFol
 
     folder = ModelFolder.open(source)
     kind, (data, options) = model_class(folder.meta.model), options_of_data(folder)
-    check_options(folder.meta.options, option_names(kind), folder)
+    check_options(folder.meta.options, option_defaults(kind), folder)
     names_test = any(
         given.get(f"--data.{name}") for name in data.options_type.files if name.startswith("test_")
     )

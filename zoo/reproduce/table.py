@@ -14,7 +14,7 @@ from typing import Any
 
 import datamodules
 from datamodules.base import DataModule
-from datamodules.core.classes import option_names
+from datamodules.core.classes import option_defaults
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import load_mapping
 from datamodules.core.secrets import refuse_secrets
@@ -218,5 +218,5 @@ def _options_of(model: str | None, overrides: PlainDict) -> PlainDict:
     """Return those of the overrides that a row's own model has."""
     if model is None:
         return overrides
-    known = option_names(model_class(model))
+    known = option_defaults(model_class(model))
     return {k: v for k, v in overrides.items() if not k.startswith("model.") or k.split(".")[1] in known}

@@ -19,7 +19,7 @@ from zoo.runs.names import _definitions, check_names, option_names
 
 def test_the_names_are_those_of_the_classes() -> None:
     for name, entry in MODELS.items():
-        assert option_names(entry.module, name) == {*loading.option_names(model_class(name))} - {"options"}
+        assert option_names(entry.module, name) == {*loading.option_defaults(model_class(name))} - {"options"}
     for name, module in datamodules.MODULES.items():
         own = {field.name for field in fields(datamodules.find(name).options_type)}
         assert own | {"retriever"} == option_names(module, name) - {"options"}
