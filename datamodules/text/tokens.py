@@ -79,10 +79,6 @@ class TokenStore:
         """Return the tokens of one text."""
         return [self.lexicon[number] for number in self.tokens[self.offsets[row] : self.offsets[row + 1]]]
 
-    def counts(self) -> NDArray[np.int64]:
-        """Return the number of occurrences of each token, int64 [len(lexicon)]."""
-        return count_tokens(self.tokens, self.offsets, len(self.lexicon))[1]
-
     def __reduce__(self) -> tuple[object, ...]:
         # A process that is spawned (not forked) receives a pickled data set; it maps the same files.
         if self._origin:
@@ -115,5 +111,6 @@ def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
     """Return the number of occurrences of each word in the texts of all stores."""
     counts: Counter[str] = Counter()
     for store in stores:
-        counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))
+        _, occurrences = count_tokens(store.tokens, store.offsets, len(store.lexicon))
+        counts.update(dict(zip(store.lexicon, occurrences.tolist(), strict=True)))
     return counts
