@@ -30,11 +30,8 @@ class Dialogue:
 
     id: str
     turns: list[str]
-    questions: list[str] = field(default_factory=list)
-    #: the answer of each question; None where it is not known.
-    answers: list[str | None] = field(default_factory=list)
-    #: file and line, or row, of each question, for messages.
-    locations: list[str] = field(default_factory=list)
+    #: each with its answer, None where it is not known, and its file and line, or row, for messages.
+    questions: list[tuple[str, str | None, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +51,13 @@ class Dialogues(StoredTable):
 
     @staticmethod
     def from_list(dialogues: Sequence[Dialogue], source: str = "dialogues") -> Dialogues:
-        """Make a table of dialogues in memory."""
+        """Make a table of dialogues with questions in memory."""
+        asked = [question for dialogue in dialogues for question in dialogue.questions]
+        questions, answers, locations = map(list, zip(*asked, strict=True))
         return Dialogues(
             Rows.from_lists((turn for dialogue in dialogues for turn in dialogue.turns), source=source),
             offsets_of([len(dialogue.turns) for dialogue in dialogues]),
-            Rows.from_lists(
-                (question for dialogue in dialogues for question in dialogue.questions),
-                [answer for dialogue in dialogues for answer in dialogue.answers],
-                [location for dialogue in dialogues for location in dialogue.locations],
-                source,
-            ),
+            Rows.from_lists(questions, answers, locations, source),
             offsets_of([len(dialogue.questions) for dialogue in dialogues]),
             pa.array([dialogue.id for dialogue in dialogues], pa.string()),
             source,
@@ -176,9 +170,7 @@ def read_dialogues(
 def _add_question(dialogue: Dialogue, question: str, answer: str | None, location: str) -> None:
     if answer is not None and not answer.strip():
         raise InputError(f"{location}: an empty answer; write the word of the dialogue that answers it")
-    dialogue.questions.append(with_free_question_marks(question))
-    dialogue.answers.append(answer)
-    dialogue.locations.append(location)
+    dialogue.questions.append((with_free_question_marks(question), answer, location))
 
 
 def _strings(value: object, location: str, column: Column) -> list[str]:

@@ -28,7 +28,7 @@ def new_split(data: Any) -> Any:
         return data.split_of(Pairs.from_lists(TEXTS, ["lion quagga", "sail"]))
     if kind == "ClickthroughDataModule":
         return data.split_of(Rows.from_lists(TEXTS), data.collection())
-    return data.split_of(Dialogues.from_list([Dialogue("0", TEXTS, ["who ?"], ["lion"], ["here"])]))
+    return data.split_of(Dialogues.from_list([Dialogue("0", TEXTS, [("who ?", "lion", "here")])]))
 
 
 def test_the_state_is_plain_and_makes_the_same_data(kind: Kind[Any]) -> None:

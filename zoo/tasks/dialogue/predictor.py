@@ -71,13 +71,9 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
             raise InputError("a dialogue without turns; give at least one")
         if not questions:
             return []
-        dialogue = Dialogue(
-            "1",
-            [with_free_question_marks(turn) for turn in turns],
-            [with_free_question_marks(question) for question in questions],
-            [None] * len(questions),
-            [f"question {number}" for number in range(1, len(questions) + 1)],
-        )
+        dialogue = Dialogue("1", list(map(with_free_question_marks, turns)))
+        for number, question in enumerate(questions, 1):
+            dialogue.questions.append((with_free_question_marks(question), None, f"question {number}"))
         split = self.data.split_of(Dialogues.from_list([dialogue], "dialogue to predict"))
         return [answer for answer, _ in self.predict_split(split)]
 
