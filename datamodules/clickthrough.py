@@ -297,7 +297,8 @@ class RankingDataset(BatchDataset[QueryBatch]):
     ) -> None:
         """Choose the documents: with `only_judged`, the judged ones of a query, and not the whole collection."""
         self.queries, self.texts = data.sides(split, contents)
-        self.split, self.only_judged = split, only_judged
+        # Hits are numbered here, before workers are forked, which share them.
+        self.split, self.hits, self.only_judged = split, split.hits, only_judged
         judgements = split.judgements
         #: int64 [D]: rows of the documents that some query needs; their positions here are the columns of scores.
         self.documents = np.arange(len(judgements.documents))
@@ -328,8 +329,8 @@ class RankingDataset(BatchDataset[QueryBatch]):
         arrays: dict[str, NDArray[np.generic]] = {"weight": weight, "row": row, **self._judgements(row)}
         if self.split.duplicates is not None:
             arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
-        if (hits := self.split.hits) is not None:
-            arrays |= {"hit": self.column[hits.rows[row]], "hit_score": hits.scores[row]}
+        if self.hits is not None:
+            arrays |= {"hit": self.column[self.hits.rows[row]], "hit_score": self.hits.scores[row]}
         fields = {**self.block(row, queries=True)._asdict(), "candidate": None, **as_tensors(arrays)}
         return QueryBatch(**fields)
 
