@@ -117,10 +117,7 @@ class Words:
         (table,), vocabulary = self.bind([(tokens, length)]), self.vocabulary.fingerprint
         part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
         size = np.minimum(np.diff(tokens.offsets) + self.special_tokens, length)
-
-        def save(folder: Path) -> None:
-            write_encodings(size, lambda rows: encode(gather_texts(table, rows)), folder)
-
+        save = partial(write_encodings, size, lambda rows: encode(gather_texts(table, rows)))
         name, fingerprint = prepared_folder(self.cache, "text-vectors", fingerprint_of(part), save)
         return Encodings.open(self.cache / name, fingerprint)
 
