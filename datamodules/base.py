@@ -471,15 +471,14 @@ def _describe_memory(data: DataModule, training: bool) -> PlainDict | None:
     if (source := data.memory) is None:
         return {"ranking": data.retriever.describe_ranking()} if data.uses_retriever else None
     path = source.options.memory
-    if source.location is not None and (source.pointer is not None or not (path or training)):
+    if source.location is not None and (source.is_of_model or not (path or training)):
         path = source.location
-    pointer = source.pointer or (None if path is None else pointer_of(Path(path)))
     return {
         "retriever": source.retriever.describe(),
         # An encoder is named by its folder, whose contents only the ranking knows.
         "ranking": source.retriever.describe_ranking() if data.retrieves else None,
         "path": path,
-        "contents": storage.contents_of(pointer),
+        "contents": None if path is None else storage.contents_of(pointer_of(Path(path))),
     }
 
 

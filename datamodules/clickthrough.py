@@ -386,7 +386,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         """Read the documents that are to be ranked: the corpus, or those of a trained model."""
         if self.options.corpus_file is not None:
             return read_identified(self.options.corpus_file, self.options.document_column)
-        if self.memory is None or self.memory.pointer is None:
+        if self.memory is None or not self.memory.is_of_model:
             raise InputError("data.corpus_file: name the documents that are to be ranked")
         return self.collection()
 

@@ -21,7 +21,9 @@ from datamodules.retrieval import (
     is_existing_index,
     is_memory,
     open_memory,
+    pointer_of,
 )
+from datamodules.retrieval.memories.versions import STATE
 
 #: What a command line starts from when it sets only `--data.retriever.similarity`.
 DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
@@ -30,7 +32,7 @@ DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
 class MemorySource:
     """The memory of a data module, by its location: a folder, or `index:NAME`.
 
-    `find` finds or builds the memory of a training; `use` takes that of a trained model. Models and predictors open it.
+    `find` finds or builds the memory of a training. Models and predictors open it.
     """
 
     def __init__(
@@ -38,10 +40,8 @@ class MemorySource:
     ) -> None:
         """Configure; with `any_ranking`, see `open`."""
         self.options, self.retriever, self.cache = options, retriever, cache
-        #: None until `use` or `DataModule.setup`.
+        #: None until `DataModule.setup`, or that of a trained model.
         self.location: str | None = None
-        #: of a trained model: the file that names the current version, see `FolderMemory`.
-        self.pointer: Path | None = None
         #: whether a trained model had a memory of the user's, which may hold the rows of the training table.
         self.was_users = False
         self._any_ranking = any_ranking
@@ -51,9 +51,10 @@ class MemorySource:
         """True if the user names the memory, which may then hold the rows of the training table."""
         return self.options.memory is not None or is_existing_index(self.retriever) or self.was_users
 
-    def use(self, folder: Path, pointer: Path) -> None:
-        """Take the memory of a trained model."""
-        self.location, self.pointer = str(folder), pointer
+    @property
+    def is_of_model(self) -> bool:
+        """True for the memory in the folder of a trained model."""
+        return self.location is not None and pointer_of(Path(self.location)).name == STATE
 
     def find(self, own: Rows | None, columns: PlainDict, training: bool) -> Memory:
         """Open the memory of the preparation: the named one, or else that of `own`, built unless the cache has it.
@@ -62,7 +63,7 @@ class MemorySource:
         the named memory is missing.
         """
         name = self.options.memory
-        if is_existing_index(self.retriever) or self.pointer is not None:
+        if is_existing_index(self.retriever) or self.is_of_model:
             return self.open()
         if name is not None and is_memory(name):
             return open_memory(name, self.retriever)
@@ -86,13 +87,9 @@ class MemorySource:
         `retriever` ranks that other memory; None = the model's or, with `any_ranking`, the folder's own. Raises an
         `InputError` if the memory or its version is missing.
         """
-        if is_existing_index(self.retriever):
-            return open_memory(f"index:{self.retriever.existing_index}", self.retriever, version)
-        if path is not None:
-            return open_memory(path, retriever or (None if self._any_ranking else self.retriever), version)
-        if self.location is None:
-            raise InputError("there is no memory: name a folder of `zoo index`, or a table (--data.memory)")
-        return open_memory(self.location, self.retriever, version, self.pointer)
+        takes_folders = path is not None and self._any_ranking and not is_existing_index(self.retriever)
+        retriever = retriever or (None if takes_folders else self.retriever)
+        return open_memory(self.location if path is None else path, retriever, version)
 
 
 def _read_memory_table(name: str, columns: PlainDict) -> Rows:

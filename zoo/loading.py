@@ -129,7 +129,7 @@ def options_of_data(folder: ModelFolder) -> tuple[type[DataModule], PlainDict]:
 def use_memory(folder: ModelFolder, data: DataModule) -> None:
     """Give a data module the memory of a model, if there is one in its folder."""
     if data.memory is not None and folder.has_memory:
-        data.memory.use(folder.path / MEMORY, folder.state_file)
+        data.memory.location = str(folder.path / MEMORY)
 
 
 def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> Fitted:

@@ -64,7 +64,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
         if isinstance(memory, FolderMemory):
             version = memory.version
             # Vectors of removed texts are deleted, too.
-            memory.copy_to(partial / MEMORY, partial / STATE, only_current=True).compact()
+            memory.copy_to(partial / MEMORY, only_current=True).compact()
             keep_encodings(partial / MEMORY, facts.get("encoder"))
         if pool is not None or members is not None:
             _write_fitted(partial, model, weights, pool, members)

@@ -108,14 +108,12 @@ class ModelFolder:
         """True if the memory is in the folder."""
         return self.state.version is not None
 
-    def open_memory(self, retriever: Retriever | None = None, version: int | None = None) -> Memory:
-        """Open the memory with the retriever of the training or another one; `version` None = the current one."""
-        retriever = retriever or self.retriever()
-        if self.has_memory:
-            return open_memory(str(self.path / MEMORY), retriever, version, self.state_file)
-        if (index := retriever.existing_index) is not None:
-            return open_memory(f"index:{index}", retriever, version)
-        raise InputError(f"{self.source}: this model reads no memory; train one with --data.num_memories")
+    def open_memory(self) -> Memory:
+        """Open the current version of the memory with the retriever of the training."""
+        retriever = self.retriever()
+        if not self.has_memory and retriever.existing_index is None:
+            raise InputError(f"{self.source}: this model reads no memory; train one with --data.num_memories")
+        return open_memory(str(self.path / MEMORY), retriever)
 
     def check_changeable(self) -> None:
         """Raise an `InputError` for a download, whose files the next one would replace."""

@@ -66,18 +66,18 @@ def write(
     """
     with new_model_folder(folder, "--run_dir") as partial:
         meta, version, facts = _portable(meta, data, partial), 0, PlainDict()
+        write_files(partial, meta, without_adapters(weights))
         is_there = data.memory is not None and is_memory(data.memory.location)
         memory = data.open_memory() if is_there else None
         if isinstance(memory, FolderMemory):
             version = memory.version
-            memory.copy_to(partial / MEMORY, partial / STATE)
+            memory.copy_to(partial / MEMORY)
             keep_encodings(partial / MEMORY, encoder)
             pointer = storage.read_checked(partial / STATE, _ADVICE)["memory"]
             facts = {"encoder": encoder, "memory": {**pointer, "retriever": meta.data.retriever}}
         fitted = {}
         if held_out is not None:
             fitted[version] = Fitted(held_out=write_values(partial / FITTED, "held_out", held_out))
-        write_files(partial, meta, without_adapters(weights))
         facts |= {"fitted": State(version, fitted).describe_fitted(), "trained": version}
         storage.update(partial / STATE, lambda values: {**values, **facts})
 

@@ -18,7 +18,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_identified, read_table
 from datamodules.corpora.trec_runs import is_run
-from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
+from datamodules.retrieval import Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.memories.memory import Neighbors
 from zoo.tasks.records import BLOCK, blocks_of, records_or_lines
@@ -77,9 +77,7 @@ def search(
 
 
 def _open(memory: str | None, retriever: Retriever | None) -> Memory:
-    if retriever is not None and is_existing_index(retriever):
-        return IndexMemory(retriever)
-    if memory is None:
+    if memory is None and (retriever is None or not is_existing_index(retriever)):
         raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
     return open_memory(memory, retriever)
 

@@ -173,7 +173,7 @@ def row_of(memory: Memory, row_id: str) -> PlainDict | None:
 
 def _reopened(memory: FolderMemory) -> FolderMemory:
     """Open the current version; the given memory stays open."""
-    return FolderMemory(memory.folder, memory.retriever.without_index(), pointer=memory.pointer)
+    return FolderMemory(memory.folder, memory.retriever.without_index())
 
 
 def _version_of(folder: ModelFolder) -> Version:

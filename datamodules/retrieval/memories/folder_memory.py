@@ -34,18 +34,11 @@ class FolderMemory(Memory):
     like a memory that was built of its rows; a version never changes.
     """
 
-    def __init__(
-        self, folder: Path, retriever: Retriever, version: int | None = None, pointer: Path | None = None
-    ) -> None:
-        """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged.
-
-        `pointer` is the JSON file that names the current version in its key `memory`; None = `memory.json` in the
-        folder. Other keys of this file are kept.
-        """
+    def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
+        """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged."""
         self.folder = folder
         self.retriever = retriever
-        self.pointer = pointer or versions.pointer_of(folder)
-        state = versions.read_pointer(folder, self.pointer)
+        state = versions.read_pointer(folder)
         version = state["version"] if version is None else version
         self._open(state, versions.open_kept(folder, state, version))
 
@@ -90,30 +83,22 @@ class FolderMemory(Memory):
             versions.write_pointer(folder, {**state, **described})
         return cls(folder, retriever, version=1)
 
-    def copy_to(self, folder: Path, pointer: Path | None = None, only_current: bool = False) -> FolderMemory:
-        """Copy the memory with all versions, by links where possible, and open it; an index on a server is shared.
+    def copy_to(self, folder: Path, only_current: bool = False) -> FolderMemory:
+        """Copy the memory into a new folder, by links where possible, and open it; an index on a server is shared.
 
-        `pointer` is that of the copy, see `__init__`. With `only_current`, no other version is copied.
+        With `only_current`, no other version is copied. The caller writes a model folder, whole or not at all.
         """
-        with storage.lock(folder), storage.lock(self.folder):
-            if not folder.exists():
-                partial = folder.with_name(f".{folder.name}.partial")
-                shutil.rmtree(partial, ignore_errors=True)
-                with storage.named_disk_errors(folder, "the run's folder"):
-                    state = versions.read_pointer(self.folder, self.pointer)
-                    first = state["version" if only_current else "first"]
-                    kept = [
-                        versions.folder_of(self.folder, each) for each in range(first, state["version"] + 1)
-                    ]
-                    others = [each.name for each in self.folder.glob("version-*") if each not in kept]
-                    hidden = shutil.ignore_patterns(".*", versions.POINTER, *others)
-                    shutil.copytree(self.folder, partial, copy_function=storage.link, ignore=hidden)
-                    versions.write_pointer(partial, {**state, "first": first}, pointer)
-                    for path in (partial, *partial.rglob("*")):
-                        storage.sync(path)
-                    partial.rename(folder)
-                    storage.sync(folder.parent)
-        return type(self)(folder, self.retriever, pointer=pointer)
+        with storage.lock(self.folder):
+            state = versions.read_pointer(self.folder)
+            first = state["version" if only_current else "first"]
+            kept = [versions.folder_of(self.folder, each) for each in range(first, state["version"] + 1)]
+            others = [each.name for each in self.folder.glob("version-*") if each not in kept]
+            hidden = shutil.ignore_patterns(".*", versions.POINTER, *others)
+            shutil.copytree(self.folder, folder, copy_function=storage.link, ignore=hidden)
+        versions.write_pointer(folder, {**state, "first": first})
+        for path in (folder, *folder.rglob("*")):
+            storage.sync(path)
+        return type(self)(folder, self.retriever)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -215,14 +200,14 @@ class FolderMemory(Memory):
         Until the pointer is switched, the current version stays current, even if the process is killed.
         """
         with storage.lock(self.folder):
-            state = versions.read_pointer(self.folder, self.pointer)
+            state = versions.read_pointer(self.folder)
             if self._state != state or self.version != state["version"]:
                 self._open(state, Version.open(self.folder, state["version"], contents=True))
             versions.delete_unused(self.folder, state, self.retriever)
             yield
 
     def _switch(self, state: PlainDict, also: PointerChange = dict) -> None:
-        versions.write_pointer(self.folder, state, self.pointer, also)
+        versions.write_pointer(self.folder, state, also)
         self._state = state
 
     def _write_version(self, new: Rows, order: NDArray[np.int64], change: str, note: str | None) -> None:
@@ -258,7 +243,7 @@ class FolderMemory(Memory):
         """Open a version that is kept; an `InputError` if it is missing, damaged, or was deleted."""
         if number == self.version:
             return self.opened
-        return versions.open_kept(self.folder, versions.read_pointer(self.folder, self.pointer), number)
+        return versions.open_kept(self.folder, versions.read_pointer(self.folder), number)
 
     @override
     def labels(self) -> list[str]:

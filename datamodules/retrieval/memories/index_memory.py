@@ -27,8 +27,6 @@ class IndexMemory(Memory):
     retriever: ElasticsearchRetriever
 
     def __init__(self, retriever: ElasticsearchRetriever) -> None:
-        if retriever.existing_index is None:
-            raise InputError("data.retriever: name the index that is the memory (--data.retriever.index)")
         self.retriever = retriever
         self.fingerprint = self._current_fingerprint()
 
@@ -79,27 +77,30 @@ def is_memory(location: str | None) -> bool:
 
 
 def open_memory(
-    location: str, retriever: Retriever | None = None, version: int | None = None, pointer: Path | None = None
+    location: str | None, retriever: Retriever | None = None, version: int | None = None
 ) -> Memory:
     """Open a memory by its `Memory.location`, with the retriever and at the version given or stored in its folder.
 
-    See `FolderMemory` for the pointer.
+    A retriever that reads an index of the user's opens that index.
     """
-    if location.startswith("index:"):
-        if retriever is None or not is_existing_index(retriever):
-            raise InputError(
-                f"{location}: name it with --data.retriever, such as ElasticsearchRetriever, and its index"
-            )
+    if retriever is not None and is_existing_index(retriever):
         if version is not None:
-            raise InputError(f"{location}: an index of yours has no versions; omit the version")
+            place = f"index:{retriever.existing_index}"
+            raise InputError(f"{place}: an index of yours has no versions; omit the version")
         return IndexMemory(retriever)
+    if location is None:
+        raise InputError("there is no memory: name a folder of `zoo index`, or a table (--data.memory)")
+    if location.startswith("index:"):
+        raise InputError(
+            f"{location}: name it with --data.retriever, such as ElasticsearchRetriever, and its index"
+        )
     folder = Path(location)
-    state = read_pointer(folder, pointer)
+    state = read_pointer(folder)
     if retriever is None:
         # A model folder has the encoders of its retriever.
-        is_of_model = (pointer or pointer_of(folder)).name == STATE
+        is_of_model = pointer_of(folder).name == STATE
         retriever = make_retriever(state["retriever"], folder.parent if is_of_model else None)
     # Not that of the stored retriever: its encoder's files may have changed since.
     if change := changed_ranking(state["ranking"], retriever):
         raise InputError(f"{folder}: {change}; make them equal or build another memory with `zoo index`")
-    return FolderMemory(folder, retriever, version, pointer)
+    return FolderMemory(folder, retriever, version)

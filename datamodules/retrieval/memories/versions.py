@@ -276,18 +276,17 @@ def _rows_fingerprint(version: Path) -> str | None:
 
 def pointer_of(folder: Path) -> Path:
     """Return the file that names the current version: in the folder, or next to a memory that is in a model folder."""
-    of_model = folder.parent / STATE
-    is_of_model = folder.name == "memory" and not (folder / POINTER).exists() and of_model.exists()
-    return of_model if is_of_model else folder / POINTER
+    is_of_model = folder.name == "memory" and (folder.parent / "model.json").exists()
+    return folder.parent / STATE if is_of_model else folder / POINTER
 
 
-def read_pointer(folder: Path, pointer: Path | None = None) -> PlainDict:
+def read_pointer(folder: Path) -> PlainDict:
     """Return the state of a memory from its pointer; raise an `InputError` if the folder is no memory.
 
-    The pointer is a JSON file with the key `memory`, by default `memory.json` in the folder. `version` is the current
-    one, `first` the oldest kept, `began_with` the first rows' fingerprint, `retriever` and `ranking` the index's.
+    The pointer is a JSON file with the key `memory`. `version` is the current one, `first` the oldest kept,
+    `began_with` the first rows' fingerprint, `retriever` and `ranking` the index's.
     """
-    path = pointer or pointer_of(folder)
+    path = pointer_of(folder)
     if not (path.exists() and folder.is_dir()):
         raise InputError(
             f"{folder}: no memory here (it has no {path.name}); make one with `zoo index`, or name another"
@@ -313,12 +312,10 @@ def open_kept(folder: Path, state: PlainDict, number: int) -> Version:
     return Version.open(folder, number, contents=True)
 
 
-def write_pointer(
-    folder: Path, state: PlainDict, pointer: Path | None = None, also: PointerChange = dict
-) -> None:
+def write_pointer(folder: Path, state: PlainDict, also: PointerChange = dict) -> None:
     """Switch a memory to a version in one atomic step; other keys of the pointer are kept, or changed by `also`."""
     with storage.named_disk_errors(folder):
-        storage.update(pointer or pointer_of(folder), lambda values: also({**values, "memory": state}))
+        storage.update(pointer_of(folder), lambda values: also({**values, "memory": state}))
 
 
 def contents_of_memory(folder: str) -> PlainDict:

@@ -194,7 +194,7 @@ def test_blame_finds_the_versions_that_changed_answers(
         label = next(each for each in LABELS if each != predictor.predict(text)[0].label)
         memory.add(Rows.from_lists([text], [label]), note=f"plan {version}\x1b")
     texts, retriever = [*planted.values(), *TEXTS[:2]], EmbeddedRetriever()
-    kept = [FolderMemory(memory.folder, retriever.without_index(), n, memory.pointer) for n in range(1, 27)]
+    kept = [FolderMemory(memory.folder, retriever.without_index(), n) for n in range(1, 27)]
     labels = [[each.label for each in predictor.with_memory(version).predict(texts)] for version in kept]
     loaded: list[int] = []
     load = loading.load

@@ -190,17 +190,18 @@ def test_a_location_on_a_server_needs_its_retriever() -> None:
         open_memory("index:mine", EmbeddedRetriever())
 
 
-def test_another_file_points_to_the_version(tmp_path: Path) -> None:
+def test_the_state_of_a_model_points_to_the_version(tmp_path: Path) -> None:
     memory = build(tmp_path / "m")
-    state = tmp_path / "state.json"
+    state, folder = tmp_path / "state.json", tmp_path / "memory"
+    (tmp_path / "model.json").touch()
     storage.set_key(state, "fitted", {"1": "weights"})
-    copy = memory.copy_to(tmp_path / "copy", pointer=state)
+    copy = memory.copy_to(folder)
     copy.remove(copy.rows.ids[:1])
-    assert not (tmp_path / "copy" / POINTER).exists()
+    assert not (folder / POINTER).exists()
     assert storage.read_checked(state, "")["fitted"] == {"1": "weights"}
-    assert FolderMemory(tmp_path / "copy", EmbeddedRetriever(), pointer=state).version == 2
+    assert FolderMemory(folder, EmbeddedRetriever()).version == 2
     assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).version == 1
-    opened = open_memory(str(tmp_path / "copy"), pointer=state)
-    assert opened.rows.ids == memory.rows.ids[1:]
-    with pytest.raises(InputError, match=r"no memory here \(it has no memory.json\)"):
-        open_memory(str(tmp_path / "copy"))
+    assert open_memory(str(folder)).rows.ids == memory.rows.ids[1:]
+    state.unlink()
+    with pytest.raises(InputError, match=r"no memory here \(it has no state.json\)"):
+        open_memory(str(folder))
