@@ -77,7 +77,7 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
 
 
-def with_members(value: object, change: Callable[[PlainDict], PlainDict]) -> object:
+def with_members(value: object, change: Callable[[PlainDict], object]) -> object:
     """Return a retriever's described option with a change of each description of another retriever in it."""
     if isinstance(value, list):
         return [with_members(item, change) for item in value]
@@ -87,9 +87,8 @@ def with_members(value: object, change: Callable[[PlainDict], PlainDict]) -> obj
 def make_retriever(description: object, folder: Path | None = None) -> Retriever:
     """Make the retriever that `Retriever.describe` described in a file; see `checked_description`."""
     checked = checked_description(description, folder)
-    arguments = dict(checked["init_args"])
-    if isinstance(arguments.get("retrievers"), list):
-        arguments["retrievers"] = [make_retriever(member, folder) for member in arguments["retrievers"]]
+    # Once: the members' encoders already have their places in the folder.
+    arguments = {name: with_members(value, make_retriever) for name, value in checked["init_args"].items()}
     return retriever_class(checked["class_path"])(**arguments)
 
 

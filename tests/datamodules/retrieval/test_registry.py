@@ -117,6 +117,18 @@ def test_a_class_that_was_not_imported_is_refused_and_never_imported(
     assert "strange" not in sys.modules
 
 
+def test_encoders_are_those_of_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model/encoder").mkdir(parents=True)
+    dense = {"class_path": "DenseRetriever", "init_args": {"encoder": "encoder"}}
+    fused = {
+        "class_path": "FusedRetriever",
+        "init_args": {"retrievers": [EmbeddedRetriever().describe(), dense]},
+    }
+    members = make_retriever(fused, Path("model")).retrievers
+    assert members[1].options["encoder"] == "model/encoder"
+
+
 def test_errors_of_descriptions_are_input_errors_and_those_of_constructors_are_not() -> None:
     class Failing(OverlapRetriever):
         def __init__(self, letters: bool = False) -> None:
