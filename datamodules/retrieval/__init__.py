@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 
 from datamodules.retrieval.base import Retriever as Retriever
 from datamodules.retrieval.base import TermRetriever as TermRetriever
+from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory
+from datamodules.retrieval.memories.index_memory import IndexMemory as IndexMemory
+from datamodules.retrieval.memories.index_memory import is_memory as is_memory
+from datamodules.retrieval.memories.index_memory import open_memory as open_memory
+from datamodules.retrieval.memories.memory import Memory as Memory
+from datamodules.retrieval.memories.memory import Neighbors as Neighbors
+from datamodules.retrieval.memories.memory import build_neighbors as build_neighbors
+from datamodules.retrieval.memories.versions import contents_of_memory as contents_of_memory
+from datamodules.retrieval.memories.versions import pointer_of as pointer_of
 from datamodules.retrieval.registry import RETRIEVERS
 from datamodules.retrieval.registry import checked_description as checked_description
 from datamodules.retrieval.registry import is_existing_index as is_existing_index
@@ -22,29 +31,9 @@ if TYPE_CHECKING:
     from datamodules.retrieval.elasticsearch.retriever import OpenSearchRetriever as OpenSearchRetriever
     from datamodules.retrieval.embedded.retriever import EmbeddedRetriever as EmbeddedRetriever
     from datamodules.retrieval.fused import FusedRetriever as FusedRetriever
-    from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory
-    from datamodules.retrieval.memories.index_memory import IndexMemory as IndexMemory
-    from datamodules.retrieval.memories.index_memory import is_memory as is_memory
-    from datamodules.retrieval.memories.index_memory import open_memory as open_memory
-    from datamodules.retrieval.memories.memory import Memory as Memory
-    from datamodules.retrieval.memories.memory import Neighbors as Neighbors
-    from datamodules.retrieval.memories.memory import build_neighbors as build_neighbors
-    from datamodules.retrieval.memories.versions import contents_of_memory as contents_of_memory
-    from datamodules.retrieval.memories.versions import pointer_of as pointer_of
-
-_MEMORIES = {
-    "folder_memory": ("FolderMemory",),
-    "index_memory": ("IndexMemory", "is_memory", "open_memory"),
-    "memory": ("Memory", "Neighbors", "build_neighbors"),
-    "versions": ("contents_of_memory", "pointer_of"),
-}
-#: Name -> module of what is imported on first use: each module needs packages that the others do not.
-LAZY = RETRIEVERS | {
-    name: f"datamodules.retrieval.memories.{module}" for module, names in _MEMORIES.items() for name in names
-}
 
 
 def __getattr__(name: str) -> object:
-    if name in LAZY:
-        return getattr(import_module(LAZY[name]), name)
+    if name in RETRIEVERS:
+        return getattr(import_module(RETRIEVERS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ def imported(*modules: str) -> list[list[str]]:
 
 
 def test_modules_import_little() -> None:
-    core = ("corpora", "retrieval", "core.storage", "core.files", "text", "text.tokenization")
+    core = ("corpora", "core.storage", "core.files", "text", "text.tokenization")
     modules = [f"datamodules.{name}" for name in (*core, "text.vectors", "corpora.table")]
     assert imported(*modules) == [*[[]] * len(core), ["numba"], ["numba", "pyarrow"]]
 
@@ -42,5 +42,5 @@ def test_all_readers_and_tokenizers_together_import_little() -> None:
 
 
 def test_every_name_of_the_retrieval_package_can_be_imported() -> None:
-    for name in datamodules.retrieval.LAZY:
+    for name in datamodules.retrieval.RETRIEVERS:
         assert getattr(datamodules.retrieval, name) is not None
