@@ -17,11 +17,8 @@ from torch.nn import functional
 
 from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.classification import ClassificationDataModule
-from datamodules.core.arrays import RowLookup
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval.dense.text_vectors import look_up_vectors
-from datamodules.retrieval.dense.vector_store import Encode
-from datamodules.retrieval.folding import text_hashes
+from datamodules.retrieval.dense.vector_store import Encode, EncodedTexts
 from datamodules.text_rows import TextSplit
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.member import Readings, Sizes
@@ -236,9 +233,8 @@ class EncoderMetric:
 
     def _encode_by(self, fold: _TunedFold, texts: list[str]) -> NDArray[np.float32]:
         """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""
-        rows = RowLookup.of(text_hashes(self.texts)).first_rows(text_hashes(texts)).astype(np.int64)
         with using(self.encoder, fold.weights):
-            return look_up_vectors(texts, fold.vectors, rows, self._encode)
+            return EncodedTexts.of(self.texts, fold.vectors).vectors_of(texts, self._encode)
 
     def _weights(self) -> Weights:
         """The encoder's present weights, of all layers that some plan tunes."""

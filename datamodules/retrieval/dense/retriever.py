@@ -13,8 +13,8 @@ from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import ExcludedRows, FolderRetriever, Hits, check_search
 from datamodules.retrieval.dense.nearest import nearest
-from datamodules.retrieval.dense.text_vectors import EncodingRetriever, look_up_vectors
-from datamodules.retrieval.dense.vector_store import TEXTS, EncodedTexts, gather
+from datamodules.retrieval.dense.text_vectors import EncodingRetriever
+from datamodules.retrieval.dense.vector_store import TEXTS, EncodedTexts
 from datamodules.retrieval.folding import text_hashes
 
 
@@ -30,25 +30,20 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[EncodedTexts]):
         if len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
         # Where no text is new, no encoder is loaded.
-        size = self.vectors.size if old is None else old[0].vectors.shape[1]
-        before, hashes = np.empty((0, size), np.float32), text_hashes(texts)
-        known: NDArray[np.integer] = np.full(len(texts), -1)
-        if old is not None:
-            before, known = old[0].vectors, old[0].lookup.first_rows(hashes)
+        before = EncodedTexts.of((), np.empty((0, self.vectors.size), np.float32)) if old is None else old[0]
         # Encoded once, duplicates get the same bits: their scores are equal, and the row number decides.
-        unknown = dict.fromkeys(texts[row] for row in np.flatnonzero(known < 0).tolist())
+        unknown = dict.fromkeys(texts[row] for row in np.flatnonzero(before.rows_of(texts) < 0).tolist())
         number = {text: position for position, text in enumerate(unknown)}
-        with ArrayWriter(folder / "new.npy", np.float32, (size,)) as writer:
+        with ArrayWriter(folder / "new.npy", np.float32, before.vectors.shape[1:]) as writer:
             for vectors in self.vectors.blocks(list(number), TEXTS):
                 writer.write(vectors)
         new = map_array(folder / "new.npy", np.float32, dimensions=2)
         with ArrayWriter(folder / "vectors.npy", np.float32) as writer:
             for first in range(0, len(texts), TEXTS):
-                part = slice(first, first + TEXTS)
-                rows = np.array([number.get(text, -1) for text in texts[part]])
-                writer.write(gather([(before, known[part]), (new, rows)]))
+                block = texts[first : first + TEXTS]
+                writer.write(before.vectors_of(block, lambda some: new[[number[text] for text in some]]))
         (folder / "new.npy").unlink()
-        RowLookup.of(hashes).save(folder)
+        RowLookup.of(text_hashes(texts)).save(folder)
 
     def _map(self, folder: Path) -> EncodedTexts:
         return EncodedTexts.open(folder)
@@ -58,7 +53,6 @@ class DenseRetriever(EncodingRetriever, FolderRetriever[EncodedTexts]):
         check_search(texts, k, exclude)
         index, encode = self._opened(), partial(self.vectors.of, block=TEXTS, queries=True)
         # Texts of the collection are looked up, unless queries have vectors of their own.
-        if len(texts) and self.vectors.has_query_side:
-            return nearest(index.vectors, encode(texts), k, exclude)
-        rows = index.lookup.first_rows(text_hashes(texts))
-        return nearest(index.vectors, look_up_vectors(texts, index.vectors, rows, encode), k, exclude)
+        is_encoded = len(texts) > 0 and self.vectors.has_query_side
+        queries = encode(texts) if is_encoded else index.vectors_of(texts, encode)
+        return nearest(index.vectors, queries, k, exclude)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib.metadata import entry_points
@@ -21,7 +21,7 @@ from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
-from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.dense.vector_store import VectorStore, encode_distinct
 from datamodules.text.sentence_modules import Pooling
 
 #: The entry point of an installed package that makes a `TextEncoder` from the folder of a trained model and a device.
@@ -83,29 +83,6 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
         if not makers:
             raise InputError(f"encoder {ranking.encoder!r}: a trained model, which needs the package zoo")
         return makers[0].load()(str(model), chosen)
-
-
-def look_up_vectors(
-    texts: Sequence[str],
-    known: NDArray[np.float32],
-    rows: NDArray[np.integer],
-    encode: Callable[[list[str]], NDArray[np.float32]],
-) -> NDArray[np.float32]:
-    """Return the vectors of texts [n, d]: the `rows` [n] of `known` [m, d], and where a row is -1, the encoded text."""
-    vectors = np.empty((len(texts), known.shape[1]), np.float32)
-    vectors[rows >= 0] = known[rows[rows >= 0]]
-    unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
-    if unknown:
-        vectors[rows < 0] = encode_distinct(unknown, encode)
-    return vectors
-
-
-def encode_distinct(
-    texts: Sequence[str], encode: Callable[[list[str]], NDArray[np.float32]]
-) -> NDArray[np.float32]:
-    """Return the vectors of texts [n, d]; equal texts are encoded once."""
-    number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
-    return encode(list(number))[[number[text] for text in texts]]
 
 
 class TextVectors:

@@ -33,10 +33,28 @@ class EncodedTexts(NamedTuple):
     vectors: NDArray[np.float32]
 
     @classmethod
+    def of(cls, texts: Iterable[str], vectors: NDArray[np.float32]) -> EncodedTexts:
+        """Return texts [n] with these vectors [n, d]."""
+        return cls(RowLookup.of(text_hashes(texts)), vectors)
+
+    @classmethod
     def open(cls, folder: Path) -> EncodedTexts:
         """Map the vectors and the lookup; raise a `DamagedError` if they do not fit together."""
         lookup = RowLookup.open(folder)
         return cls(lookup, map_array(folder / "vectors.npy", np.float32, 2, length=len(lookup.rows)))
+
+    def rows_of(self, texts: Iterable[str]) -> NDArray[np.int32]:
+        """Return a row with each text [m]; -1 where there is none."""
+        return self.lookup.first_rows(text_hashes(texts))
+
+    def vectors_of(self, texts: Sequence[str], encode: Encode) -> NDArray[np.float32]:
+        """Return the vectors of any texts [m, d]; others than these are encoded, equal ones once."""
+        rows = self.rows_of(texts)
+        vectors = np.empty((len(texts), self.vectors.shape[1]), np.float32)
+        vectors[rows >= 0] = self.vectors[rows[rows >= 0]]
+        if unknown := [texts[position] for position in np.flatnonzero(rows < 0).tolist()]:
+            vectors[rows < 0] = encode_distinct(unknown, encode)
+        return vectors
 
 
 class VectorStore:
@@ -68,7 +86,7 @@ class VectorStore:
     def use(self, folder: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Look up texts first in the vectors [n, d] of these, which another folder has."""
         others = {path: part for path, part in self._parts.items() if path != folder}
-        self._parts = {folder: EncodedTexts(RowLookup.of(text_hashes(texts)), vectors), **others}
+        self._parts = {folder: EncodedTexts.of(texts, vectors), **others}
 
     def refresh(self) -> None:
         """Look up texts in the parts that were added since, too.
@@ -104,7 +122,7 @@ class VectorStore:
             if unknown.all():
                 return new
             parts.append((new, np.where(unknown, np.cumsum(unknown) - 1, -1)))
-        return gather(parts)
+        return _gather(parts)
 
     def keep(self, hashes: NDArray[np.uint64]) -> None:
         """Delete the vectors of texts with other hashes, for good; open the store again to read it."""
@@ -159,7 +177,13 @@ class VectorStore:
         return storage.fingerprint_of({"store": self.folder.name, "part": path.name})
 
 
-def gather(parts: Sequence[tuple[NDArray[np.float32], NDArray[np.integer]]]) -> NDArray[np.float32]:
+def encode_distinct(texts: Sequence[str], encode: Encode) -> NDArray[np.float32]:
+    """Return the vectors of texts [n, d]; equal texts are encoded once."""
+    number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
+    return encode(list(number))[[number[text] for text in texts]]
+
+
+def _gather(parts: Sequence[tuple[NDArray[np.float32], NDArray[np.integer]]]) -> NDArray[np.float32]:
     """Return vectors [n, d] that are rows of several arrays [m, d]; each array has n rows, -1 where another has it."""
     (first, rows), *_ = parts
     vectors = np.empty((len(rows), first.shape[1]), np.float32)

@@ -8,12 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.base import ExcludedRows, Hits
 from datamodules.retrieval.dense.nearest import nearest
-from datamodules.retrieval.dense.text_vectors import look_up_vectors
-from datamodules.retrieval.dense.vector_store import TEXTS, Encode, VectorStore
-from datamodules.retrieval.folding import text_hashes
+from datamodules.retrieval.dense.vector_store import TEXTS, Encode, EncodedTexts, VectorStore
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 
 #: Rows whose cosines with each other stand for those of all.
@@ -35,7 +32,7 @@ class EncodedMemory:
         self.encoder = encoder
         self.vectors = vectors
         self._encode = encode
-        self._lookup = RowLookup.of(text_hashes(memory.rows.texts))
+        self._texts = EncodedTexts.of(memory.rows.texts, vectors)
 
     @classmethod
     def open(cls, memory: FolderMemory, encoder: str, encode: Encode) -> EncodedMemory:
@@ -71,8 +68,8 @@ class EncodedMemory:
 
     def rows_of(self, texts: Iterable[str]) -> NDArray[np.int64]:
         """Return a row with each text [n]; -1 where there is none."""
-        return self._lookup.first_rows(text_hashes(texts)).astype(np.int64)
+        return self._texts.rows_of(texts).astype(np.int64)
 
     def vectors_of(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of texts [n, d]; texts outside the memory are encoded."""
-        return look_up_vectors(texts, self.vectors, self.rows_of(texts), self._encode)
+        return self._texts.vectors_of(texts, self._encode)
