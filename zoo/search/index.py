@@ -12,7 +12,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
-from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_output, join_parts
+from datamodules.retrieval.dense.embeddings import Embeddings, Side, check_output, join_parts
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from zoo.model_folder.folder import ModelFolder
 
@@ -60,7 +60,7 @@ def index(
 def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
     """Return the retriever that searches embeddings, or raise an `InputError` if it ranks by anything else."""
     if retriever.describe() == EmbeddedRetriever().describe():
-        retriever = DenseRetriever(embeddings.made_by.encoder, **embeddings.made_by.options)
+        retriever = DenseRetriever(embeddings.made_by["encoder"], **embeddings.made_by["options"])
     users = list(_vectors_of(retriever))
     if not users:
         raise InputError(
@@ -128,7 +128,8 @@ def encode(
     assert encoder is not None
     encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
     vectors = DenseRetriever(encoder, batch_size=batch_size, device=device, **of_encoder).vectors
-    made_by = MadeBy(encoder, vectors.ranking.vectors_fingerprint, side, of_encoder)
+    contents = vectors.ranking.vectors_fingerprint
+    made_by = {"encoder": encoder, "contents": contents, "side": side, "options": of_encoder}
     queries = side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; omit the option")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,6 @@ _ADVICE = "run `zoo encode` again"
 _ROWS = 1 << 14
 
 
-class MadeBy(NamedTuple):
-    """The encoder that made vectors, its `vectors_fingerprint`, the side, and the options of its `DenseRanking`."""
-
-    encoder: str
-    contents: str
-    side: Side
-    options: PlainDict
-
-
 @dataclass(frozen=True)
 class Embeddings:
     """The rows of a table with their vectors, which are memory-mapped.
@@ -46,16 +37,16 @@ class Embeddings:
     folder: Path
     rows: Rows
     vectors: NDArray[np.float32]
-    made_by: MadeBy
+    #: `encoder`, `contents` (its `vectors_fingerprint`), `side`, and `options` of its `DenseRanking`.
+    made_by: PlainDict
 
     @classmethod
     def write(
-        cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
+        cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: PlainDict
     ) -> None:
         """Write rows and their vectors, in blocks [.., size], unless that is done; other embeddings are replaced."""
-        fingerprint = storage.fingerprint_of(
-            {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side, **made_by.options}
-        )
+        described = {"contents": made_by["contents"], "side": made_by["side"], **made_by["options"]}
+        fingerprint = storage.fingerprint_of({"rows": rows.fingerprint, **described})
         with storage.named_disk_errors(folder, "--output"):
             folder.parent.mkdir(parents=True, exist_ok=True)
         with storage.lock(folder):
@@ -64,7 +55,7 @@ class Embeddings:
                 if storage.is_whole(folder, fingerprint):
                     return
             with (
-                storage.new_folder(folder, fingerprint, kind="embeddings", **made_by._asdict()) as partial,
+                storage.new_folder(folder, fingerprint, kind="embeddings", **made_by) as partial,
                 storage.named_disk_errors(folder, "--output"),
             ):
                 rows.save(partial / "rows.arrow")
@@ -72,7 +63,7 @@ class Embeddings:
                     for vectors in blocks:
                         if not np.isfinite(vectors).all():
                             problem = "its vectors are not finite; use another one"
-                            raise InputError(f"{made_by.encoder}: {problem}")
+                            raise InputError(f"{made_by['encoder']}: {problem}")
                         writer.write(vectors)
                 if writer.length != len(rows):
                     raise ValueError(f"{writer.length} vectors for {len(rows)} rows")
@@ -84,7 +75,7 @@ class Embeddings:
         if manifest.get("kind") != "embeddings":
             raise InputError(f"{folder}: contains no embeddings; name a folder that `zoo encode` made")
         rows = Rows.load(folder / "rows.arrow", str(folder))
-        made_by = MadeBy(*(manifest[name] for name in ("encoder", "contents", "side", "options")))
+        made_by = {name: manifest[name] for name in ("encoder", "contents", "side", "options")}
         return cls(folder, rows, map_array(folder / "vectors.npy", np.float32, dimensions=2), made_by)
 
     @property

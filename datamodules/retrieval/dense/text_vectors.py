@@ -108,16 +108,16 @@ class TextVectors:
     def use(self, embeddings: Embeddings) -> None:
         """Look up the vectors of these texts instead of encoding them; refuse those of queries or another encoder."""
         made_by, encoder = embeddings.made_by, self.ranking.encoder
-        if made_by.side == "query":
+        if made_by["side"] == "query":
             raise InputError(f"{embeddings.folder}: embeddings of queries; encode with --side document")
-        if self.ranking.vectors_fingerprint != made_by.contents:
+        if self.ranking.vectors_fingerprint != made_by["contents"]:
             size = self._loaded().size
             difference = (
                 f"has vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
                 if size != embeddings.size
                 else f"was not made by the encoder {encoder} with these options"
             )
-            advice = f"encode the table with it, or name {made_by.encoder}"
+            advice = f"encode the table with it, or name {made_by['encoder']}"
             raise InputError(f"{embeddings.folder}: {difference}; {advice}")
         self._stored().use(embeddings.folder, embeddings.rows.texts, embeddings.vectors)
         self._has_embeddings = True
