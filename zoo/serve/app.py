@@ -27,8 +27,9 @@ from zoo.serve.bodies import Added, Labels, Previewed, Removed, Search, Texts
 from zoo.serve.gathering import Gathering
 from zoo.serve.history import add_history
 from zoo.serve.limits import HEALTH, LimitedRequests, one_at_a_time
-from zoo.serve.live_model import LiveModel, row_of
+from zoo.serve.live_model import LiveModel
 from zoo.serve.pool import add_pool
+from zoo.tasks.classification import held_out
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
 #: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
@@ -148,7 +149,12 @@ def make_app(
     @app.get("/calibration")
     def calibration() -> Response:
         """Return how often answers to held-out rows are right at each probability, and among a share of them."""
-        return answer(live.calibration())
+        predictor = live.current().predictor
+        if (rows := predictor.held_out) is None:
+            raise InputError(f"calibration: the model has no held-out rows; {held_out.TUNE_ADVICE}")
+        is_current = rows.memory == held_out.contents_of(predictor.memory)
+        found = held_out.calibration(rows)
+        return answer({**found, "is_training": rows.texts is None, "is_current": is_current})
 
     @app.post("/search")
     def search(body: Search) -> Response:
@@ -196,11 +202,11 @@ def make_app(
     @app.get("/memory/rows/{row_id:path}")
     def row(row_id: str) -> Response:
         """Return a row; `/search` with `exclude_duplicates` returns its neighbors, and `zoo audit` judges its label."""
-        served = live.current()
-        found = row_of(served.memory, row_id)
-        if found is None:
+        memory = live.current().opened.folder
+        (found,) = memory.opened.row_of_ids([row_id]).tolist()
+        if found < 0:
             raise HTTPException(404, f"the memory has no row with the id {row_id!r}")
-        return answer({**found, "memory_version": served.memory_version})
+        return answer({**memory.rows.table.slice(found, 1).to_pylist()[0], "memory_version": memory.version})
 
     return app
 

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import pyarrow.compute as pc
-
 from datamodules.core.errors import DamagedError, InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
@@ -18,7 +16,6 @@ from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
 from zoo.serve.bodies import Texts
-from zoo.tasks.classification.held_out import TUNE_ADVICE, calibration, contents_of
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -110,15 +107,6 @@ class LiveModel:
             raise InputError("drift: only a classifier is compared with its held-out rows")
         return predictor.drift(list(self._familiarity))
 
-    def calibration(self) -> PlainDict:
-        """Results for the held-out rows; see `zoo.tasks.classification.held_out.calibration`."""
-        predictor = self.current().predictor
-        rows = predictor.held_out
-        if rows is None:
-            raise InputError(f"calibration: the model has no held-out rows; {TUNE_ADVICE}")
-        is_current = rows.memory == contents_of(predictor.memory)
-        return {**calibration(rows), "is_training": rows.texts is None, "is_current": is_current}
-
     def preview(self, edit: Edit[Any], texts: list[str]) -> PlainDict:
         """Make an edit of a copy, which is loaded: the answers to texts that change, the accuracy on held-out rows."""
         served = self.current()
@@ -161,14 +149,6 @@ class LiveModel:
         if isinstance(predictor.memory, FolderMemory):
             predictor = predictor.with_memory(_reopened(predictor.memory))
         return served._replace(version=version, predictor=predictor)
-
-
-def row_of(memory: Memory, row_id: str) -> PlainDict | None:
-    """The row with an id; None if there is none."""
-    if not isinstance(memory, FolderMemory):
-        raise InputError(f"{memory.location()}: an index of yours; rows of memory folders are shown")
-    row = pc.index(memory.rows.table.column("id"), row_id).as_py()
-    return None if row < 0 else dict(memory.rows.select([row]).table.to_pylist()[0])
 
 
 def _reopened(memory: FolderMemory) -> FolderMemory:
