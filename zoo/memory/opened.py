@@ -57,7 +57,8 @@ class OpenedMemory(NamedTuple):
     def folder(self) -> FolderMemory:
         """The memory, which is in a folder; an `InputError` for an index of the user's."""
         if not isinstance(self.memory, FolderMemory):
-            raise self.memory.is_only_read()
+            place = self.memory.location()
+            raise InputError(f"{place}: this index is only read; change documents with your own tools")
         return self.memory
 
     def read(self, file: str, id_column: Column | None, **given: TextColumn | None) -> Rows:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from datamodules.core import storage
 from datamodules.core.arrays import ArrayWriter
-from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Retriever
@@ -111,10 +110,6 @@ class Memory(ABC):
         hashes = np.append(fold_hashes(neighbors.memories.texts), np.uint64(0))
         is_duplicate = hashes[neighbors.rows] == fold_hashes(texts.texts)[:, None]
         return (is_duplicate & (neighbors.rows >= 0)).any(axis=1)
-
-    def is_only_read(self) -> InputError:
-        """The error for a change of an index of the user's."""
-        return InputError(f"{self.location()}: this index is only read; change documents with your own tools")
 
     def check_unchanged(self) -> None:
         """Raise an `InputError` if the memory, which is then an existing index, has changed since it was opened."""

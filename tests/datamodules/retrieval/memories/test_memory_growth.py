@@ -11,7 +11,7 @@ import pytest
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import open_memory
-from datamodules.retrieval.base import Collection, Retriever
+from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
@@ -22,6 +22,7 @@ from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.versions import POINTER
 from tests.datamodules.checks import grown_from, kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, labelled_texts, rows
+from zoo.memory.opened import OpenedMemory
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
 NEW = (["zebra crossing", "old zebra", "a small oar"], ["beasts", "beasts", "boats"])
@@ -127,7 +128,8 @@ def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
 def test_an_existing_index_is_not_written_to() -> None:
     mine = object.__new__(IndexMemory)
     mine.retriever = ElasticsearchRetriever(index="mine")
-    assert str(mine.is_only_read()).startswith("index:mine: this index is only read")
+    with pytest.raises(InputError, match="index:mine: this index is only read"):
+        OpenedMemory(mine, None).folder  # noqa: B018
     with pytest.raises(InputError, match="no versions"):
         open_memory("index:mine", mine.retriever, version=1)
 
@@ -209,10 +211,10 @@ def test_two_processes_add(tmp_path: Path) -> None:
 def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path: Path) -> None:
     texts = [*labelled_texts(300)[0], "", "ünïcode 猫 zebra", "zebra"]
     grown, whole = EmbeddedRetriever(), EmbeddedRetriever()
-    grown.index(Collection(texts[:250], "old"), tmp_path / "old")
+    grown.index(Rows.from_lists(texts[:250]), "old", tmp_path / "old")
     grown = pickle.loads(pickle.dumps(grown))
-    grown.update(Collection(texts, "f"), grown_from(250, len(texts)), tmp_path / "grown")
-    whole.index(Collection(texts, "f"), tmp_path / "whole")
+    grown.update(Rows.from_lists(texts), "f", grown_from(250, len(texts)), tmp_path / "grown")
+    whole.index(Rows.from_lists(texts), "f", tmp_path / "whole")
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
 
