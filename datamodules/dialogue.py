@@ -28,7 +28,7 @@ from datamodules.dataset import BatchDataset, PreparedSplit, rows_and_weights
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import FileOptions
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
-from datamodules.retrieval.base import Collection, TermRetriever
+from datamodules.retrieval.base import TermRetriever
 from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.versions import index_fingerprint
 from datamodules.text.tokenization import Lexicon, WordTokenizer
@@ -399,7 +399,7 @@ def turns_to_read(table: Dialogues, k: int, retriever: Retriever | None) -> Ragg
         retriever = EmbeddedRetriever(**asdict(retriever.ranking))
     with TemporaryDirectory() as folder:
         fingerprint = index_fingerprint(table.fingerprint, retriever)
-        retriever.index(Collection(table.turns.texts, fingerprint), Path(folder) / "index")
+        retriever.index(table.turns, fingerprint, Path(folder) / "index")
         results = search_within(retriever, table.questions.texts.take(long), k, starts[long], ends[long])
         retriever.close()
     turns = np.split(latest.values, latest.offsets[1:-1])

@@ -21,6 +21,7 @@ from datamodules.core.classes import option_defaults
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
 from datamodules.core.types import NotNegative, PlainDict, Positive, Share, check_fields, mapped
+from datamodules.corpora.rows import Rows
 
 #: The arrays of an index.
 Index = TypeVar("Index")
@@ -89,23 +90,11 @@ class Hits(NamedTuple):
         return cls((~keys).astype(np.int32), (keys >> 32).astype(np.int32).view(np.float32))
 
 
-@dataclass(frozen=True)
-class Collection:
-    """The texts that a retriever ranks; their positions are the row numbers of its hits."""
-
-    texts: Sequence[str]
-    #: identifies the texts and the ranking.
-    fingerprint: str
-    #: of each text, for other programs that read the index; no search needs them.
-    ids: Sequence[str] | None = None
-    labels: Sequence[str | None] | None = None
-
-
 class Retriever(ABC):
-    """Ranks the rows of one collection of texts for query texts.
+    """Ranks the texts of a table for query texts.
 
-    `search` and `update` need an index, which `index` builds and `open` opens. Your own subclass works like the
-    built-in ones after `zoo --import MODULE`.
+    `search` and `update` need an index, which `index` builds and `open` opens; its fingerprint identifies the rows and
+    the ranking. Your own subclass works like the built-in ones after `zoo --import MODULE`.
     """
 
     #: name of a user's index, which is searched and never written to; None for an own index.
@@ -145,20 +134,20 @@ class Retriever(ABC):
         """Return plain values that change whenever the order or the scores of hits could."""
 
     @abstractmethod
-    def index(self, collection: Collection, folder: Path) -> None:
-        """Build the index of a collection, with its files in the folder, and open it; resume an interrupted build."""
+    def index(self, rows: Rows, fingerprint: str, folder: Path) -> None:
+        """Build the index of a table, with its files in the folder, and open it; resume an interrupted build."""
 
     @abstractmethod
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open an index; raise an `InputError` if it is missing, unfinished, damaged or of another collection."""
+        """Open an index; raise an `InputError` if it is missing, unfinished, damaged or of other rows."""
 
-    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
-        """Build the index of a collection that has some texts of the open index, which stays unchanged.
+    def update(self, rows: Rows, fingerprint: str, known: NDArray[np.int64], folder: Path) -> None:
+        """Build the index of a table that has some texts of the open index, which stays unchanged.
 
         `known` [n] has the row of each text in the open index, -1 for a new text; texts of both keep their order.
         Subclasses may process only the new texts; the result ranks as if `index` had built it.
         """
-        self.index(collection, folder)
+        self.index(rows, fingerprint, folder)
 
     def without_index(self) -> Self:
         """Return a retriever with the same options, encoder and connection that opens an index of its own."""
@@ -198,18 +187,18 @@ class FolderRetriever(Retriever, Generic[Index]):
     def _map(self, folder: Path) -> Index:
         """Map the files of a complete folder."""
 
-    def index(self, collection: Collection, folder: Path) -> None:
+    def index(self, rows: Rows, fingerprint: str, folder: Path) -> None:
         """See `Retriever.index`."""
         self._forget()
-        with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
-            self._build(collection.texts, partial, None)
-        self.open(folder, collection.fingerprint)
+        with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
+            self._build(rows.texts, partial, None)
+        self.open(folder, fingerprint)
 
-    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
+    def update(self, rows: Rows, fingerprint: str, known: NDArray[np.int64], folder: Path) -> None:
         """See `Retriever.update`."""
         old = self._opened()
-        with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
-            self._build(collection.texts, partial, (old, known))
+        with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
+            self._build(rows.texts, partial, (old, known))
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.open`."""

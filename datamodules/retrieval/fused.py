@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -15,7 +14,8 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
 from datamodules.core.types import PlainDict, Size, check_value
-from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import ExcludedRows, Hits, Retriever, check_search
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 
@@ -81,19 +81,19 @@ class FusedRetriever(Retriever):
         options = {"method": self.method, "weights": self.weights, "depth": self.depth}
         return {"similarity": "fused", "members": members, **options}
 
-    def index(self, collection: Collection, folder: Path) -> None:
+    def index(self, rows: Rows, fingerprint: str, folder: Path) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
-        for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
-            if is_whole(own_folder, fingerprint):
-                member.open(own_folder, fingerprint)
+        for member, own_folder, own_fingerprint in self._parts(folder, fingerprint):
+            if is_whole(own_folder, own_fingerprint):
+                member.open(own_folder, own_fingerprint)
             else:
-                member.index(replace(collection, fingerprint=fingerprint), own_folder)
+                member.index(rows, own_fingerprint, own_folder)
 
-    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
-        """Build each member's index of a collection that has changed; see `Retriever.update`."""
-        for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
-            if not is_whole(own_folder, fingerprint):
-                member.update(replace(collection, fingerprint=fingerprint), known, own_folder)
+    def update(self, rows: Rows, fingerprint: str, known: NDArray[np.int64], folder: Path) -> None:
+        """Build each member's index of a table that has changed; see `Retriever.update`."""
+        for member, own_folder, own_fingerprint in self._parts(folder, fingerprint):
+            if not is_whole(own_folder, own_fingerprint):
+                member.update(rows, own_fingerprint, known, own_folder)
 
     def delete(self, folder: Path, fingerprint: str) -> None:
         """Delete the members' indexes; see `Retriever.delete`."""

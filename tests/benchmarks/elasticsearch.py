@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from elasticsearch import Elasticsearch
 
+from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from tests.benchmarks.timing import parser, zipf_texts
 from tests.elasticsearch import server
@@ -79,7 +79,7 @@ def measure(url: str, texts: list[str], queries: list[str], shards: int) -> None
     name = f"{prefix}-{'0' * 16}"
     retriever = ElasticsearchRetriever(url=url, index_prefix=prefix, shards=shards)
     cpu = time.process_time()
-    loading = seconds_of(lambda: retriever.index(Collection(texts, "0" * 16), Path("unused")))
+    loading = seconds_of(lambda: retriever.index(Rows.from_lists(texts), "0" * 16, Path("unused")))
     cpu = 1e6 * (time.process_time() - cpu) / len(texts)
     with Elasticsearch(url, request_timeout=600) as client:
         store = client.indices.stats(index=name, metric="store")["_all"]["primaries"]["store"][

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.retrieval.base import Collection
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval.dense.nearest import nearest
 from datamodules.retrieval.dense.ranking import OVERSAMPLE, Quantization
 from datamodules.retrieval.elasticsearch.dense_retriever import _LOST, ElasticsearchDenseRetriever
@@ -70,7 +70,7 @@ def load(
     vars(retriever)["vectors"] = vectors
     fingerprint = f"{kind or 'float'}-{candidates or 'flat'}".ljust(16, "-")
     start = time.perf_counter()
-    retriever.index(Collection([str(row) for row in range(n)], fingerprint), Path("unused"))
+    retriever.index(Rows.from_lists([str(row) for row in range(n)]), fingerprint, Path("unused"))
     seconds, name = time.perf_counter() - start, f"dense-size-{fingerprint}"
     count = retriever.server.call(
         lambda client: client.count(index=name, query={"exists": {"field": "vector"}})

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.retrieval.base import Collection
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from tests.benchmarks.timing import cpu_seconds, parser, zipf_texts
 
@@ -51,7 +51,7 @@ def build(
         if system == "bm25s":
             return bm25s_index(texts)
         retriever = EmbeddedRetriever(similarity="LMDirichlet" if system == "LMDirichlet" else "BM25")
-        retriever.index(Collection(texts, "benchmark"), folder)
+        retriever.index(Rows.from_lists(texts), "benchmark", folder)
         return retriever
 
     work(small)

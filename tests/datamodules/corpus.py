@@ -2,11 +2,14 @@
 
 import multiprocessing
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import Retriever
+
+RetrieverT = TypeVar("RetrieverT", bound=Retriever)
 
 LABELS = ("beasts", "boats", "bread")
 _OWN = {
@@ -30,6 +33,14 @@ def labelled_texts(n: int, seed: int = 0) -> tuple[list[str], list[str]]:
         for label in labels
     ]
     return texts, labels
+
+
+def indexed(
+    retriever: RetrieverT, texts: Sequence[str], folder: Path, fingerprint: str = "fingerprint"
+) -> RetrieverT:
+    """A retriever with an open index of the texts."""
+    retriever.index(Rows.from_lists(texts), fingerprint, folder)
+    return retriever
 
 
 def rows(n: int, seed: int = 0, prefix: str = "r") -> Rows:

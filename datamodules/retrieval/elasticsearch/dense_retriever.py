@@ -14,7 +14,8 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import MOST_HITS, Collection, ExcludedRows, Hits, check_search
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import MOST_HITS, ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, OVERSAMPLE, Quantization
 from datamodules.retrieval.dense.text_vectors import EncodingRetriever
 from datamodules.retrieval.dense.vector_store import TEXTS
@@ -135,7 +136,7 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
             yield from ((position, fields) for position in same)
 
     @override
-    def _repair(self, name: str, collection: Collection) -> None:
+    def _repair(self, name: str, rows: Rows) -> None:
         # Elasticsearch may lose vectors that are not part of `_source` (its issue 137173); the other fields stay.
         query = f'{{}}\n{{"query":{json.dumps(_LOST)},"size":{MOST_HITS},"_source":false}}\n'.encode()
         for _ in range(_REPAIRS):
@@ -145,10 +146,11 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
             if not lost:
                 return
             log.warning("index %s: the server has lost vectors; %d are written again", name, len(lost))
-            rows = rows_of(np.array(lost, np.int64), np.array(self._own_notes(name).gone, np.int64)).tolist()
-            vectors = self.vectors.of([collection.texts[row] for row in rows], TEXTS)
-            written = zip(rows, lost, map(_fields, vectors), strict=True)
-            for chunk in chunks(bulk_lines("index", collection, *document) for document in written):
+            gone = np.array(self._own_notes(name).gone, np.int64)
+            again = rows.select(rows_of(np.array(lost, np.int64), gone))
+            vectors = self.vectors.of(again.texts, TEXTS)
+            written = zip(range(len(again)), lost, map(_fields, vectors), strict=True)
+            for chunk in chunks(bulk_lines("index", again, *document) for document in written):
                 self.server.write(name, chunk)
             self.server.call(lambda client: client.indices.refresh(index=name))
 

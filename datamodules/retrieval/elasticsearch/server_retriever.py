@@ -18,7 +18,8 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
 from datamodules.core.types import PlainDict, Size, check_value
-from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import ExcludedRows, Hits, Retriever
 from datamodules.retrieval.elasticsearch.connection import Product, ServerConnection
 
 log = logging.getLogger(__name__)
@@ -113,34 +114,32 @@ class ServerRetriever(Retriever):
         self.server.close()
         self._forget()
 
-    def index(self, collection: Collection, folder: Path) -> None:
+    def index(self, rows: Rows, fingerprint: str, folder: Path) -> None:
         """See `Retriever.index`; a half loaded index is completed, and no file is written to `folder`."""
-        name = self._own_name(collection.fingerprint)
-        self._create(name, collection)
-        self._complete(name, collection, np.arange(len(collection.texts)))
-        self.open(folder, collection.fingerprint)
+        name = self._own_name(fingerprint)
+        self._create(name, len(rows), fingerprint)
+        self._complete(name, rows, fingerprint, np.arange(len(rows)))
+        self.open(folder, fingerprint)
 
-    def update(self, collection: Collection, known: NDArray[np.int64], folder: Path) -> None:
+    def update(self, rows: Rows, fingerprint: str, known: NDArray[np.int64], folder: Path) -> None:
         """See `Retriever.update`; a clone is changed, and so the old term statistics stay as they are."""
-        name, source = self._own_name(collection.fingerprint), self._opened()
+        name, source = self._own_name(fingerprint), self._opened()
         old = self._own_notes(source)
         numbers = _numbers_after(old.numbers, known)
         gone = [] if numbers is None else np.setdiff1d(np.arange(numbers[-1] + 1), numbers).tolist()
         if numbers is None or len(gone) > _MOST_GONE:
-            self.index(collection, folder)
+            self.index(rows, fingerprint, folder)
             return
         self._clone(source, name)
         if self._notes(name) == old:
-            notes = replace(
-                old, fingerprint=collection.fingerprint, count=len(numbers), gone=gone, complete=False
-            )
-            self._write_notes(name, notes)
+            facts: PlainDict = {"fingerprint": fingerprint, "count": len(numbers), "gone": gone}
+            self._write_notes(name, replace(old, complete=False, **facts))
         replaced = np.setdiff1d(old.numbers, numbers[known >= 0])
-        if len(replaced) and not self._own_notes(name, collection.fingerprint).complete:
+        if len(replaced) and not self._own_notes(name, fingerprint).complete:
             deleted = np.union1d(replaced, numbers[known < 0]).tolist()
             for chunk in chunks(f'{{"delete":{{"_id":"{number}"}}}}\n'.encode() for number in deleted):
                 self.server.write(name, chunk)
-        self._complete(name, collection, np.flatnonzero(known < 0))
+        self._complete(name, rows, fingerprint, np.flatnonzero(known < 0))
 
     def delete(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.delete`."""
@@ -195,9 +194,9 @@ class ServerRetriever(Retriever):
         meta = {"memory_zoo": asdict(notes)}
         self.server.call(lambda client: client.indices.put_mapping(index=name, meta=meta))
 
-    def _create(self, name: str, collection: Collection) -> None:
+    def _create(self, name: str, count: int, fingerprint: str) -> None:
         """Create the empty index unless it exists."""
-        notes = _Notes(collection.fingerprint, self.describe_ranking(), len(collection.texts), [])
+        notes = _Notes(fingerprint, self.describe_ranking(), count, [])
         settings, mappings = self._mapping()
         settings |= {"refresh_interval": -1, "number_of_shards": self.shards, "number_of_replicas": 0}
         # The row number is used for sorting only, so it is stored by column only.
@@ -223,17 +222,17 @@ class ServerRetriever(Retriever):
             expected=_EXISTS,
         )
 
-    def _complete(self, name: str, collection: Collection, new: NDArray[np.int64]) -> None:
-        """Load some rows of the collection and set the index up for searching, unless it is complete."""
-        notes = self._own_notes(name, collection.fingerprint)
+    def _complete(self, name: str, rows: Rows, fingerprint: str, new: NDArray[np.int64]) -> None:
+        """Load the new rows of a table and set the index up for searching, unless it is complete."""
+        notes = self._own_notes(name, fingerprint)
         if notes.complete:
             return
-        self._load(name, collection, new, notes.numbers)
+        self._load(name, rows, new, notes.numbers)
         # A write to a missing index creates an index with a mapping of the server's.
         if self._notes(name) != notes:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
         self.server.call(lambda client: client.indices.refresh(index=name))
-        self._repair(name, collection)
+        self._repair(name, rows)
         log.info("index %s is loaded; the server merges its segments", name)
         seconds = max(self.server.timeout, _MERGE_SECONDS)
         self.server.call(
@@ -251,30 +250,25 @@ class ServerRetriever(Retriever):
         self._check_count(name, notes.count)
         self._write_notes(name, replace(notes, complete=True))
 
-    def _load(
-        self, name: str, collection: Collection, new: NDArray[np.int64], numbers: NDArray[np.int64]
-    ) -> None:
+    def _load(self, name: str, rows: Rows, new: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         """Write the documents of some rows, except those of an interrupted load; all rows have the numbers [n]."""
         # Documents are written in order, so existing ones are the first ones, and perhaps a part of a chunk.
         self.server.call(lambda client: client.indices.refresh(index=name))
         written, done = self._count(name) - (len(numbers) - len(new)), 0
-        texts = collection.texts
-        if len(new) < len(numbers):
-            texts = [texts[row] for row in new.tolist()]
+        loaded = rows if len(new) == len(numbers) else rows.select(new)
 
         def lines() -> Iterator[bytes]:
-            for position, fields in self._documents(texts):
-                row = int(new[position])
-                yield bulk_lines("create", collection, row, int(numbers[row]), fields)
+            for position, fields in self._documents(loaded.texts):
+                yield bulk_lines("create", loaded, position, int(numbers[new[position]]), fields)
 
-        with progress_bar(desc=f"index {name}", total=len(texts), unit=" rows") as bar:
+        with progress_bar(desc=f"index {name}", total=len(loaded), unit=" rows") as bar:
             for chunk in chunks(lines()):
                 done += len(chunk)
                 if done > written:
                     self.server.write(name, chunk)
                 bar.update(len(chunk))
 
-    def _repair(self, name: str, collection: Collection) -> None:
+    def _repair(self, name: str, rows: Rows) -> None:
         """Write again what the server has lost, if that is possible, before the index is complete."""
         return
 
@@ -358,16 +352,12 @@ def _numbers_after(numbers: NDArray[np.int64], known: NDArray[np.int64]) -> NDAr
     return after if (np.diff(after) > 0).all() else None
 
 
-def bulk_lines(
-    action: Literal["create", "index"], collection: Collection, row: int, number: int, fields: str
-) -> bytes:
+def bulk_lines(action: Literal["create", "index"], rows: Rows, row: int, number: int, fields: str) -> bytes:
     """Return the two lines of a row's document; `index` replaces one that exists. `fields` begin with a comma."""
-    source = f'{{"row":{number},"text":{as_json(collection.texts[row])}'
-    if collection.ids is not None:
-        source += f',"id":{as_json(collection.ids[row])}'
-    if collection.labels is not None:
-        source += f',"label":{as_json(collection.labels[row])}'
-    return f'{{"{action}":{{"_id":"{number}"}}}}\n{source}{fields}}}\n'.encode()
+    # Other programs that read the index find ids and labels in it.
+    id_, text, label = (as_json(column[row].as_py()) for column in rows.table.columns)
+    source = f'{{"row":{number},"text":{text},"id":{id_},"label":{label}{fields}}}'
+    return f'{{"{action}":{{"_id":"{number}"}}}}\n{source}\n'.encode()
 
 
 def as_json(text: str | None) -> str:

@@ -45,15 +45,14 @@ class FolderMemory(Memory):
     def _open(self, state: PlainDict, version: Version) -> None:
         self._state, self.opened = state, version
         self.rows, self.version = version.rows, version.number
-        collection, folder = version.collection(self.retriever), version.index_folder(self.retriever)
-        self.fingerprint = collection.fingerprint
+        self.fingerprint, folder = version.index_of(self.retriever)
         try:
             self.retriever.open(folder, self.fingerprint)
         except DamagedError as damage:
             if not folder.exists() and state["ranking"] != self.retriever.describe_ranking():
                 raise  # a memory of another ranking
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
-            self.retriever.index(collection, folder)
+            self.retriever.index(self.rows, self.fingerprint, folder)
 
     @classmethod
     def build(cls, rows: Rows, retriever: Retriever, folder: Path) -> FolderMemory:
@@ -74,10 +73,10 @@ class FolderMemory(Memory):
                 log.info("%s: %s; it is kept, and the new one is built next to it", folder, change)
             for number in sorted({1, int(state["version"])}):
                 version = Version.open(folder, number)
-                collection, index = version.collection(retriever), version.index_folder(retriever)
+                fingerprint, index = version.index_of(retriever)
                 # A whole index is not built again: another process may have opened it.
-                if not storage.is_whole(index, collection.fingerprint):
-                    retriever.index(collection, index)
+                if not storage.is_whole(index, fingerprint):
+                    retriever.index(version.rows, fingerprint, index)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.describe_ranking()}
             versions.write_pointer(folder, {**state, **described})
@@ -223,8 +222,8 @@ class FolderMemory(Memory):
         before = self.opened
         try:
             if known is not None:
-                index = version.index_folder(self.retriever)
-                self.retriever.update(version.collection(self.retriever), known, index)
+                fingerprint, index = version.index_of(self.retriever)
+                self.retriever.update(version.rows, fingerprint, known, index)
             self._open(self._state, version)
             self._switch({**self._state, "version": version.number}, also)
         except BaseException:

@@ -25,8 +25,8 @@ from datamodules.core.arrays import RowLookup, damaged, map_array
 from datamodules.core.errors import DamagedError, InputError, name_some
 from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import BLOCK, Rows, Texts
-from datamodules.retrieval.base import Collection, Retriever
+from datamodules.corpora.rows import BLOCK, Rows
+from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.dense.vector_store import VectorStore
 from datamodules.retrieval.folding import fold_hashes, text_hashes
 
@@ -109,14 +109,9 @@ class Version:
             written_in = map_array(folder / "written_in.npy", np.int32, length=len(rows))
         return cls(folder, number, rows, str(manifest["fingerprint"]), lookup, files, written_in)
 
-    def collection(self, retriever: Retriever) -> Collection:
-        """Return the texts with the fingerprint of their index."""
-        ids, labels = (Texts(self.rows.table.column(name)) for name in ("id", "label"))
-        return Collection(self.rows.texts, index_fingerprint(self.fingerprint, retriever), ids, labels)
-
-    def index_folder(self, retriever: Retriever) -> Path:
-        """Return the folder of the index; the members of a fused retriever append a number to its name."""
-        return index_folder(self.folder, index_fingerprint(self.fingerprint, retriever))
+    def index_of(self, retriever: Retriever) -> tuple[str, Path]:
+        """Return fingerprint and folder of an index; the members of a fused retriever append a number to its name."""
+        return index_of(self.folder, self.fingerprint, retriever)
 
     def row_of_ids(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """Return the row with each id, -1 where there is none."""
@@ -226,9 +221,10 @@ def index_fingerprint(rows: str, retriever: Retriever) -> str:
     return storage.fingerprint_of({"rows": rows, **retriever.describe_ranking()})
 
 
-def index_folder(version: Path, fingerprint: str) -> Path:
-    """Return the folder of an index with this fingerprint, in the folder of a version."""
-    return version / f"index-{fingerprint[:16]}"
+def index_of(version: Path, rows: str, retriever: Retriever) -> tuple[str, Path]:
+    """Return fingerprint and folder of an index in the folder of a version; see `Version.index_of`."""
+    fingerprint = index_fingerprint(rows, retriever)
+    return fingerprint, version / f"index-{fingerprint[:16]}"
 
 
 def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
@@ -245,8 +241,8 @@ def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
                 # A server completes the index of a killed change when this is made again; the one after deletes it.
                 folder.rename(folder_of(memory, 0))
                 continue
-            fingerprint = index_fingerprint(rows, retriever)
-            retriever.delete(index_folder(folder, fingerprint), fingerprint)
+            fingerprint, index = index_of(folder, rows, retriever)
+            retriever.delete(index, fingerprint)
         storage.delete(folder)
 
 
@@ -256,7 +252,7 @@ def delete_removed(memory: Path, state: PlainDict, retriever: Retriever) -> None
     hashes = []
     for number in range(state["first"], state["version"] + 1):
         version = Version.open(memory, number)
-        own = version.index_folder(retriever).name
+        own = version.index_of(retriever)[1].name
         for index in version.folder.glob("index-*"):
             if not index.name.startswith(own):
                 storage.delete(index)

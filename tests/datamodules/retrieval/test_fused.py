@@ -13,15 +13,16 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import open_memory
-from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
+from datamodules.retrieval.base import ExcludedRows, Hits, Retriever
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.checks import grown_from, refused
-from tests.datamodules.corpus import labelled_texts, rows
+from tests.datamodules.corpus import indexed, labelled_texts, rows
 
 TEXTS, LABELS = labelled_texts(90)
 QUERIES = [*labelled_texts(12, seed=1)[0], "", "words of no text"]
@@ -80,8 +81,7 @@ def test_the_fused_list_is_that_of_the_sums(
 ) -> None:
     members: list[Retriever] = [EmbeddedRetriever(), EmbeddedRetriever(similarity="LMDirichlet", mu=20)]
     members += [DenseRetriever(tiny_encoder, device="cpu")]
-    fused = FusedRetriever(members, method, weights, depth)
-    fused.index(Collection(TEXTS, "fingerprint"), tmp_path / "index")
+    fused = indexed(FusedRetriever(members, method, weights, depth), TEXTS, tmp_path / "index")
     rng = random.Random(0)
     exclude = [rng.sample(range(90), rng.choice([0, 5, 80])) for _ in QUERIES]
     for excluded in (None, exclude):
@@ -138,28 +138,29 @@ def test_interrupted_work_keeps_the_complete_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
     fused, whole = nested(tiny_encoder), nested(tiny_encoder)
-    old, grown, known = Collection(TEXTS[:60], "f"), Collection(TEXTS, "grown"), grown_from(60, len(TEXTS))
+    old, grown = (Rows.from_lists(TEXTS[:60]), "f"), (Rows.from_lists(TEXTS), "grown")
+    known = grown_from(60, len(TEXTS))
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "index", stop)
         with pytest.raises(KeyboardInterrupt):
-            fused.index(old, tmp_path / "index")
+            fused.index(*old, tmp_path / "index")
     with pytest.raises(InputError, match="does not exist"):
         nested(tiny_encoder).open(tmp_path / "index", "f")
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedRetriever, "index", stop)
-        fused.index(old, tmp_path / "index")
+        fused.index(*old, tmp_path / "index")
     with pytest.raises(InputError, match="other texts or settings"):
         nested(tiny_encoder).open(tmp_path / "index", "another")
-    whole.index(old, tmp_path / "whole")
+    whole.index(*old, tmp_path / "whole")
     before = fused.search(QUERIES, 9)
     np.testing.assert_array_equal(before.scores, whole.search(QUERIES, 9).scores)
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "update", stop)
         with pytest.raises(KeyboardInterrupt):
-            fused.update(grown, known, tmp_path / "new")
+            fused.update(*grown, known, tmp_path / "new")
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedRetriever, "update", stop)
-        fused.update(grown, known, tmp_path / "new")
+        fused.update(*grown, known, tmp_path / "new")
     np.testing.assert_array_equal(fused.search(QUERIES, 9).rows, before.rows)
     fused.open(tmp_path / "new", "grown")
     assert (fused.search(QUERIES, 20).rows >= 60).any()

@@ -15,7 +15,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import check_folder, new_folder
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, FusedRetriever, make_retriever, open_memory
-from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
+from datamodules.retrieval.base import ExcludedRows, Hits, Retriever, check_search
 from datamodules.retrieval.registry import RETRIEVERS, retriever_class
 from tests.datamodules.checks import refused
 from tests.datamodules.corpus import labelled_texts, rows
@@ -37,10 +37,10 @@ class OverlapRetriever(Retriever):
     def parts(self, text: str) -> set[str]:
         return set(text) if self.letters else set(text.split())
 
-    def index(self, collection: Collection, folder: Path) -> None:
-        with new_folder(folder, collection.fingerprint) as partial:
-            (partial / "texts.json").write_text(json.dumps(list(collection.texts)))
-        self.open(folder, collection.fingerprint)
+    def index(self, rows: Rows, fingerprint: str, folder: Path) -> None:
+        with new_folder(folder, fingerprint) as partial:
+            (partial / "texts.json").write_text(json.dumps(rows.texts[:]))
+        self.open(folder, fingerprint)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         check_folder(folder, fingerprint)
@@ -125,8 +125,7 @@ def test_encoders_are_those_of_a_relative_folder(tmp_path: Path, monkeypatch: py
         "class_path": "FusedRetriever",
         "init_args": {"retrievers": [EmbeddedRetriever().describe(), dense]},
     }
-    members = make_retriever(fused, Path("model")).retrievers
-    assert members[1].options["encoder"] == "model/encoder"
+    assert make_retriever(fused, Path("model")).retrievers[1].options["encoder"] == "model/encoder"
 
 
 def test_errors_of_descriptions_are_input_errors_and_those_of_constructors_are_not() -> None:

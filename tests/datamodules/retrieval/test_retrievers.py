@@ -9,9 +9,8 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval import Retriever, make_retriever
-from datamodules.retrieval.base import Collection
 from tests.datamodules.checks import refused
-from tests.datamodules.corpus import labelled_texts
+from tests.datamodules.corpus import indexed, labelled_texts
 from tests.datamodules.retrieval.conftest import MakeRetriever
 
 FINGERPRINT = "0123456789abcdef-the-rest"
@@ -24,9 +23,7 @@ QUERIES = [TEXTS[11], *labelled_texts(12, seed=1)[0], TEXTS[25], "", " \n"]
 
 
 def built(make: MakeRetriever, folder: Path) -> Retriever:
-    retriever = make()
-    retriever.index(Collection(TEXTS, FINGERPRINT), folder / "index")
-    return retriever
+    return indexed(make(), TEXTS, folder / "index", FINGERPRINT)
 
 
 def test_hits_are_in_the_order_of_scores_and_rows(tmp_path: Path, make: MakeRetriever) -> None:

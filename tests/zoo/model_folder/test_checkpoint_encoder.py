@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 import zoo
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import text_vectors
 from tests.datamodules.checks import refused
+from tests.datamodules.corpus import indexed
 from tests.zoo.conftest import Fit, Zoo, done, sentences
 from zoo.model_folder.folder import ModelFolder
 
@@ -41,8 +41,7 @@ def test_the_ranking_is_that_of_the_models_vectors(fit: Fit, tmp_path: Path) -> 
     checkpoint = encoder_of(fit, "--data.max_length=4")
     texts = [*TEXTS, "", " \n", "rain " * 40]
     queries = ["old iron", "snow in the new storm of the fog", "xyzzy", "", "rain rain rain rain"]
-    retriever = DenseRetriever(checkpoint, batch_size=7, device="cpu")
-    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index")
+    retriever = indexed(DenseRetriever(checkpoint, batch_size=7, device="cpu"), texts, tmp_path / "index")
     hits = retriever.search(queries, 41)
     of_texts = vectors_one_by_one(checkpoint, [text.strip() or "rain" for text in texts])
     of_queries = vectors_one_by_one(checkpoint, [text or "rain" for text in queries])
@@ -61,7 +60,7 @@ def test_a_transformers_empty_text_has_no_vector(tiny_bert: Path, fit: Fit, tmp_
         fit, f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false"
     )
     retriever = DenseRetriever(checkpoint, device="cpu")
-    retriever.index(Collection(["rain", "", "gold ring"], "fingerprint"), tmp_path / "index")
+    indexed(retriever, ["rain", "", "gold ring"], tmp_path / "index")
     rows = retriever.search(["rain", ""], 3).rows
     assert [sorted(own.tolist()) for own in rows] == [[-1, 0, 2], [-1] * 3]
 
@@ -100,7 +99,7 @@ def test_training_predicting_and_growing(fit: Fit, tmp_path: Path, zoo_command: 
 def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(path: str, pattern: str) -> None:
         for use in (
-            lambda: DenseRetriever(path).index(Collection(["rain"], "f"), tmp_path / "index"),
+            lambda: DenseRetriever(path).index(Rows.from_lists(["rain"]), "f", tmp_path / "index"),
             lambda: ElasticsearchDenseRetriever(path).vectors.of(["rain"], 1),
         ):
             with refused(match=pattern):

@@ -12,7 +12,7 @@ from torch.nn import functional
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval import DenseRetriever, FolderMemory
-from datamodules.retrieval.base import Collection
+from tests.datamodules.corpus import indexed
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences
 from tests.zoo.ensemble.conftest import SMALL
 from tests.zoo.ensemble.conftest import run as run
@@ -80,8 +80,7 @@ def test_an_open_index_is_not_searched_by_an_encoder_that_is_tuned_later(
     tuned: Tune, encoder: Path, tmp_path: Path
 ) -> None:
     texts = [text for text, _ in sentences(20, seed=5)]
-    retriever = DenseRetriever(str(encoder), device="cpu")
-    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index")
+    retriever = indexed(DenseRetriever(str(encoder), device="cpu"), texts, tmp_path / "index")
     retriever.close()  # the encoder is loaded again when it is needed
     retriever.ranking.describe()
     retriever.open(tmp_path / "index", "fingerprint")

@@ -10,8 +10,8 @@ import pytest
 
 import zoo
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, Retriever, open_memory
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.embeddings import Embeddings
+from tests.datamodules.corpus import indexed
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.retrieval_runs import titles, trained
 from zoo.search import index as vectors
@@ -89,7 +89,7 @@ def test_it_is_whole_or_absent(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
     encode(zoo_command, checkpoint, "out")  # done already
     assert Path("out/vectors.npy").stat().st_ctime_ns == before
     encode(zoo_command, checkpoint, "out", "--side=query")  # other vectors take their place
-    assert Embeddings.open(Path("out")).made_by.side == "query"
+    assert Embeddings.open(Path("out")).made_by["side"] == "query"
     contents = bytearray((Path("out") / "vectors.npy").read_bytes())
     contents[200] ^= 1
     (Path("out") / "vectors.npy").write_bytes(contents)
@@ -150,7 +150,7 @@ def test_an_index_takes_them_and_encodes_queries_alone(
         return
     # The index is the one that encoding makes.
     retriever = DenseRetriever(str(Path(checkpoint).absolute()), device="cpu")
-    retriever.index(Collection([*titles(CORPUS).values()], "f"), Path("again"))
+    indexed(retriever, [*titles(CORPUS).values()], Path("again"))
     np.testing.assert_allclose(np.load("again/vectors.npy"), np.load("out/vectors.npy"), atol=1e-6)
 
 

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import open_memory
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import nearest, transformer_encoder
 from datamodules.retrieval.dense import retriever as dense
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.checks import grown_from, refused
-from tests.datamodules.corpus import labelled_texts, rows
+from tests.datamodules.corpus import indexed, labelled_texts, rows
 from tests.datamodules.kinds import classification
 
 TEXTS, _ = labelled_texts(60)
@@ -45,9 +45,7 @@ def vectors_of(encoder: str, pooling: str, texts: Sequence[str]) -> NDArray[np.f
 
 
 def build(tmp_path: Path, texts: Sequence[str], encoder: str, **options: Any) -> DenseRetriever:
-    retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index")
-    return retriever
+    return indexed(DenseRetriever(encoder, **{"device": "cpu", **options}), texts, tmp_path / "index")
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -136,7 +134,7 @@ def test_a_grown_index_ranks_like_a_new_one(
     before = grown.search(QUERIES, 9)
     texts[0] = ""
     encoded.clear()
-    grown.update(Collection(texts, "grown"), grown_from(len(TEXTS), len(texts)), tmp_path / "new")
+    grown.update(Rows.from_lists(texts), "grown", grown_from(len(TEXTS), len(texts)), tmp_path / "new")
     assert sorted(encoded) == sorted(set(texts) - set(TEXTS) - {""})
     np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old index is still open
     grown.open(tmp_path / "new", "grown")
@@ -152,7 +150,7 @@ def test_a_grown_index_ranks_like_a_new_one(
     few.close()
     monkeypatch.delattr(transformer_encoder, "TransformerEncoder")
     few.open(tmp_path / "few" / "index", "fingerprint")
-    few.update(Collection(TEXTS[1:9], "fewer"), np.arange(1, 9), tmp_path / "fewer")
+    few.update(Rows.from_lists(TEXTS[1:9]), "fewer", np.arange(1, 9), tmp_path / "fewer")
 
 
 def test_the_ranking_depends_on_the_weights_not_on_their_location(tmp_path: Path, tiny_encoder: str) -> None:
@@ -246,6 +244,6 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
     T5Model(tiny).save_pretrained(both)
     fails("has a decoder", encoder=str(both))
     with pytest.raises(InputError, match="device 'nowhere': not on this machine"):
-        DenseRetriever(tiny_encoder, device="nowhere").index(Collection(["lion"], "f"), tmp_path / "index")
+        build(tmp_path, ["lion"], tiny_encoder, device="nowhere")
     with pytest.raises(InputError, match="at least one text"):
         build(tmp_path, [], tiny_encoder)

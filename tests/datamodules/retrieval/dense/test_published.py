@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
 from tests import sentence_folders as folders
-from tests.datamodules.corpus import labelled_texts
+from tests.datamodules.corpus import indexed, labelled_texts
 
 TEXTS, _ = labelled_texts(9)
 
@@ -104,8 +103,7 @@ def test_prompts(folder: Path, tiny_encoder: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(encode(plain, TEXTS, is_query=True, **given), queries, atol=1e-6)
     assert not encode(folder, ["", " "], is_query=True).any()
     # A search reads queries with their own prompt, also those that are texts of the collection.
-    retriever = DenseRetriever(str(folder), device="cpu")
-    retriever.index(Collection(TEXTS, "fingerprint"), tmp_path / "index")
+    retriever = indexed(DenseRetriever(str(folder), device="cpu"), TEXTS, tmp_path / "index")
     hits = retriever.search(TEXTS, len(TEXTS))
     scores = (1 + queries @ documents.T) / 2
     np.testing.assert_allclose(hits.scores, np.take_along_axis(scores, hits.rows, axis=1), atol=2e-6)

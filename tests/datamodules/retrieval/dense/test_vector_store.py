@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 
 from datamodules.core.arrays import RowLookup
 from datamodules.core.storage import cache_folder
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import text_vectors
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from tests.datamodules.corpus import labelled_texts
+from tests.datamodules.corpus import indexed, labelled_texts
 
 TEXTS = [*dict.fromkeys(labelled_texts(300)[0])][:140]
 
 
 def built(encoder: str, texts: Sequence[str], folder: Path, **options: Any) -> NDArray[np.float32]:
-    retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(Collection(texts, "fingerprint"), folder)
+    indexed(DenseRetriever(encoder, device="cpu", **options), texts, folder)
     return np.load(folder / "vectors.npy")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from elasticsearch import Elasticsearch
 
-from datamodules.retrieval.base import Collection
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval.elasticsearch import connection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from tests.datamodules.corpus import labelled_texts
@@ -36,7 +36,7 @@ def test_losing_a_node_during_retrieval_changes_no_result(
     options: dict[str, Any] = {"url": urls, "timeout": 10.0}
     retriever = ElasticsearchRetriever(**options, shards=3)
     retriever.batch_size = 20
-    retriever.index(Collection(TEXTS, FINGERPRINT), Path("unused"))
+    retriever.index(Rows.from_lists(TEXTS), FINGERPRINT, Path("unused"))
     own = f"memory-zoo-{FINGERPRINT[:16]}"
     with Elasticsearch(urls) as client:
         client.cluster.health(index=own, wait_for_status="green", timeout="60s")

@@ -14,7 +14,7 @@ from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval.base import Collection, Hits
+from datamodules.retrieval.base import Hits
 from datamodules.retrieval.elasticsearch import server_retriever
 from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import (
@@ -26,7 +26,7 @@ from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors, build_neighbors
 from tests.conftest import ON_BOTH
 from tests.datamodules.checks import refused
-from tests.datamodules.corpus import in_processes, labelled_texts
+from tests.datamodules.corpus import in_processes, indexed, labelled_texts
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
 
@@ -96,9 +96,7 @@ def same(hits: Hits, expected: Hits) -> None:
 
 
 def built(prefix: str, texts: list[str] = TEXTS, kind: Any = ElasticsearchRetriever, **options: Any) -> Any:
-    retriever = kind(index_prefix=prefix, **options)
-    retriever.index(Collection(texts, FINGERPRINT), Path("unused"))
-    return retriever
+    return indexed(kind(index_prefix=prefix, **options), texts, Path("unused"), FINGERPRINT)
 
 
 @pytest.mark.server
@@ -151,8 +149,8 @@ def test_many_excluded_rows(index_prefix: str) -> None:
 @pytest.mark.server
 def test_index_describes_itself(elasticsearch_url: str, index_prefix: str) -> None:
     retriever = ElasticsearchRetriever(index_prefix=index_prefix)
-    ids, labels = ["one", "two"], ["x", None]
-    retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path())
+    rows = Rows.from_lists(["red", "blue"], ["x", None], ["one", "two"])
+    retriever.index(rows, FINGERPRINT, Path())
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     with Elasticsearch(elasticsearch_url) as client:
         sources = [hit["_source"] for hit in client.search(index=name, sort="row")["hits"]["hits"]]
@@ -211,7 +209,7 @@ def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: s
         retriever.open(Path(), FINGERPRINT)
     built(index_prefix)
     with pytest.raises(InputError, match="another collection"):
-        retriever.index(Collection(TEXTS, FINGERPRINT[:16] + "-another"), Path())
+        retriever.index(Rows.from_lists(TEXTS), FINGERPRINT[:16] + "-another", Path())
     with Elasticsearch(elasticsearch_url) as client:
         client.delete(index=f"{index_prefix}-{FINGERPRINT[:16]}", id="3", refresh=True)
     with pytest.raises(InputError, match="has 299 of its 300 documents"):
@@ -383,9 +381,9 @@ def test_existing_index_is_only_read(product: str, news: str, on_server: Any) ->
         retriever.describe_index()
         assert retriever.distinct_labels() == ["business", "sport", "weather"]
         with pytest.raises(InputError, match="read only"):
-            retriever.index(Collection(TEXTS, FINGERPRINT), Path())
+            retriever.index(Rows.from_lists(TEXTS), FINGERPRINT, Path())
         with pytest.raises(InputError, match="read only"):
-            retriever.update(Collection(TEXTS, FINGERPRINT), np.arange(len(TEXTS)), Path())
+            retriever.update(Rows.from_lists(TEXTS), FINGERPRINT, np.arange(len(TEXTS)), Path())
         reading = ("/_msearch", "/_search", "/_field_caps")
         for request in between.requests:
             assert request.method == "GET" or request.path.partition("?")[0].endswith(reading), request.path
@@ -442,10 +440,10 @@ def test_an_own_index_that_is_deleted_while_it_is_loaded(
     with monkeypatch.context() as patch:
         patch.setattr(retriever, "_documents", delete_first)
         with pytest.raises(InputError, match=f"{name} was replaced during loading"):
-            retriever.index(Collection(TEXTS, FINGERPRINT), Path())
+            retriever.index(Rows.from_lists(TEXTS), FINGERPRINT, Path())
     with Elasticsearch(elasticsearch_url) as client:
         client.indices.delete(index=name)  # the advice of the message
-    retriever.index(Collection(TEXTS, FINGERPRINT), Path())
+    retriever.index(Rows.from_lists(TEXTS), FINGERPRINT, Path())
     assert retriever.search(["lion"], 3).rows[0, 0] >= 0
 
 

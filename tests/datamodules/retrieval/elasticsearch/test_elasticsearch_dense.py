@@ -10,7 +10,6 @@ from elasticsearch import Elasticsearch
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import transformer_encoder
 from datamodules.retrieval.dense.ranking import OVERSAMPLE
 from datamodules.retrieval.dense.retriever import DenseRetriever
@@ -19,7 +18,7 @@ from datamodules.retrieval.elasticsearch import server_retriever
 from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
 from datamodules.retrieval.folding import text_hashes
 from tests.datamodules.checks import check_near, refused
-from tests.datamodules.corpus import labelled_texts
+from tests.datamodules.corpus import indexed, labelled_texts
 
 FINGERPRINT = "0123456789abcdef-the-rest"
 TEXTS, _ = labelled_texts(90)
@@ -30,14 +29,11 @@ QUERIES = [*labelled_texts(12, seed=1)[0], TEXTS[11], TEXTS[50], "", "words of n
 
 def built(prefix: str, encoder: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchDenseRetriever:
     retriever = ElasticsearchDenseRetriever(encoder, device="cpu", index_prefix=prefix, **options)
-    retriever.index(Collection(texts, FINGERPRINT), Path("unused"))
-    return retriever
+    return indexed(retriever, texts, Path("unused"), FINGERPRINT)
 
 
 def local(folder: Path, encoder: str, texts: list[str] = TEXTS, **options: Any) -> DenseRetriever:
-    retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(Collection(texts, FINGERPRINT), folder / "local")
-    return retriever
+    return indexed(DenseRetriever(encoder, device="cpu", **options), texts, folder / "local", FINGERPRINT)
 
 
 @pytest.mark.server
@@ -195,7 +191,7 @@ def test_the_index_of_an_approximate_search_is_a_graph(
             fields = client.indices.get_mapping(index=name)[name]["mappings"]["properties"]
             assert fields["vector"]["index_options"]["type"] == kind
             (hit,) = client.search(index=name, query={"ids": {"values": ["7"]}})["hits"]["hits"]
-            assert hit["_source"] == {"row": 7, "text": TEXTS[7]}
+            assert hit["_source"] == {"row": 7, "text": TEXTS[7], "id": "7", "label": None}
     with pytest.raises(InputError, match="k=21: must be 0 to 20"):
         retriever.search(["lion"], 21)
 

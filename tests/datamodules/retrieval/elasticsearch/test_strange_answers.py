@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import ElasticsearchRetriever
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch import connection as server_connection
 from tests.datamodules.retrieval.elasticsearch.test_elasticsearch import PRODUCT
 from tests.elasticsearch.faults import Answer, proxy
 
-COLLECTION = Collection(["red apple", "blue sky"], "f" * 64)
+ROWS = Rows.from_lists(["red apple", "blue sky"])
 #: Answers of other forms.
 FORMS: list[Any] = [
     {},
@@ -40,7 +40,7 @@ FORMS: list[Any] = [
     {"items": [{"create": 3}]},
 ]
 REQUESTS: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
-    "index": lambda retriever, folder: retriever.index(COLLECTION, folder),
+    "index": lambda retriever, folder: retriever.index(ROWS, "f" * 64, folder),
     "open": lambda retriever, folder: retriever.open(folder, "f" * 64),
     "search_documents": lambda retriever, _: retriever.search_documents(["red"], 3),
     "describe_index": lambda retriever, _: retriever.describe_index(),

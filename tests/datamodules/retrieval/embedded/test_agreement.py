@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.retrieval.base import Collection
 from datamodules.retrieval.embedded.analysis import tokens
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from tests.conftest import ON_BOTH
+from tests.datamodules.corpus import indexed
 from tests.elasticsearch.character_classes import CHARACTERS, CLASSES, PLACE, tokens_of
 
 WORDS = """
@@ -67,10 +67,8 @@ def differing(texts: list[str], url: str) -> list[str]:
 def test_strange_texts(product: str, similarity: Any, analyzer: Any, on_server: Any, tmp_path: Path) -> None:
     texts = strange_texts(800)
     options = {"similarity": similarity, "analyzer": analyzer, "k1": 0.9, "b": 0.4, "mu": 50.0}
-    embedded = EmbeddedRetriever(**options)
-    embedded.index(Collection(texts, "f" * 16), tmp_path / "index")
-    server = on_server(product)(**options)
-    server.index(Collection(texts, "f" * 16), Path())
+    embedded = indexed(EmbeddedRetriever(**options), texts, tmp_path / "index", "f" * 16)
+    server = indexed(on_server(product)(**options), texts, Path(), "f" * 16)
     # Queries of the same kind, some of them not in the collection.
     queries = [*texts[:200], *strange_texts(1000)[800:]]
     exclude = [[query] if query < 200 else [] for query in range(len(queries))]

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.retrieval.base import Collection, ExcludedRows, Ranking
+from datamodules.retrieval.base import ExcludedRows, Ranking
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded import retriever as embedded
 from datamodules.retrieval.embedded.lucene import LENGTHS, length_bytes
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
+from tests.datamodules.corpus import indexed
 
 SIMILARITIES = ("BM25", "LMDirichlet")
 
@@ -101,9 +102,7 @@ def similarity(request: pytest.FixtureRequest) -> str:
 
 
 def build(texts: Sequence[str], folder: Path, similarity: str = "BM25", **options: Any) -> EmbeddedRetriever:
-    retriever = EmbeddedRetriever(similarity=similarity, **options)
-    retriever.index(Collection(texts, "f"), folder)
-    return retriever
+    return indexed(EmbeddedRetriever(similarity=similarity, **options), texts, folder, "f")
 
 
 def test_length_bytes() -> None:
