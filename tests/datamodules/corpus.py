@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Retriever
 
-RetrieverT = TypeVar("RetrieverT", bound=Retriever)
+T = TypeVar("T", bound=Retriever)
 
 LABELS = ("beasts", "boats", "bread")
 _OWN = {
@@ -35,9 +35,7 @@ def labelled_texts(n: int, seed: int = 0) -> tuple[list[str], list[str]]:
     return texts, labels
 
 
-def indexed(
-    retriever: RetrieverT, texts: Sequence[str], folder: Path, fingerprint: str = "fingerprint"
-) -> RetrieverT:
+def indexed(retriever: T, texts: Sequence[str], folder: Path, fingerprint: str = "fingerprint") -> T:
     """A retriever with an open index of the texts."""
     retriever.index(Rows.from_lists(texts), fingerprint, folder)
     return retriever

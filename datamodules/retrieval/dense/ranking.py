@@ -72,12 +72,8 @@ class DenseRanking:
     @cached_property
     def published(self) -> SentenceModules:
         """The modules of an encoder that is no trained model of this zoo, with the options of this ranking."""
-        options = {
-            "pooling": self.pooling,
-            "query_prompt": self.query_prompt,
-            "document_prompt": self.document_prompt,
-        }
-        chosen: PlainDict = {name: value for name, value in options.items() if value is not None}
+        options = {name: getattr(self, name) for name in ("pooling", "query_prompt", "document_prompt")}
+        chosen = {name: value for name, value in options.items() if value is not None}
         return SentenceModules.read(self.encoder, self.revision)._replace(**chosen)
 
     @cached_property

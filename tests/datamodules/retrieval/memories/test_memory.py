@@ -191,16 +191,18 @@ def test_a_location_on_a_server_needs_its_retriever() -> None:
 
 
 def test_the_state_of_a_model_points_to_the_version(tmp_path: Path) -> None:
-    memory = build(tmp_path / "m")
-    state, folder = tmp_path / "state.json", tmp_path / "memory"
-    (tmp_path / "model.json").touch()
+    (tmp_path / "state.json").write_text("that of another program")
+    memory = build(tmp_path / "memory")
+    state, folder = tmp_path / "model" / "state.json", tmp_path / "model" / "memory"
+    folder.parent.mkdir()
+    (folder.parent / "model.json").touch()
     storage.set_key(state, "fitted", {"1": "weights"})
     copy = memory.copy_to(folder)
     copy.remove(copy.rows.ids[:1])
     assert not (folder / POINTER).exists()
     assert storage.read_checked(state, "")["fitted"] == {"1": "weights"}
     assert FolderMemory(folder, EmbeddedRetriever()).version == 2
-    assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).version == 1
+    assert FolderMemory(tmp_path / "memory", EmbeddedRetriever()).version == 1
     assert open_memory(str(folder)).rows.ids == memory.rows.ids[1:]
     state.unlink()
     with pytest.raises(InputError, match=r"no memory here \(it has no state.json\)"):

@@ -23,6 +23,7 @@ from datamodules.retrieval.memories.versions import POINTER
 from tests.datamodules.checks import grown_from, kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, labelled_texts, rows
 from zoo.memory.opened import OpenedMemory
+from zoo.search import search
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
 NEW = (["zebra crossing", "old zebra", "a small oar"], ["beasts", "beasts", "boats"])
@@ -37,16 +38,9 @@ def more(texts: list[str] = NEW[0], labels: list[str] | None = NEW[1]) -> Rows:
     return Rows.from_lists(texts, labels, source="more.csv")
 
 
-def hits_of(neighbors: Neighbors) -> list[list[tuple[str, str, str | None, float]]]:
-    ids, table = neighbors.memories.ids, neighbors.memories
-    return [
-        [
-            (ids[row], table.texts[row], table.label(row), score)
-            for row, score in zip(*pair, strict=True)
-            if row >= 0
-        ]
-        for pair in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
-    ]
+def hits_of(neighbors: Neighbors) -> list[list[tuple[Any, ...]]]:
+    """Id, text, label and score of each hit."""
+    return [[tuple(hit.values()) for hit in hits] for hits in search.hits_of(neighbors)]
 
 
 def check_same(neighbors: Neighbors, expected: Neighbors) -> None:
