@@ -30,7 +30,7 @@ from datamodules.options import FileOptions
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever, is_existing_index
 from datamodules.retrieval.base import TermRetriever
 from datamodules.retrieval.folding import text_hashes
-from datamodules.retrieval.memories.versions import index_fingerprint
+from datamodules.retrieval.memories.versions import index_of
 from datamodules.text.tokenization import Lexicon, WordTokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -398,8 +398,7 @@ def turns_to_read(table: Dialogues, k: int, retriever: Retriever | None) -> Ragg
         # Both back ends rank alike, and a server need not keep an index that is searched once.
         retriever = EmbeddedRetriever(**asdict(retriever.ranking))
     with TemporaryDirectory() as folder:
-        fingerprint = index_fingerprint(table.fingerprint, retriever)
-        retriever.index(table.turns, fingerprint, Path(folder) / "index")
+        retriever.index(table.turns, *index_of(Path(folder), table.fingerprint, retriever))
         results = search_within(retriever, table.questions.texts.take(long), k, starts[long], ends[long])
         retriever.close()
     turns = np.split(latest.values, latest.offsets[1:-1])

@@ -216,15 +216,10 @@ def folder_of(memory: Path, number: int) -> Path:
     return memory / f"version-{number}"
 
 
-def index_fingerprint(rows: str, retriever: Retriever) -> str:
-    """Return the fingerprint of a retriever's index of the rows with this fingerprint."""
-    return storage.fingerprint_of({"rows": rows, **retriever.describe_ranking()})
-
-
-def index_of(version: Path, rows: str, retriever: Retriever) -> tuple[str, Path]:
-    """Return fingerprint and folder of an index in the folder of a version; see `Version.index_of`."""
-    fingerprint = index_fingerprint(rows, retriever)
-    return fingerprint, version / f"index-{fingerprint[:16]}"
+def index_of(parent: Path, rows: str, retriever: Retriever) -> tuple[str, Path]:
+    """Return fingerprint and folder of a retriever's index of the rows with this fingerprint, below a folder."""
+    fingerprint = storage.fingerprint_of({"rows": rows, **retriever.describe_ranking()})
+    return fingerprint, parent / f"index-{fingerprint[:16]}"
 
 
 def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
