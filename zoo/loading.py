@@ -92,7 +92,7 @@ def from_pretrained(source: str | Path | ModelFolder) -> Task:
         InputError: the model cannot be read.
     """
     folder = source if isinstance(source, ModelFolder) else ModelFolder.open(source)
-    kind, meta = model_class(folder.meta.model), folder.meta_with_vocabulary()
+    kind, meta = model_class(folder.meta.model), folder.whole_meta
     check_options(meta.options, option_defaults(kind), folder)
     model = kind(**meta.options)
     model.restore(meta, folder.weights())
@@ -103,7 +103,7 @@ def make_data(folder: ModelFolder, retriever: Retriever | None = None) -> DataMo
     """Make the data module of a model with its memory, ready for new rows, with its retriever or another one."""
     kind, options = options_of_data(folder)
     data = kind(retriever=retriever or folder.retriever(), **options)
-    data.use_state(folder.data_state)
+    data.use_state(folder.whole_meta.data)
     # The network was made for these sizes: other words would be read outside of its tables.
     if json.loads(json.dumps(data.spec._asdict())) != folder.meta.spec:
         raise InputError(f"{folder.path}: its network was made for other words or labels; copy it again")

@@ -85,7 +85,7 @@ def _write_fitted(folder: Path, model: ModelFolder, weights: PlainDict, *fitted:
     """Write the weights and members that were fitted after the training in the place of those of the training."""
     ensemble: Any = model_class(model.meta.model)
     ensemble.replace_fitted(weights, *fitted)
-    meta = model.meta_with_vocabulary()
+    meta = model.whole_meta
     vocabulary, has_words = meta.data.vocabulary, any(name.endswith(".words.table") for name in weights)
     if fitted[1] is not None and not has_words and meta.data.options["tokenizer"] in OWN_TOKENIZERS:
         # Nothing reads the numbers of words, of which the first two are padding and the unknown word.

@@ -14,7 +14,6 @@ from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory, Retriever, make_retriever, open_memory
 from datamodules.retrieval.dense.ranking import trained_model
-from datamodules.state import DataState
 from zoo.model_folder import artifacts
 from zoo.model_folder.meta import Meta
 from zoo.model_folder.state import State, with_tensors
@@ -46,7 +45,7 @@ class ModelFolder:
         #: the name that the user gave.
         self.source = str(source)
         self.path, self.state_file = path, path / STATE
-        #: the vocabulary is not read: see `data_state`.
+        #: the vocabulary is not read: see `whole_meta`.
         self.meta = meta
 
     @classmethod
@@ -84,13 +83,9 @@ class ModelFolder:
         return named | {name: value for name, value in given.items() if value is not None}
 
     @cached_property
-    def data_state(self) -> DataState:
-        """The state of the model's data, with the vocabulary."""
-        return replace(self.meta.data, **_object(self.path, VOCABULARY))
-
-    def meta_with_vocabulary(self) -> Meta:
-        """Return the description of the model with the vocabulary."""
-        return replace(self.meta, data=self.data_state)
+    def whole_meta(self) -> Meta:
+        """The description of the model with the vocabulary."""
+        return replace(self.meta, data=replace(self.meta.data, **_object(self.path, VOCABULARY)))
 
     def weights(self) -> dict[str, Any]:
         """Read the weights by name: tensors, and plain values with tensors."""

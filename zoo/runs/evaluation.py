@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -132,9 +131,9 @@ def restore(
         raise InputError(
             f"zoo {command}: name a table with --data.{option}, or --config runs/NAME/config.yaml"
         )
-    state = folder.data_state
+    state = folder.whole_meta.data
     check_split(data.options, data.file_contents, state, split, source)
-    model.restore(replace(folder.meta, data=state), folder.weights())
+    model.restore(folder.whole_meta, folder.weights())
     data.remember(state.seen)
     version = None
     if data.memory is not None and data.has_memory and not names_memory:

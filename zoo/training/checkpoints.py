@@ -41,7 +41,7 @@ class Start:
             meta, weights = meta_of(contents, source), contents["state_dict"]
         else:
             folder = ModelFolder.open(source)
-            meta, weights = folder.meta_with_vocabulary(), folder.weights()
+            meta, weights = folder.whole_meta, folder.weights()
         tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
         return cls(meta, {name: value.to(device) for name, value in without_adapters(tensors).items()})
 
