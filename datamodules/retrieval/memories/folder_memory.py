@@ -188,7 +188,6 @@ class FolderMemory(Memory):
             first = max(before, self.version - keep + 1)
             if first > before:
                 self._switch({**self._state, "first": first})
-                versions.delete_unused(self.folder, self._state, self.retriever)
             versions.delete_removed(self.folder, self._state, self.retriever)
         return int(first - before)
 
@@ -204,6 +203,7 @@ class FolderMemory(Memory):
                 self._open(state, Version.open(self.folder, state["version"], contents=True))
             versions.delete_unused(self.folder, state, self.retriever)
             yield
+            versions.delete_unused(self.folder, self._state, self.retriever)
 
     def _switch(self, state: PlainDict, also: PointerChange = dict) -> None:
         versions.write_pointer(self.folder, state, also)

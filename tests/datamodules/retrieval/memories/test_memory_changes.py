@@ -197,7 +197,6 @@ def _half_deleted(folder: Path, ignore_errors: bool = False) -> None:
     ("place", "name"),
     [
         (versions, "write_pointer"),
-        (EmbeddedRetriever, "delete"),
         (VectorStore, "_write"),
         (storage, "delete"),
         (shutil, "rmtree"),
