@@ -235,12 +235,7 @@ def _change_killed_at(request: int, change: Callable[[FolderMemory], object], me
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    "change",
-    [
-        lambda memory: memory.compact(1),
-        lambda memory: memory.remove(memory.rows.ids[37:]),
-        lambda memory: memory.add(more()),
-    ],
+    "change", [lambda m: m.compact(1), lambda m: m.remove(m.rows.ids[37:]), lambda m: m.add(more())]
 )
 def test_a_kill_at_any_request_to_a_server_loses_nothing(
     change: Callable[[FolderMemory], object], tmp_path: Path, on_server: OnServer
