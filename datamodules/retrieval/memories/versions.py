@@ -233,7 +233,7 @@ def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
         rows = _rows_fingerprint(folder)
         if rows is not None and rows not in shared and retriever.is_on_server:
             if folder == folder_of(memory, state["version"] + 1):
-                # A server completes the index of a killed change when it is made again; any other deletes it in the end.
+                # A server completes the index of a killed change when it is made again; any other deletes it at last.
                 folder.rename(folder_of(memory, 0))
                 continue
             fingerprint, index = index_of(folder, rows, retriever)
