@@ -267,7 +267,9 @@ def _rows_fingerprint(version: Path) -> str | None:
 
 def pointer_of(folder: Path) -> Path:
     """Return the file that names the current version: in the folder, or next to a memory that is in a model folder."""
-    is_of_model = folder.name == "memory" and (folder.parent / "model.json").exists()
+    # Other programs write a model.json, too, perhaps next to a memory of its own.
+    is_next_to_model = not (folder / POINTER).exists() and (folder.parent / "model.json").exists()
+    is_of_model = folder.name == "memory" and is_next_to_model
     return folder.parent / STATE if is_of_model else folder / POINTER
 
 

@@ -193,6 +193,7 @@ def test_a_location_on_a_server_needs_its_retriever() -> None:
 def test_the_state_of_a_model_points_to_the_version(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("that of another program")
     memory = build(tmp_path / "memory")
+    (tmp_path / "model.json").write_text("that of another program")
     state, folder = tmp_path / "model" / "state.json", tmp_path / "model" / "memory"
     folder.parent.mkdir()
     (folder.parent / "model.json").touch()
