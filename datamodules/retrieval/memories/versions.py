@@ -229,15 +229,18 @@ def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
     leftovers = set(memory.glob("version-*")) - kept
     # Other memories may begin with the same rows: they share an index on a server.
     shared = {state["began_with"], *(_rows_fingerprint(folder) for folder in kept if leftovers)}
+    unfinished = folder_of(memory, state["version"] + 1)
+    last = _rows_fingerprint(unfinished)
     for folder in sorted(leftovers):
         rows = _rows_fingerprint(folder)
         if rows is not None and rows not in shared and retriever.is_on_server:
-            if folder == folder_of(memory, state["version"] + 1):
-                # A server completes the index of a killed change when it is made again; any other deletes it at last.
+            if folder == unfinished:
+                # A server completes the index of a killed change when it is made again; another one deletes it.
                 folder.rename(folder_of(memory, 0))
                 continue
-            fingerprint, index = index_of(folder, rows, retriever)
-            retriever.delete(index, fingerprint)
+            if rows != last:  # the same change was killed twice
+                fingerprint, index = index_of(folder, rows, retriever)
+                retriever.delete(index, fingerprint)
         storage.delete(folder)
 
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -260,6 +260,38 @@ def test_a_kill_at_any_request_to_a_server_loses_nothing(
         if code == 0:
             break
     assert request > 3
+
+
+class IndexedElsewhere(EmbeddedRetriever):
+    """Stands in for an index on a server."""
+
+    is_on_server = True
+    deleted: ClassVar[list[str]] = []
+
+    def delete(self, folder: Path, fingerprint: str) -> None:
+        self.deleted.append(fingerprint)
+
+
+def _add_until_killed(memory: FolderMemory, new: Rows) -> None:
+    EmbeddedRetriever.update = lambda *given: kill()  # type: ignore[method-assign]
+    memory.add(new)
+
+
+def test_an_index_stays_on_its_server_until_its_change_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IndexedElsewhere, "deleted", [])
+    memory = build(tmp_path / "m", rows(40), IndexedElsewhere())
+    for _ in range(2):
+        assert in_processes(1, _add_until_killed, memory, more()) != [0]
+    memory.add(more())
+    assert IndexedElsewhere.deleted == []
+    in_processes(1, _add_until_killed, memory, more(["a yak"], ["beasts"]))
+    memory.remove(memory.rows.ids[:1])
+    assert len(IndexedElsewhere.deleted) == 1
+    assert sorted(path.name for path in memory.folder.glob("version-*")) == [
+        f"version-{n}" for n in (1, 2, 3)
+    ]
 
 
 def test_leftovers_of_killed_changes_are_deleted_by_the_next(tmp_path: Path) -> None:
