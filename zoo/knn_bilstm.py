@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
@@ -244,6 +245,15 @@ class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTa
         self.characters, self.char_hidden_size = characters, char_hidden_size
         self.text_dropout = text_dropout
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
+
+    @override
+    def check_data(self, data: DataModule) -> None:
+        super().check_data(data)
+        if self.encoder_is_frozen and self.init_from is None and self.transformer is None:
+            raise InputError(
+                "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
+                " model.init_from, or a pre-trained transformer with model.transformer"
+            )
 
     @override
     def build_network(self, given: Given[ClassificationSpec]) -> KNNNetwork:

@@ -59,6 +59,7 @@ REFUSED_DATA: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("ExpaNet", {}, NO_MEMORY, "--model.hops 0"),
     ("KNNBiLSTM", {"features": "M3"}, NO_MEMORY, "--model.features M1"),
     ("KNNBiLSTM", {"features": "M1"}, {"characters": False}, "model.characters"),
+    ("KNNBiLSTM", {"freeze_encoder": True}, {}, "model.freeze_encoder is on, but the encoder's weights are fresh"),
     ("KNNBiLSTM", {"transformer": "encoder"}, {}, "--data.tokenizer encoder"),
     ("NeighborVote", {}, NO_MEMORY, "set --data.num_memories"),
     ("SkipGram", {"expand": "join"}, NO_MEMORY, "set --data.num_memories, or --model.expand"),

@@ -220,7 +220,7 @@ def test_a_prediction_during_training_changes_no_mode(tiny_bert: Path) -> None:
         ),
         ({"learning_rates": {"decoder": 0.1}}, r"model\.learning_rates: the network has no 'decoder'"),
         ({"learning_rates": {"encoder": 0.0}}, r"model\.learning_rates: encoder=0\.0: must be above 0"),
-        ({"freeze": ["encoder"]}, r"model\.freeze: the weights of encoder\..* are fresh"),
+        ({"freeze": ["encoder"]}, r"model\.freeze_encoder is on, but the encoder's weights are fresh"),
         ({"freeze": ["encoder.lstm"]}, r"model\.freeze: the weights of encoder\.lstm.* are fresh"),
         ({"freeze": ["*"], "init_from": "old.ckpt"}, "no weight is left to train"),
         (
