@@ -280,6 +280,11 @@ class RetrievalDoc2Vec(FittedRanking[Tensor]):
         self.size, self.epochs = vector_size, epochs
         self._opened: Doc2Vec | None = None
 
+    @override
+    def check_data(self, data: DataModule) -> None:
+        super().check_data(data)
+        check_installed("gensim", "topics", "RetrievalDoc2Vec")
+
     def _new(self, seed: int) -> Doc2Vec:
         check_installed("gensim", "topics", "RetrievalDoc2Vec")
         from gensim.models import Doc2Vec

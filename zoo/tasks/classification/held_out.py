@@ -98,7 +98,11 @@ class HeldOutRows:
     def of(cls, values: Mapping[str, Any]) -> HeldOutRows:
         """Return the rows that `describe` described."""
         others = {name: value for name, value in values.items() if name != "scores"}
-        return cls(**{name: numbers.numpy() for name, numbers in values["scores"].items()}, **others)
+        rows = cls(**{name: numbers.numpy() for name, numbers in values["scores"].items()}, **others)
+        lengths = {len(rows.labels), len(rows.of_label), len(rows.familiarity)}
+        if len(lengths) > 1 or len(rows.probability) != len(rows.is_right) or np.isnan(rows.of_label).any():
+            raise InputError(f"the model's held-out rows are damaged; {TUNE_ADVICE}")
+        return rows
 
     def describe(self) -> PlainDict:
         """Return plain values and tensors."""

@@ -3,9 +3,10 @@
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,10 +181,6 @@ def test_compaction_deletes_the_indexes_of_other_rankings(tmp_path: Path) -> Non
     assert len(open_memory(str(tmp_path / "m"), EmbeddedRetriever(k1=2.0)).search(["lion"], 3).memories) == 3
 
 
-def _compact(folder: Path) -> None:
-    FolderMemory(folder, EmbeddedRetriever()).compact(1)
-
-
 def _half_deleted(folder: Path, ignore_errors: bool = False) -> None:
     files = [path for path in [folder / storage.MANIFEST, *folder.rglob("*")] if path.is_file()]
     if not files:  # nothing to delete
@@ -195,12 +192,7 @@ def _half_deleted(folder: Path, ignore_errors: bool = False) -> None:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     ("place", "name"),
-    [
-        (versions, "write_pointer"),
-        (VectorStore, "_write"),
-        (storage, "delete"),
-        (shutil, "rmtree"),
-    ],
+    [(versions, "write_pointer"), (VectorStore, "_write"), (storage, "delete"), (shutil, "rmtree")],
 )
 def test_two_kills_in_a_compaction_block_no_later_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, after: bool
@@ -214,8 +206,8 @@ def test_two_kills_in_a_compaction_block_no_later_change(
     with monkeypatch.context() as patch:
         killed = _half_deleted if name == "rmtree" else kill_after(getattr(place, name))
         patch.setattr(place, name, killed if after else kill)
-        assert in_processes(1, _compact, tmp_path / "m") == [-signal.SIGKILL]
-        in_processes(1, _compact, tmp_path / "m")
+        assert in_processes(1, memory.compact, 1) == [-signal.SIGKILL]
+        in_processes(1, memory.compact, 1)
     opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
     assert (opened.version, hits_of(opened.search(QUERIES, 5))) == (3, before)
     assert opened.remove(["8"]).version == 4
@@ -249,6 +241,9 @@ def test_a_kill_at_any_request_to_a_server_loses_nothing(
         memory.remove(ids[39:])
         (code,) = in_processes(1, _change_killed_at, request, change, memory)
         memory = FolderMemory(memory.folder, retriever)
+        if request % 2:
+            with suppress(InputError):  # the rows were removed before
+                change(memory)
         memory.remove(ids[:1])
         memory.compact(1)
         assert memory.rows.ids[:36] == ids[1:37]
@@ -262,36 +257,18 @@ def test_a_kill_at_any_request_to_a_server_loses_nothing(
     assert request > 3
 
 
-class IndexedElsewhere(EmbeddedRetriever):
-    """Stands in for an index on a server."""
-
-    is_on_server = True
-    deleted: ClassVar[list[str]] = []
-
-    def delete(self, folder: Path, fingerprint: str) -> None:
-        self.deleted.append(fingerprint)
-
-
-def _add_until_killed(memory: FolderMemory, new: Rows) -> None:
-    EmbeddedRetriever.update = lambda *given: kill()  # type: ignore[method-assign]
-    memory.add(new)
-
-
 def test_an_index_stays_on_its_server_until_its_change_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(IndexedElsewhere, "deleted", [])
-    memory = build(tmp_path / "m", rows(40), IndexedElsewhere())
-    for _ in range(2):
-        assert in_processes(1, _add_until_killed, memory, more()) != [0]
+    deleted = list[Path]()
+    monkeypatch.setattr(EmbeddedRetriever, "is_on_server", True)
+    monkeypatch.setattr(EmbeddedRetriever, "delete", lambda self, folder, fingerprint: deleted.append(folder))
+    memory = build(tmp_path / "m", rows(40))
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedRetriever, "update", kill)
+        assert [in_processes(1, memory.add, more()) for _ in range(2)] == [[-signal.SIGKILL]] * 2
     memory.add(more())
-    assert IndexedElsewhere.deleted == []
-    in_processes(1, _add_until_killed, memory, more(["a yak"], ["beasts"]))
-    memory.remove(memory.rows.ids[:1])
-    assert len(IndexedElsewhere.deleted) == 1
-    assert sorted(path.name for path in memory.folder.glob("version-*")) == [
-        f"version-{n}" for n in (1, 2, 3)
-    ]
+    assert (deleted, len([*memory.folder.glob("version-*")])) == ([], 2)
 
 
 def test_leftovers_of_killed_changes_are_deleted_by_the_next(tmp_path: Path) -> None:

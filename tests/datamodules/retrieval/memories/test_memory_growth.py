@@ -139,33 +139,25 @@ def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
     assert first.add(more(["old zebra"], ["boats"])) == (3, 62, 0, 1, 0, 0)
 
 
-def _add(folder: Path, table: Rows) -> None:
-    open_memory(str(folder)).add(table)
-
-
 PLACES = [(versions, "_write", True), (inverted_index, "_write_postings", True)]
 PLACES += [(versions, "write_pointer", False), (versions, "write_pointer", True)]
-ON_SERVER = [(ElasticsearchRetriever, "_clone", True), (ElasticsearchRetriever, "_load", False)]
-ON_SERVER += [(ElasticsearchRetriever, "_load", True)]
 
 
 @pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize(
-    "killed", [*PLACES, *(pytest.param(each, marks=pytest.mark.server) for each in ON_SERVER)]
-)
+@pytest.mark.parametrize("killed", PLACES)
 def test_a_killed_addition_leaves_the_old_memory_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_server: Any, killed: tuple[Any, str, bool], same: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: tuple[Any, str, bool], same: bool
 ) -> None:
     place, name, after = killed
-    make = on_server("Elasticsearch") if place is ElasticsearchRetriever else EmbeddedRetriever
-    before = hits_of(build(tmp_path / "m", retriever=make()).search(QUERIES, 5))
+    memory = build(tmp_path / "m")
+    before = hits_of(memory.search(QUERIES, 5))
     with monkeypatch.context() as patch:
         patch.setattr(place, name, kill_after(getattr(place, name)) if after else kill)
-        assert in_processes(1, _add, tmp_path / "m", more()) == [-signal.SIGKILL]
+        assert in_processes(1, memory.add, more()) == [-signal.SIGKILL]
     done = name == "write_pointer" and after
-    opened = FolderMemory(tmp_path / "m", make())
+    opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
     assert opened.version == (2 if done else 1)
-    assert hits_of(FolderMemory(tmp_path / "m", make(), 1).search(QUERIES, 5)) == before
+    assert hits_of(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
     # The next addition works, of the same rows or of others, and leaves nothing of the killed memory.
     table = more() if same else more(["other zebra"], ["bread"])
     opened.add(table)
@@ -196,8 +188,7 @@ def test_a_failed_addition_leaves_the_memory_usable(tmp_path: Path, monkeypatch:
 
 
 def test_two_processes_add(tmp_path: Path) -> None:
-    build(tmp_path / "m")
-    assert in_processes(2, _add, tmp_path / "m", more()) == [0, 0]
+    assert in_processes(2, build(tmp_path / "m").add, more()) == [0, 0]
     # The second process has added duplicates only.
     assert sizes(FolderMemory(tmp_path / "m", EmbeddedRetriever())) == [(1, 60), (2, 63)]
 
