@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
 from itertools import groupby
 
 from datamodules.core.classes import option_defaults
@@ -11,7 +13,7 @@ from zoo.runs import configs
 
 
 def show_models(name: str = "*") -> None:
-    """Show the models by task, with their publications; or one model with its options.
+    """Show the models by task, with their publications; or one model with its options and measured scores.
 
     Args:
         name: of a model, or a pattern, such as "*lstm*".
@@ -22,13 +24,26 @@ def show_models(name: str = "*") -> None:
         paper = MODELS[name].paper if name in MODELS else ""
         print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper}")
         print(f"  options     {', '.join(option_defaults(kind))}")
+        for line in _scores(kind.__name__):
+            print(f"  measured    {line}")
         return
     by_task = sorted(names, key=lambda model: MODELS[model].task)
     for task, models in groupby(by_task, key=lambda model: MODELS[model].task):
         print(f"{task}:")
         for model in models:
             print(f"  {model:{max(map(len, MODELS))}}  {MODELS[model].paper}")
-    print("`zoo list NAME` shows the options of a model")
+    print("`zoo list NAME` shows the options and the scores of a model")
+
+
+def _scores(model: str) -> Iterator[str]:
+    """Yield the scores of a model in the tables of `zoo reproduce`, in percent."""
+    with (configs.FOLDER.parent / "reproduce" / "results.csv").open(newline="", encoding="utf-8") as opened:
+        for line in csv.DictReader(opened):
+            if line["model"] == model and line["mean"]:
+                spread = f" ± {line['sd']}" if line["sd"] else ""
+                paper = f", paper {line['paper']}" if line["paper"] else ""
+                score = f"{line['metric']} {line['mean']}{spread}{paper}"
+                yield f"{line['table']}, {line['row']}: {score} (seeds: {line['runs']})"
 
 
 def export_model(ckpt_path: str, folder: str, push: str | None = None) -> None:

@@ -48,12 +48,12 @@ def test_list_of_one_model(zoo_command: Zoo) -> None:
     for name, parts in {
         "KNNBiLSTM": ["num_perspectives", "freeze_encoder", "word_size"],
         "LSTMRNN": ["tied"],
-        "Majority": [],
+        "TfidfSVM": [],
     }.items():
         title, *lines = done(zoo_command("list", name)).out.splitlines()
-        assert title == name
         facts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
-        assert (facts["task"], facts["paper"]) == (MODELS[name].task, MODELS[name].paper)
+        assert (title, facts["task"], facts["paper"]) == (name, MODELS[name].task, MODELS[name].paper)
+        assert " (seeds: " in facts["measured"]
         assert set(parts) <= set(facts["options"].split(", "))
 
 

@@ -1,4 +1,4 @@
-"""`examples/results.csv`: the figures of README and of the examples are those of its rows."""
+"""`results.csv`: the figures of README and of the examples are those of its rows."""
 
 import re
 from collections import defaultdict
@@ -9,7 +9,7 @@ from tests.zoo.reproduce.conftest import read_scores
 from zoo.reproduce.run import Score
 from zoo.reproduce.table import load_table
 
-SCORES = read_scores(ROOT / "examples" / "results.csv")
+SCORES = read_scores(ROOT / "zoo/reproduce/results.csv")
 
 
 def test_the_figures_of_the_pages_are_those_of_the_results() -> None:
