@@ -21,9 +21,8 @@ from datamodules.retrieval import (
     is_existing_index,
     is_memory,
     open_memory,
-    pointer_of,
 )
-from datamodules.retrieval.memories.versions import STATE
+from datamodules.retrieval.memories.versions import is_of_model
 
 #: What a command line starts from when it sets only `--data.retriever.similarity`.
 DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
@@ -54,7 +53,7 @@ class MemorySource:
     @property
     def is_of_model(self) -> bool:
         """True for the memory in the folder of a trained model."""
-        return self.location is not None and pointer_of(Path(self.location)).name == STATE
+        return self.location is not None and is_of_model(Path(self.location))
 
     def find(self, own: Rows | None, columns: PlainDict, training: bool) -> Memory:
         """Open the memory of the preparation: the named one, or else that of `own`, built unless the cache has it.

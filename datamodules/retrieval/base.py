@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -156,8 +155,8 @@ class Retriever(ABC):
         return retriever
 
     def delete(self, folder: Path, fingerprint: str) -> None:
-        """Delete an index, if there is one. The open index is another one."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """Delete an index on a server, if there is one, which is not the open one; files go with their version."""
+        return
 
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:

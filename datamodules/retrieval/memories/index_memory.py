@@ -14,7 +14,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Hits, Retriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory, changed_ranking
 from datamodules.retrieval.memories.memory import Memory, Neighbors
-from datamodules.retrieval.memories.versions import STATE, pointer_of, read_pointer
+from datamodules.retrieval.memories.versions import is_of_model, pointer_of, read_pointer
 from datamodules.retrieval.registry import is_existing_index, make_retriever
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def open_memory(
     state = read_pointer(folder)
     if retriever is None:
         # A model folder has the encoders of its retriever.
-        is_of_model = pointer_of(folder).name == STATE
-        retriever = make_retriever(state["retriever"], folder.parent if is_of_model else None)
+        retriever = make_retriever(state["retriever"], folder.parent if is_of_model(folder) else None)
     # Not that of the stored retriever: its encoder's files may have changed since.
     if change := changed_ranking(state["ranking"], retriever):
         raise InputError(f"{folder}: {change}; make them equal or build another memory with `zoo index`")

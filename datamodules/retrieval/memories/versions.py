@@ -230,15 +230,14 @@ def delete_unused(memory: Path, state: PlainDict, retriever: Retriever) -> None:
     # Other memories may begin with the same rows: they share an index on a server.
     shared = {state["began_with"], *(_rows_fingerprint(folder) for folder in kept if leftovers)}
     unfinished = folder_of(memory, state["version"] + 1)
-    last = _rows_fingerprint(unfinished)
-    for folder in sorted(leftovers):
-        rows = _rows_fingerprint(folder)
+    rows_of = {folder: _rows_fingerprint(folder) for folder in sorted(leftovers)}
+    for folder, rows in rows_of.items():
         if rows is not None and rows not in shared and retriever.is_on_server:
             if folder == unfinished:
                 # A server completes the index of a killed change when it is made again; another one deletes it.
                 folder.rename(folder_of(memory, 0))
                 continue
-            if rows != last:  # the same change was killed twice
+            if rows != rows_of.get(unfinished):  # else the same change was killed twice
                 fingerprint, index = index_of(folder, rows, retriever)
                 retriever.delete(index, fingerprint)
         storage.delete(folder)
@@ -268,12 +267,16 @@ def _rows_fingerprint(version: Path) -> str | None:
         return None
 
 
-def pointer_of(folder: Path) -> Path:
-    """Return the file that names the current version: in the folder, or next to a memory that is in a model folder."""
+def is_of_model(folder: Path) -> bool:
+    """Return True for a memory in a model folder."""
     # Other programs write a model.json, too, perhaps next to a memory of its own.
     is_next_to_model = not (folder / POINTER).exists() and (folder.parent / "model.json").exists()
-    is_of_model = folder.name == "memory" and is_next_to_model
-    return folder.parent / STATE if is_of_model else folder / POINTER
+    return folder.name == "memory" and is_next_to_model
+
+
+def pointer_of(folder: Path) -> Path:
+    """Return the file that names the current version: in the folder, or next to a memory that is in a model folder."""
+    return folder.parent / STATE if is_of_model(folder) else folder / POINTER
 
 
 def read_pointer(folder: Path) -> PlainDict:
