@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
+from typing import ClassVar, Generic, NamedTuple, Protocol, SupportsIndex, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,10 +85,10 @@ class PreparedSplit:
             fields[name] = replace(part, source=source) if hasattr(part, "source") else part
         return cls(origin=(cache, parts, source), **fields)
 
-    def __reduce_ex__(self, protocol: object) -> str | tuple[object, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         # A worker that is spawned (not forked) receives its dataset pickled: it maps the same files.
         if self.origin is None:
-            return super().__reduce_ex__(protocol)  # type: ignore[arg-type]
+            return super().__reduce_ex__(protocol)
         return type(self).open, self.origin
 
 

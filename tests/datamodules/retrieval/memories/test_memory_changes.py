@@ -220,8 +220,8 @@ def test_two_kills_in_a_compaction_block_no_later_change(
 
 
 def _change_killed_at(request: int, change: Callable[[FolderMemory], object], memory: FolderMemory) -> None:
-    send, requests = ServerConnection._send, count()
-    ServerConnection._send = lambda *given: kill() if next(requests) == request else send(*given)  # type: ignore[method-assign]
+    send, requests, patch = ServerConnection._send, count(), pytest.MonkeyPatch()
+    patch.setattr(ServerConnection, "_send", lambda *g: kill() if next(requests) == request else send(*g))
     change(FolderMemory(memory.folder, memory.retriever))
 
 

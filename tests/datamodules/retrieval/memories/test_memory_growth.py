@@ -123,7 +123,7 @@ def test_an_existing_index_is_not_written_to() -> None:
     mine = object.__new__(IndexMemory)
     mine.retriever = ElasticsearchRetriever(index="mine")
     with pytest.raises(InputError, match="index:mine: this index is only read"):
-        OpenedMemory(mine, None).folder  # noqa: B018
+        OpenedMemory(mine, None).folder.remove([])
     with pytest.raises(InputError, match="no versions"):
         open_memory("index:mine", mine.retriever, version=1)
 
