@@ -115,9 +115,9 @@ def contributions(
     lengths = length_bytes(np.array([len(of_text) for of_text in texts], np.int64))
     number = count_terms(texts, terms)
     of_length = length_weights(ranking, statistics)[np.repeat(lengths, np.diff(number.indptr))]
-    boost = np.float32(1), factor(ranking)
+    once = np.float32(1), factor(ranking)
     arguments = zip(of_term[number.indices], of_length, number.data, strict=True)
-    values = np.array([contribution(*each, *boost) for each in arguments], np.float64)
+    values = np.array([contribution(*each, *once) for each in arguments], np.float64)
     return csr_matrix((values, number.indices, number.indptr), shape=number.shape)
 
 
