@@ -1,10 +1,12 @@
 """Campaigns: damaged files, each followed by a user's next step."""
 
 import gzip
+import json
 import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,6 +130,24 @@ def zoo_run(folder: Path, *arguments: object) -> None:
         raise InputError(done.stderr.strip().splitlines()[-1])
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
+
+
+def served(folder: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
+    """A started server of a run, and its address."""
+    process = subprocess.Popen(
+        zoo_command("serve", folder, "--port=0", *options), env=environment(folder.parent),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, process.stdout.readline().split()[1]
+
+
+def post(address: str, body: object) -> Any:
+    """The answer of a server; an `HTTPError` if it refuses."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(address, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
 
 
 def fit_options(

@@ -1,13 +1,17 @@
 """Small file systems that are really full."""
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 from datamodules.core.errors import InputError
 from tests.datamodules.corpus import in_processes
@@ -67,9 +71,13 @@ def use_a_small_disk(whole: Path, work: Path, used: int, random: campaigns.Rando
     if not mount(work, 2 * used + (8 << 20)):
         raise RuntimeError("no mount")
     shutil.copytree(whole, work, dirs_exist_ok=True)
-    names = [*COMMANDS, "fit"]
+    names = [*COMMANDS, "fit", "serve"]
     name = names[int(random.integers(len(names)))]
     command, made = COMMANDS.get(name, (campaigns.fit_options(work, "second"), "second"))
+    use = partial(campaigns.zoo_run, work, *command)
+    if name == "serve":
+        process, address = campaigns.served(work / "run")
+        use = partial(add_to_a_server, address)
     before, predictions = contents_of(work), campaigns.predicted(work / "run")
     free = os.statvfs(work)
     filler = work / "filler"
@@ -77,7 +85,7 @@ def use_a_small_disk(whole: Path, work: Path, used: int, random: campaigns.Rando
     with filler.open("wb") as file:
         file.write(bytes(max(free.f_bavail * free.f_frsize - left, 0)))
     try:
-        campaigns.zoo_run(work, *command)
+        use()
     except InputError as error:
         if "disk is full" not in str(error) and "No space left" not in str(error):
             raise RuntimeError(f"{name}: {error}") from error
@@ -89,4 +97,19 @@ def use_a_small_disk(whole: Path, work: Path, used: int, random: campaigns.Rando
             raise RuntimeError(f"{name}: left {made}") from error
     filler.unlink()
     if name != "export" or not (work / made).exists():
-        campaigns.zoo_run(work, *command)
+        use()
+    if name == "serve":
+        process.kill()
+
+
+def add_to_a_server(address: str) -> None:
+    """Add a row to the memory of a served model, which answers afterwards in either case."""
+    rows = [{"text": "a new apple of copper", "label": "fruit"}]
+    try:
+        campaigns.post(f"{address}/memory/add", {"rows": rows})
+    except HTTPError as error:
+        if error.code != HTTPStatus.INSUFFICIENT_STORAGE:
+            raise
+        raise InputError(json.load(error)["detail"]) from error
+    finally:
+        campaigns.post(f"{address}/predict", {"texts": campaigns.TEXTS})

@@ -1,13 +1,11 @@
 """Commands and servers that are killed or interrupted at a random moment and run again."""
 
-import json
 import shlex
 import shutil
 import signal
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -38,7 +36,7 @@ def _vectors(folder: Path) -> Any:
     return Embeddings.open(folder).vectors.round(5).tolist()
 
 
-FIT = campaigns.fit_options(Path(), "new")
+FIT = [*campaigns.fit_options(Path(), "new"), "--trainer.max_epochs=20"]
 #: Commands of several steps in a folder with tables and runs: what they make, and its values to compare. Others are
 #: killed at each of their system calls in `tests/zoo/memory/test_crashes.py`.
 COMMANDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
@@ -76,6 +74,7 @@ def kills(folder: Path) -> campaigns.Campaign:
     def case(random: campaigns.Random, work: Path) -> Callable[[], Any]:
         command = sorted(COMMANDS)[int(random.integers(len(COMMANDS)))]
         arguments, seconds, whole = shlex.split(command), float(random.uniform(0.3, 12)), expected(command)
+        resumes = bool(random.integers(2))
         ending = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[int(random.integers(3))]
 
         def run() -> Any:
@@ -88,6 +87,9 @@ def kills(folder: Path) -> campaigns.Campaign:
             process.send_signal(ending)
             process.wait()
             made, result_of = COMMANDS[command]
+            # Interrupted users go on where the run was, or begin again: the result is the same.
+            if (last := work / made / "checkpoints" / "last.ckpt").exists() and resumes:
+                arguments[1:] = [f"--ckpt_path={last}"]
             # An export replaces nothing.
             if process.returncode != 0 and not (arguments[0] == "export" and (work / made).exists()):
                 campaigns.zoo_run(work, *arguments)
@@ -109,21 +111,13 @@ def servers(folder: Path) -> campaigns.Campaign:
 
         def run() -> Any:
             shutil.copytree(start / "ensemble", work / "run")
-            process = subprocess.Popen(
-                campaigns.zoo_command("serve", work / "run", "--port=0", f"--workers={workers}"),
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            )  # fmt: skip
-            assert process.stdout is not None
-            url, acknowledged = process.stdout.readline().split()[1], list[str]()
+            process, url = campaigns.served(work / "run", f"--workers={workers}")
+            acknowledged = list[str]()
 
             def add_rows(client: int) -> None:
                 for number in count():
                     text = f"client {client} number {number}"
-                    body = json.dumps({"rows": [{"text": text, "label": labels[0]}]}).encode()
-                    request = urllib.request.Request(
-                        f"{url}/memory/add", body, {"Content-Type": "application/json"}
-                    )
-                    urllib.request.urlopen(request, timeout=60).close()
+                    campaigns.post(f"{url}/memory/add", {"rows": [{"text": text, "label": labels[0]}]})
                     acknowledged.append(text)
 
             def add_until_it_ends(client: int) -> None:
