@@ -188,6 +188,7 @@ class FolderMemory(Memory):
             first = max(before, self.version - keep + 1)
             if first > before:
                 self._switch({**self._state, "first": first})
+            versions.delete_unused(self.folder, self._state, self.retriever)
             versions.delete_removed(self.folder, self._state, self.retriever)
         return int(first - before)
 
@@ -203,7 +204,12 @@ class FolderMemory(Memory):
                 self._open(state, Version.open(self.folder, state["version"], contents=True))
             versions.delete_unused(self.folder, state, self.retriever)
             yield
-            versions.delete_unused(self.folder, self._state, self.retriever)
+            try:
+                versions.delete_unused(self.folder, self._state, self.retriever)
+            except InputError as error:  # of a server
+                log.warning(
+                    "the change is made, but an old index is left; the next one deletes it: %s", error
+                )
 
     def _switch(self, state: PlainDict, also: PointerChange = dict) -> None:
         versions.write_pointer(self.folder, state, also)
