@@ -21,7 +21,7 @@ from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
-from datamodules.retrieval.dense.vector_store import VectorStore, encode_distinct
+from datamodules.retrieval.dense.vector_store import EncodedTexts, VectorStore, encode_distinct
 from datamodules.text.sentence_modules import Pooling
 
 #: The entry point of an installed package that makes a `TextEncoder` from the folder of a trained model and a device.
@@ -99,11 +99,11 @@ class TextVectors:
         # Fast tokenizers refuse a second thread.
         self._in_use = SharedLock()
         self._encoder: TextEncoder | None = None
-        self._has_embeddings = False
         self._store: VectorStore | None = None
+        self._embeddings: list[EncodedTexts] = []
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_encoder": None, "_has_embeddings": False, "_store": None}
+        return {**self.__dict__, "_encoder": None, "_store": None, "_embeddings": []}
 
     def use(self, embeddings: Embeddings) -> None:
         """Look up the vectors of these texts instead of encoding them; refuse those of queries or another encoder."""
@@ -119,13 +119,13 @@ class TextVectors:
             )
             advice = f"encode the table with it, or name {made_by['encoder']}"
             raise InputError(f"{embeddings.folder}: {difference}; {advice}")
-        self._stored().use(embeddings.folder, embeddings.rows.texts, embeddings.vectors)
-        self._has_embeddings = True
+        self._embeddings = [EncodedTexts.of(embeddings.rows.texts, embeddings.vectors)]
 
     @property
     def size(self) -> int:
         """The length of a vector."""
-        return self._stored().size or self._loaded().size
+        known = self._embeddings or self._stored().parts
+        return int(known[0].vectors.shape[1]) if known else self._loaded().size
 
     @property
     def has_query_side(self) -> bool:
@@ -137,7 +137,7 @@ class TextVectors:
     def close(self) -> None:
         """Release the encoder; it is loaded again when it is needed."""
         self._encoder = self._store = None
-        self._has_embeddings = False
+        self._embeddings = []
 
     def of(
         self, texts: Sequence[str], block: int, queries: bool = False, stores: bool = True
@@ -154,20 +154,21 @@ class TextVectors:
 
         The cache has those of tables, and gets new ones unless `stores` is False. Queries are always encoded.
         """
-        looks_up = not queries and (self._has_embeddings or FEWEST <= len(texts) <= MOST)
-        stores = stores and len(texts) <= MOST
-        if looks_up:
-            self._stored().refresh()
+        known, fewest = [] if queries else self._embeddings, len(texts) + 1
+        if not queries and FEWEST <= len(texts) <= MOST:
+            # Those of this table are not looked up: it would take time for each part, and the vectors would depend on
+            # the blocks that one process encodes.
+            known, fewest = [*known, *self._stored().parts], FEWEST if stores else fewest
         with progress_bar(total=len(texts), desc="encoding") as bar:
             for first in range(0, len(texts), block):
                 with self._in_use, inference():
                     some = list(texts[first : first + block])
-                    vectors = self._block(some, queries, looks_up, stores, bar)
+                    vectors = self._block(some, queries, known, fewest, bar)
                 bar.update(first + len(some) - bar.n)  # also of those that were not encoded
                 yield vectors
 
     def _block(
-        self, texts: list[str], queries: bool, looks_up: bool, stores: bool, bar: ProgressBar
+        self, texts: list[str], queries: bool, known: list[EncodedTexts], fewest: int, bar: ProgressBar
     ) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
         if queries and self.has_query_side:
@@ -176,15 +177,14 @@ class TextVectors:
         def encode(some: list[str]) -> NDArray[np.float32]:
             return self._loaded()(some, self.batch_size, bar)
 
-        def look_up(some: list[str]) -> NDArray[np.float32]:
-            return self._stored().vectors(some, encode, stores)
-
-        return encode_distinct(texts, look_up if looks_up else encode)
+        if known or fewest <= len(texts):
+            return encode_distinct(texts, lambda some: self._stored().vectors(some, encode, known, fewest))
+        return encode_distinct(texts, encode)
 
     def _stored(self) -> VectorStore:
         with self._in_use:
             if self._store is None:
-                self._store = VectorStore(cache_folder(None), self.ranking.vectors_fingerprint, FEWEST)
+                self._store = VectorStore(cache_folder(None), self.ranking.vectors_fingerprint)
             return self._store
 
     def _loaded(self) -> TextEncoder:

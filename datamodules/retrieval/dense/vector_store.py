@@ -64,65 +64,53 @@ class VectorStore:
     are encoded and stored as one more part, a folder that is whole or absent; several processes may share a store.
     """
 
-    def __init__(self, parent: Path, encoder: str, fewest: int = 1) -> None:
-        """Map the vectors by an encoder, with this fingerprint or its first 16 digits.
-
-        Fewer new texts than `fewest` are not stored.
-        """
-        self.fewest = fewest
+    def __init__(self, parent: Path, encoder: str) -> None:
+        """Map the vectors by an encoder, with this fingerprint or its first 16 digits."""
         self.folder = store_folder(parent, encoder)
         self._parts = {
             path: EncodedTexts.open(path)
             for path in sorted(self.folder.glob("part-*"))
             if storage.is_whole(path, self._fingerprint(path))
         }
-        self._added: dict[Path, EncodedTexts] = {}
 
     @property
-    def size(self) -> int | None:
-        """The length d of a vector; None if there is none yet."""
-        return next((part.vectors.shape[1] for part in self._parts.values()), None)
-
-    def use(self, folder: Path, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Look up texts first in the vectors [n, d] of these, which another folder has."""
-        others = {path: part for path, part in self._parts.items() if path != folder}
-        self._parts = {folder: EncodedTexts.of(texts, vectors), **others}
-
-    def refresh(self) -> None:
-        """Look up texts in the parts that were added since, too.
-
-        Within one table, no block looks up in those of earlier blocks: a look-up takes time for each part, and the
-        vectors would depend on which blocks one process encodes.
-        """
-        self._parts = {**self._parts, **self._added}  # others may iterate over it
-        self._added = {}
+    def parts(self) -> list[EncodedTexts]:
+        """The stored texts: those of the start, and those that this process has added."""
+        return [*self._parts.values()]
 
     def missing(self, texts: Sequence[str]) -> int:
         """Return the number of texts that `vectors` would encode."""
-        if not self._parts:
-            return len(texts)
-        hashes = text_hashes(texts)
-        return int(
-            np.all([part.lookup.first_rows(hashes) < 0 for part in self._parts.values()], axis=0).sum()
-        )
+        hashes, unknown = text_hashes(texts), np.ones(len(texts), bool)
+        for part in self.parts:
+            unknown &= part.lookup.first_rows(hashes) < 0
+        return int(unknown.sum())
 
-    def vectors(self, texts: Sequence[str], encode: Encode, stores: bool = True) -> NDArray[np.float32]:
-        """Return the vectors of texts [n, d]; missing ones are encoded, stored if wanted, and mapped if all are."""
+    def vectors(
+        self,
+        texts: Sequence[str],
+        encode: Encode,
+        known: Sequence[EncodedTexts] | None = None,
+        fewest: int = 1,
+    ) -> NDArray[np.float32]:
+        """Return the vectors of texts [n, d]; missing ones are encoded and stored, and mapped if all are missing.
+
+        They are looked up in `known`; None = in all parts. Fewer missing ones than `fewest` are not stored.
+        """
         hashes = text_hashes(texts)
         unknown = np.ones(len(texts), bool)
-        parts: list[tuple[NDArray[np.float32], NDArray[np.integer]]] = []
-        for part in self._parts.values():
+        pieces: list[tuple[NDArray[np.float32], NDArray[np.integer]]] = []
+        for part in self.parts if known is None else known:
             if len(part.vectors) == len(hashes) and np.array_equal(part.lookup.keys_by_row(), hashes):
                 return part.vectors
             rows = part.lookup.first_rows(hashes)
-            parts.append((part.vectors, np.where(unknown, rows, -1)))
+            pieces.append((part.vectors, np.where(unknown, rows, -1)))
             unknown &= rows < 0
         if unknown.any():
-            new = self._encode(texts, np.flatnonzero(unknown), hashes[unknown], encode, stores)
+            new = self._encode(texts, np.flatnonzero(unknown), hashes[unknown], encode, fewest)
             if unknown.all():
                 return new
-            parts.append((new, np.where(unknown, np.cumsum(unknown) - 1, -1)))
-        return _gather(parts)
+            pieces.append((new, np.where(unknown, np.cumsum(unknown) - 1, -1)))
+        return _gather(pieces)
 
     def keep(self, hashes: NDArray[np.uint64]) -> None:
         """Delete the vectors of texts with other hashes, for good; open the store again to read it."""
@@ -142,7 +130,7 @@ class VectorStore:
         rows: NDArray[np.int64],
         hashes: NDArray[np.uint64],
         encode: Encode,
-        stores: bool,
+        fewest: int,
     ) -> NDArray[np.float32]:
         """Encode some of the texts; return and, if possible, store their vectors."""
 
@@ -150,14 +138,14 @@ class VectorStore:
             for first in range(0, len(rows), TEXTS):
                 yield encode([texts[row] for row in rows[first : first + TEXTS].tolist()])
 
-        if stores and len(rows) >= self.fewest:
+        if len(rows) >= fewest:
             try:
                 folder = self._write(hashes, blocks())
             except InputError as error:  # a full or read-only disk
                 log.warning("vectors are not kept for other commands: %s", error)
             else:
-                self._added[folder] = EncodedTexts.open(folder)
-                return self._added[folder].vectors
+                self._parts = {**self._parts, folder: EncodedTexts.open(folder)}  # others may iterate over it
+                return self._parts[folder].vectors
         return np.concatenate([*blocks()])
 
     def _write(self, hashes: NDArray[np.uint64], blocks: Iterable[NDArray[np.float32]]) -> Path:

@@ -68,8 +68,11 @@ def test_the_blocks_of_a_table_do_not_look_up_each_other(
     np.testing.assert_allclose(np.concatenate(twice), np.concatenate(once), atol=1e-6)
 
 
-def test_vectors_of_large_tables_are_not_stored(tiny_encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_of_small_and_large_tables_are_not_stored(
+    tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu")
+    assert len([*vectors.blocks(TEXTS[: text_vectors.FEWEST - 1], 70)]) == 1
     monkeypatch.setattr(text_vectors, "MOST", 139)
     assert len([*vectors.blocks(TEXTS, 70)]) == 2
     assert not [*cache_folder(None).glob("vectors-*")]
@@ -96,11 +99,6 @@ def test_without_a_place_for_the_cache(
     with caplog.at_level(logging.WARNING):
         assert len(built(tiny_encoder, TEXTS, tmp_path / "first")) == 140
     assert "vectors are not kept for other commands" in caplog.text
-
-
-def test_few_texts_are_not_stored(tmp_path: Path, tiny_encoder: str) -> None:
-    built(tiny_encoder, TEXTS[: text_vectors.FEWEST - 1], tmp_path / "first")
-    assert not [*cache_folder(None).glob("vectors-*")]
 
 
 def test_commands_share_vectors(
