@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -26,6 +27,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import Count, PlainDict, Probability
 from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.dense.vector_store import VectorStore
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
@@ -284,17 +286,18 @@ class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTa
         if not self.uses_memory or not isinstance(memory, FolderMemory):
             return
         encoder = self.encoder_fingerprint(data)
-        missing = EncodedMemory.missing(memory, encoder)
         if before is not None and before.is_of(memory, encoder):
             self._encoded_memory = before
-        elif missing and not os.access(memory.folder, os.W_OK):
+            return
+        store, texts = VectorStore(memory.folder, encoder), memory.rows.texts
+        missing = store.missing(texts)
+        if missing and not os.access(memory.folder, os.W_OK):
             log.info("%s is read-only: its texts are encoded with each batch", memory.folder)
         # For a few texts, only their own memories are encoded, together with them.
         elif num_texts is None or missing <= num_texts * data.options.num_memories:
             predictor, length = ClassificationPredictor(self, data), data.lengths[1]
-            self._encoded_memory = EncodedMemory.open(
-                memory, encoder, lambda texts: predictor.raw_vectors(texts, length)
-            )
+            encode = partial(predictor.raw_vectors, length=length)
+            self._encoded_memory = EncodedMemory(memory, store.vectors(texts, encode), encode, encoder)
 
     @override
     def attach(self, split: str) -> None:

@@ -44,11 +44,6 @@ class EncodedMemory:
         """Return whether these are this memory's vectors by the encoder with this fingerprint."""
         return (self.memory.fingerprint, self.encoder) == (memory.fingerprint, encoder)
 
-    @staticmethod
-    def missing(memory: FolderMemory, encoder: str) -> int:
-        """Return the number of rows that `open` would encode."""
-        return VectorStore(memory.folder, encoder).missing(memory.rows.texts)
-
     def encoded_by(self, encode: Encode) -> EncodedMemory:
         """Return the same memory with the vectors of another encoder, which are not stored."""
         texts = self.memory.rows.texts

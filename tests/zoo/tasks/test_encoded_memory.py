@@ -22,9 +22,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     encoded: list[str] = []
     encode = ClassificationPredictor.raw_vectors
 
-    def counted(self: Any, texts: list[str], *others: Any) -> Any:
+    def counted(self: Any, texts: list[str], *others: Any, **named: Any) -> Any:
         encoded.extend(texts)
-        return encode(self, texts, *others)
+        return encode(self, texts, *others, **named)
 
     monkeypatch.setattr(ClassificationPredictor, "raw_vectors", counted)
     return encoded
