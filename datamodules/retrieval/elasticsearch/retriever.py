@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -83,14 +82,6 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         super()._forget()
         # The fields of the existing index, and whether their values can be listed.
         self._fields: dict[str, bool] = {}
-
-    @override
-    def open(self, folder: Path, fingerprint: str) -> None:
-        if self.existing_index is None:
-            super().open(folder, fingerprint)
-        else:
-            self._forget()
-            self._existing()
 
     @override
     def _mapping(self) -> tuple[PlainDict, PlainDict]:

@@ -41,7 +41,6 @@ def test_losing_a_node_during_retrieval_changes_no_result(
     with Elasticsearch(urls) as client:
         client.cluster.health(index=own, wait_for_status="green", timeout="60s")
     users = ElasticsearchRetriever(**options, index=own)
-    users.open(Path("unused"), "")
     expected, documents = retriever.search(TEXTS, 10), users.search_documents(TEXTS[:100], 10)
     assert (expected.rows[:, 0] >= 0).all()
 
