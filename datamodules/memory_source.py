@@ -63,7 +63,7 @@ class MemorySource:
         """
         name = self.options.memory
         if is_existing_index(self.retriever) or self.is_of_model:
-            return self.open()
+            return self.open(None if self.is_of_model else name)
         if name is not None and is_memory(name):
             return open_memory(name, self.retriever)
         if name is not None and training:
@@ -84,11 +84,15 @@ class MemorySource:
         """Open the memory, or another folder (`path`); `version` None = the current one.
 
         `retriever` ranks that other memory; None = the model's or, with `any_ranking`, the folder's own. Raises an
-        `InputError` if the memory or its version is missing.
+        `InputError` if the memory or its version is missing, or if a folder is named, and an index by the retriever.
         """
-        takes_folders = path is not None and self._any_ranking and not is_existing_index(self.retriever)
-        retriever = retriever or (None if takes_folders else self.retriever)
-        return open_memory(self.location if path is None else path, retriever, version)
+        if path is None:
+            return open_memory(self.location, retriever or self.retriever, version)
+        if is_existing_index(chosen := retriever or self.retriever):
+            raise InputError(
+                f"{path}: the retriever reads the index {chosen.existing_index}; omit one of both"
+            )
+        return open_memory(path, retriever if self._any_ranking else chosen, version)
 
 
 def _read_memory_table(name: str, columns: PlainDict) -> Rows:

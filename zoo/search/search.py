@@ -77,7 +77,7 @@ def search(
 
 
 def _open(memory: str | None, retriever: Retriever | None) -> Memory:
-    if memory is None and (retriever is None or not is_existing_index(retriever)):
+    if (memory is None) != (retriever is not None and is_existing_index(retriever)):
         raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
     return open_memory(memory, retriever)
 

@@ -10,14 +10,13 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import open_memory
+from datamodules.memory_source import MemorySource
+from datamodules.options import MemoryOptions
+from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory, IndexMemory
 from datamodules.retrieval.base import Retriever
-from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded import inverted_index
-from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import versions
-from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.index_memory import IndexMemory
+from datamodules.retrieval.memories.index_memory import open_memory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.versions import POINTER
 from tests.datamodules.checks import grown_from, kill, kill_after, refused, sizes
@@ -126,6 +125,8 @@ def test_an_existing_index_is_not_written_to() -> None:
         OpenedMemory(mine, None).folder.remove([])
     with pytest.raises(InputError, match="no versions"):
         open_memory("index:mine", mine.retriever, version=1)
+    with refused("m: the retriever reads the index mine; omit one"):
+        MemorySource(MemoryOptions(memory="m"), mine.retriever, Path()).find(None, {}, True)
 
 
 def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
