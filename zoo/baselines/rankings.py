@@ -27,7 +27,6 @@ from datamodules.corpora.judgements import Judgements
 from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
 from datamodules.retrieval.embedded.analysis import terms_of
 from datamodules.retrieval.embedded.lucene import (
-    Statistics,
     contribution,
     factor,
     length_bytes,
@@ -110,11 +109,11 @@ def contributions(
         np.pad(counts[name].numpy(), (0, len(terms) - len(counts["terms"])))
         for name in ("texts_with_term", "occurrences")
     )
-    statistics = Statistics(counts["texts"], counts["tokens"])
-    of_term = term_weights(ranking, statistics, with_term, occurrences)
+    size = counts["texts"], counts["tokens"]
+    of_term = term_weights(ranking, *size, with_term, occurrences)
     lengths = length_bytes(np.array([len(of_text) for of_text in texts], np.int64))
     number = count_terms(texts, terms)
-    of_length = length_weights(ranking, statistics)[np.repeat(lengths, np.diff(number.indptr))]
+    of_length = length_weights(ranking, *size)[np.repeat(lengths, np.diff(number.indptr))]
     once = np.float32(1), factor(ranking)
     arguments = zip(of_term[number.indices], of_length, number.data, strict=True)
     values = np.array([contribution(*each, *once) for each in arguments], np.float64)

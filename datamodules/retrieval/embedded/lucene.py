@@ -5,8 +5,6 @@ The `boost` of a term is the number of times that a query has it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,29 +31,25 @@ def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
     return (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.uint8)
 
 
-class Statistics(NamedTuple):
-    """The number of non-empty documents of a collection (Lucene does not count others), and of all their terms."""
-
-    rows: int
-    tokens: int
-
-
 def term_weights(
-    ranking: Ranking, statistics: Statistics, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
+    ranking: Ranking, texts: int, tokens: int, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return BM25's idf, or LMDirichlet's mu times the probability of the term, [terms]."""
+    """Return BM25's idf, or LMDirichlet's mu times the probability of the term, [terms].
+
+    The collection has so many non-empty `texts` (Lucene does not count others) and `tokens`. A term is in `rows` texts.
+    """
     if ranking.similarity == "BM25":
-        idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
+        idf = np.log(1 + (texts - rows + 0.5) / (rows + 0.5)).astype(np.float32)
         return np.asarray(idf, np.float64)
-    probability = (occurrences + 1.0) / (statistics.tokens + 1.0)
+    probability = (occurrences + 1.0) / (tokens + 1.0)
     return np.asarray(np.float64(np.float32(ranking.mu)) * probability)
 
 
-def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float64]:
+def length_weights(ranking: Ranking, texts: int, tokens: int) -> NDArray[np.float64]:
     """Return BM25's factor of the term frequency, or LMDirichlet's logarithm, [256], by the byte of the length."""
     if ranking.similarity == "BM25":
         k1, b = np.float32(ranking.k1), np.float32(ranking.b)
-        average = np.float32(statistics.tokens / max(statistics.rows, 1))
+        average = np.float32(tokens / max(texts, 1))
         with np.errstate(divide="ignore", invalid="ignore"):  # k1 = 0: infinite; no documents: unused
             norms = k1 * ((np.float32(1) - b) + b * LENGTHS.astype(np.float32) / average)
             weights: NDArray[np.float64] = (np.float32(1) / norms).astype(np.float64)
