@@ -362,12 +362,11 @@ def contents_of(path: str | Path | None) -> str | dict[str, str] | None:
 def _unchanged_checksum(path: Path) -> str:
     """Return a file's checksum, read once in this process unless the file's times, size or inode change."""
     stat = path.stat()
-    return _cached_checksum(path, (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+    return _cached_checksum(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
 @lru_cache(maxsize=256)
-def _cached_checksum(path: Path, state: tuple[int, ...]) -> str:
-    del state
+def _cached_checksum(path: Path, *_: int) -> str:
     return checksum_of(path)
 
 
