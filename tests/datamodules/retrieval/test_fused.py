@@ -14,13 +14,10 @@ from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import open_memory
+from datamodules.retrieval import DenseRetriever, ElasticsearchRetriever, EmbeddedRetriever, FolderMemory
 from datamodules.retrieval.base import ExcludedRows, Hits, Retriever
-from datamodules.retrieval.dense.retriever import DenseRetriever
-from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
-from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
-from datamodules.retrieval.memories.folder_memory import FolderMemory
+from datamodules.retrieval.memories.index_memory import open_memory
 from tests.datamodules.checks import grown_from, refused
 from tests.datamodules.corpus import indexed, labelled_texts, rows
 

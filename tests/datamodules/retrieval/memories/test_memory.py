@@ -11,11 +11,9 @@ import pytest
 from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.retrieval import open_memory
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, open_memory
 from datamodules.retrieval.embedded import inverted_index
-from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import versions
-from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.versions import POINTER, contents_of_memory
 from tests.datamodules.checks import kill, refused
 from tests.datamodules.corpus import LABELS, in_processes, rows
