@@ -43,14 +43,6 @@ log = logging.getLogger("zoo")
 
 #: Rows that are read together.
 _ROWS = 256
-_NO_VOTE = "there are no memories (data.num_memories), or they have other labels than the texts"
-#: Input -> the reason why no member can read it, where it does not exist.
-_REASONS: dict[Input, str] = {
-    "vectors": "vectors need a pre-trained encoder (model.transformer)",
-    "bags": "bags need word vectors (data.word_vectors), without model.transformer",
-    "neighbors": _NO_VOTE,
-    "memory": _NO_VOTE,
-}
 
 
 class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask):
@@ -136,26 +128,29 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         if self.transformer is None and given.word_vectors is not None and "bags" in self._wanted_inputs:
             num_words, size = given.word_vectors.shape
             words = WordEncoder(num_words, size, table=given.word_vectors, train_table=False)
-        missing: set[Input] = {"vectors"} if self.transformer is None else set()
+        #: input that does not exist -> the reason.
+        missing: dict[Input, str] = {}
+        if self.transformer is None:
+            missing["vectors"] = "vectors need a pre-trained encoder (model.transformer)"
         multilabel = spec.label_separator is not None
         if multilabel and self.class_weight is not None:
             raise InputError("model.class_weight: sets of labels have no class; omit it")
         if words is None:
-            missing |= {"bags"}
+            missing["bags"] = "bags need word vectors (data.word_vectors), without model.transformer"
         if spec.num_memories == 0 or spec.memory_labels != spec.labels:
-            missing |= {"neighbors", "memory"}
+            reason = "there are no memories (data.num_memories), or they have other labels than the texts"
+            missing |= {"neighbors": reason, "memory": reason}
         members, self.unusable = [], {}
         for name in self.member_names:
-            lacking = (MEMBERS[name].reads | MEMBERS[name].learns_from) & missing
-            if lacking:
-                reason = next(_REASONS[each] for each in _REASONS if each in lacking)
-                self.unusable.setdefault(reason, []).append(name)
+            inputs = MEMBERS[name].reads | MEMBERS[name].learns_from
+            if reasons := [missing[each] for each in missing if each in inputs]:
+                self.unusable.setdefault(reasons[0], []).append(name)
             else:
                 members.append(name)
         if not members:
-            reasons = "; ".join(dict.fromkeys(_REASONS[each] for each in _REASONS if each in missing))
             raise InputError(
-                f"model.members={self.member_names}: none of them has anything to read here: {reasons}"
+                f"model.members={self.member_names}: none of them has anything to read here:"
+                f" {'; '.join(dict.fromkeys(missing.values()))}"
             )
         encoder = None
         if self.transformer is not None and any("vectors" in MEMBERS[name].reads for name in members):
