@@ -26,7 +26,7 @@ from datamodules.base import DataModule
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_text
 from datamodules.core.types import PlainDict, Size, check_value
-from datamodules.state import DataState, check_split
+from datamodules.state import check_split
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer
 from zoo.model_folder.export import log_run
@@ -159,21 +159,11 @@ def check_fit(model: Task, data: DataModule, resume: Path | None = None) -> None
     skip_unread_memory(model, data)
     if model.init_from is None:
         return
-    # The rows that the other model was trained on count as seen, and its words are kept.
-    state = _state_of_start(model.init_from, resume)
+    # The rows that the other model was trained on count as seen, and its words are kept: a checkpoint has them, too.
+    state = Start.open(model.init_from if resume is None else str(resume)).meta.data
     check_split(data.options, data.file_contents, state, "validation", f"model.init_from={model.init_from}")
     data.remember(state.seen)
     data.words.keep(state.vocabulary)
-
-
-def _state_of_start(start: str, resume: Path | None) -> DataState:
-    try:
-        return Start.open(start).meta.data
-    except InputError:
-        if resume is None or Path(start).exists():
-            raise
-        # The checkpoint has this state, even if the other model has been deleted.
-        return Start.open(str(resume)).meta.data
 
 
 def skip_unread_memory(model: Task, data: DataModule) -> None:
