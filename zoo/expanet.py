@@ -211,13 +211,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
             return super().new_scores()
         return AttentionScores(self.labels, self.hops, self.spec.num_memories)
 
-    @override
-    def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
-        output = self(batch)
-        scores.update(output, batch)
-        if isinstance(scores, AttentionScores):
-            scores.update_attention(output.hop_weight, batch.memory_mask, batch.weight)
-
 
 class ExpaNet(MemNet):
     """The paper's model: ExpaNet-S (`read="soft"`) and ExpaNet-H (`read="hard"`).

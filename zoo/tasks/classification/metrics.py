@@ -195,12 +195,16 @@ class AttentionScores(ClassificationScores):
         self.add_state("attention", torch.zeros(hops, num_memories, dtype=torch.double), dist_reduce_fx="sum")
         self.add_counts(texts=(num_memories,))  # with a memory of each rank
 
-    def update_attention(self, hop_weight: Tensor, mask: Tensor, weight: Tensor) -> None:
-        """Count attention [B, H, K] on the memories of a batch; `mask` bool [B, K]: True where there is a memory."""
-        counted, k = weight > 0, mask.shape[1]  # a small memory has fewer rows than `num_memories`
-        self.attention[:, :k] += hop_weight[counted].double().sum(dim=0)
-        self.texts[:k] += mask[counted].sum(dim=0)
+    @override
+    def update(self, output: ClassificationOutput, batch: ClassificationBatch) -> None:
+        super().update(output, batch)
+        assert output.hop_weight is not None
+        # A small memory has fewer rows than `num_memories`.
+        counted, k = batch.weight > 0, batch.memory_mask.shape[1]
+        self.attention[:, :k] += output.hop_weight[counted].double().sum(dim=0)
+        self.texts[:k] += batch.memory_mask[counted].sum(dim=0)
 
+    @override
     def compute(self) -> dict[str, Tensor]:
         """As in `ClassificationScores`, and `hop<h>_attention@<rank>` from 1, over texts with a memory of that rank."""
         mean = self.attention / self.texts.clamp(min=1)
