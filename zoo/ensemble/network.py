@@ -129,13 +129,6 @@ class EnsembleNetwork(nn.Module):
         """Logits of n texts without any member, by which all classes are equal: 0 [n, C], or of sets [n, 2, C]."""
         return torch.zeros(number, *([2] if self.sizes.multilabel else []), self.num_classes)
 
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
-        """The texts' vectors [B, l]."""
-        if batch.text_vector is not None:
-            return batch.text_vector
-        assert self.encoder is not None
-        return self.encoder(batch.word, batch.char, batch.text)
-
     def active_members(self) -> list[str]:
         """The members whose outputs are needed: those with some weight, or all, and references, for the table."""
         if self.pool is None or self.measures_table:
@@ -153,7 +146,8 @@ class EnsembleNetwork(nn.Module):
             fields = batch.memory_score, batch.memory_mask, batch.memory_target
             readings = readings._replace(neighbors=Votes(*fields, self.num_classes))
         if "vectors" in inputs:
-            readings = readings._replace(vectors=self.encode_texts(batch))
+            assert self.encoder is not None
+            readings = readings._replace(vectors=self.encoder(batch.word, batch.char, batch.text))
         if "bags" in inputs:
             assert self.bag is not None
             assert self.words is not None
