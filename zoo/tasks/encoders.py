@@ -14,7 +14,6 @@ from typing_extensions import Self, override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch, TextBatch
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict, Size
 from datamodules.options import MemoryOptions
@@ -193,9 +192,7 @@ class EncodesMemory(Task):
 
     def is_evaluated(self, split: str) -> bool:
         """Return whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
-        if split not in ("validation", "test") or self._trainer is None or self.is_finishing:
-            return False
-        return self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING)
+        return split in ("validation", "test") and self._trainer is not None and not self.is_fitting
 
     @override
     def train(self, mode: bool = True) -> Self:
