@@ -19,11 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from zoo.tasks.base import Task
 from zoo.tasks.classification.metrics import ClassificationScores, MultilabelScores
-from zoo.tasks.classification.predictor import (
-    ClassificationPredictor,
-    Prediction,
-    lines_of,
-)
+from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction, lines_of
 
 #: Texts in a chart of single texts.
 MOST_TEXTS = 30
