@@ -102,9 +102,8 @@ class EnsembleFit:
             network.pool = Pool.alone("self_trained", votes)._replace(class_weights=self.class_weights)
             return Answer("training", [], [_UNMEASURED], left_out_of(None))
         # Folds take what all rows have chosen.
-        six, trained = (network.members.by_name.get(name) for name in ("six", "self_trained"))
-        pipeline, cost = getattr(six, "pipeline", None), getattr(trained, "cost", None)
-        network.sizes = network.sizes._replace(pipeline=pipeline, cost=cost)
+        for member in network.members.by_name.values():
+            network.sizes = network.sizes._replace(**member.chosen)
         show("stage 4 of 4: weights are fitted on held-out rows")
         split, held_out, added = "training", self._cross_fit(readings), list[HeldOut]()
         if len(self.used):

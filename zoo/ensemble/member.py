@@ -164,6 +164,8 @@ class Member(nn.Module, ABC):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.sizes = sizes
+        #: those of the sizes that the last fit has chosen, for further fits.
+        self.chosen: PlainDict = {}
 
     @property
     def has_fit(self) -> bool:

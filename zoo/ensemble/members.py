@@ -235,13 +235,12 @@ class BestOfSix(Lexical):
     name = "six"
     title = "best of six lines of scikit-learn"
     further = 0.2
-    #: the pipeline of the last fit, which further fits use if it is among the `sizes`.
-    pipeline: Pipeline | None = None
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        self.pipeline = self.sizes.pipeline or self._best(readings, target)
-        self._fit(self.linear, self.pipeline, readings, target)
+        pipeline = self.sizes.pipeline or self._best(readings, target)
+        self.chosen = {"pipeline": pipeline}
+        self._fit(self.linear, pipeline, readings, target)
 
     def _best(self, readings: Readings, target: NDArray[np.int64]) -> Pipeline:
         held_out, others = np.split(np.random.default_rng(0).permutation(len(target)), [len(target) // 5])
@@ -344,9 +343,6 @@ class SelfTrained(Regression):
     reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
     learns_from: ClassVar[frozenset[Input]] = frozenset({"guides"})
 
-    #: weight of the labelled rows' errors in the last fit; further fits use it if it is among the `sizes`.
-    cost: float | None = None
-
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         guides = readings.guides
@@ -378,10 +374,11 @@ class SelfTrained(Regression):
                 weights = "balanced" if guides.stand_alone else None
                 self.use_planes(_self_trained(learned, classes, others, counts, cost, weights))
 
-        self.cost, self.further = self.sizes.cost or COST, 1.0
+        cost, self.further = self.sizes.cost or COST, 1.0
         if self.sizes.cost is None and len(others) and len(target) >= _CHOOSING_ROWS * self.sizes.num_classes:
-            self.cost, self.further = self._best_cost(vectors, target, fit_to), 1 / (1 + _PARTS * len(_COSTS))
-        fit_to(np.arange(len(target)), self.cost)
+            cost, self.further = self._best_cost(vectors, target, fit_to), 1 / (1 + _PARTS * len(_COSTS))
+        self.chosen = {"cost": cost}
+        fit_to(np.arange(len(target)), cost)
 
     def _classify(self, vectors: NDArray[np.float32]) -> Tensor:
         return self.linear(torch.from_numpy(vectors).to(self.linear.weight.device)).cpu()
@@ -435,8 +432,8 @@ class Members(nn.ModuleDict):
 
     def fitted_on(self, names: Iterable[str]) -> set[Input]:
         """The inputs that some of them are fitted on."""
-        fitted = [member for member in map(self.by_name.get, names) if member is not None and member.has_fit]
-        return set[Input]().union(*(member.reads | member.learns_from for member in fitted))
+        fitted = [member for name in names if (member := self.by_name[name]).has_fit]
+        return {each for member in fitted for each in member.reads | member.learns_from}
 
     def inputs_of(self, names: Iterable[str]) -> set[Input]:
         """The inputs that some of them read."""

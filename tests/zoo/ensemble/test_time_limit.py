@@ -79,6 +79,6 @@ def test_the_best_of_six_is_that_of_scikit_learn(number: int) -> None:
     six.fit(readings, target)
     assert (six(readings).scores.argmax(dim=1).numpy() == expected).all()
     # Further fits use the same pipeline.
-    again = BestOfSix(SIZES._replace(pipeline=six.pipeline))
+    again = BestOfSix(SIZES._replace(**six.chosen))
     again.fit(readings.select(others), target[others])
-    assert again.pipeline == six.pipeline
+    assert again.chosen == six.chosen
