@@ -194,17 +194,14 @@ class Task(Model[DataT]):
 
     def _start(self) -> None:
         """Take another model's weights, if `init_from` names one, and log how much is trained."""
-        taken = set[str]()
+        data, taken = self.training_data, set[str]()
         if self.init_from is not None:
-            start = Start.open(self.init_from, self.device)
-            if self.data is not None:
-                where = f"model.init_from={self.init_from}"
-                check_split(self.data.options, self.data.file_contents, start.meta.data, "validation", where)
+            start, where = Start.open(self.init_from, self.device), f"model.init_from={self.init_from}"
+            check_split(data.options, data.file_contents, start.meta.data, "validation", where)
             assert self.data_state is not None
             taken = take_weights(self, start, self.init_from, self.data_state, self.row_names)
         if self.freeze_patterns:
-            has_word_vectors = self.data is not None and self.data.words.vectors() is not None
-            check_frozen(self, taken, self.init_from, has_word_vectors)
+            check_frozen(self, taken, self.init_from, data.words.vectors() is not None)
         adapters = [weight for name, weight in self.named_parameters() if is_adapter(name)]
         if self.freeze_patterns and adapters and not any(weight.requires_grad for weight in adapters):
             raise InputError(
@@ -252,8 +249,8 @@ class Task(Model[DataT]):
 
     @override
     def on_fit_start(self) -> None:
-        if self.data is not None and self.trainer.is_global_zero:
-            for option, reason in self.idle_options(self.data):
+        if self.trainer.is_global_zero:
+            for option, reason in self.idle_options(self.training_data):
                 log.warning("%s has no effect: %s", option, reason)
         self.epoch_loss = _EpochLoss()
         if self.trainer.ckpt_path is None:
@@ -321,9 +318,8 @@ class Task(Model[DataT]):
         self.metrics.reset()
         if self.is_fitting and "loss" in values and bool(values["loss"].isnan()):
             raise diverged("the validation loss", self.current_epoch, self.global_step)
-        if self.data is not None:
-            counts = self.data.duplicate_counts(split)
-            values |= {name: torch.tensor(count) for name, count in counts.items()}
+        counts = self.training_data.duplicate_counts(split)
+        values |= {name: torch.tensor(count) for name, count in counts.items()}
         figures = {name: value for name, value in values.items() if not value.ndim}
         # Apple's GPUs have no float64.
         precision = torch.float32 if self.device.type == "mps" else torch.float64

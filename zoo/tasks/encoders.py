@@ -262,8 +262,7 @@ class FrozenEncoder(ReadsTransformer):
     @override
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        data = self.data
-        if not self.encoder_is_frozen or data is None:
+        if not self.encoder_is_frozen:
             return
         encoder = getattr(self.network, self.encoder_name)  # called with words, characters and texts
         if isinstance(encoder, WordEncoder):
@@ -280,4 +279,4 @@ class FrozenEncoder(ReadsTransformer):
         }
         self.attach("train")
         contents = self.batch_contents("train")
-        self._encoded_texts = data.encode_texts(encode, fingerprint_of(settings), contents)
+        self._encoded_texts = self.training_data.encode_texts(encode, fingerprint_of(settings), contents)
