@@ -258,10 +258,7 @@ class _Rows(NamedTuple):
 
 
 def judge(
-    memory: FolderMemory,
-    labels: list[str],
-    predictor: Predictor[Any] | None,
-    separator: str | None = None,
+    memory: FolderMemory, labels: list[str], predictor: Predictor[Any] | None, separator: str | None = None
 ) -> tuple[HeldOut, NDArray[np.float64]]:
     """Judge the rows of a memory with these labels; the vectors are those of the predictor's model, if it has some.
 
