@@ -41,7 +41,7 @@ class Judgements(StoredTable):
     query: NDArray[np.int32]
     #: [J], rows of `documents`; a query has a document once.
     document: NDArray[np.int32]
-    #: [J], 0 = judged to be irrelevant.
+    #: [J], 0 = judged to be irrelevant; nan = unknown.
     grade: NDArray[np.float32]
     source: str = "a table"
 

@@ -96,6 +96,14 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+def read_run(path: str) -> dict[str, dict[str, float]]:
+    """The scores of the documents of each query in a TREC run."""
+    run: dict[str, dict[str, float]] = {}
+    for query, _, document, _, score, _ in map(str.split, Path(path).read_text().splitlines()):
+        run.setdefault(query, {})[document] = float(score)
+    return run
+
+
 def files_of(folder: Path) -> dict[Path, bytes]:
     """The files below a folder with their contents."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

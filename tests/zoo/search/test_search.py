@@ -7,9 +7,8 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from datamodules.core import progress
-from datamodules.corpora.trec_runs import Run, read_run
 from datamodules.retrieval import Retriever, open_memory
-from tests.zoo.conftest import Zoo, done, read_jsonl, refusal
+from tests.zoo.conftest import Zoo, done, read_jsonl, read_run, refusal
 from tests.zoo.examples import python_blocks
 from zoo.search import search
 
@@ -26,17 +25,11 @@ def _tables(zoo_command: Zoo) -> None:
     done(zoo_command("index", *table, "--memory=memory"))
 
 
-def expected(retriever: Retriever | None, k: int) -> Run:
+def expected(retriever: Retriever | None, k: int) -> dict[str, dict[str, float]]:
     """The hits of each query, searched alone."""
     memory = open_memory("memory", retriever)
-    run: Run = {}
-    for id_, query in QUERIES.items():
-        neighbors = memory.search([query], k)
-        hits = zip(neighbors.rows[0], neighbors.scores[0], strict=True)
-        found = {neighbors.memories.ids[row]: float(score) for row, score in hits if row >= 0}
-        if found:
-            run[id_] = found
-    return run
+    hits = {id_: search.hits_of(memory.search([query], k))[0] for id_, query in QUERIES.items()}
+    return {id_: {hit["id"]: hit["score"] for hit in own} for id_, own in hits.items() if own}
 
 
 def test_many_queries_have_the_hits_of_each(

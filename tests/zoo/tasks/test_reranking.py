@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import zoo
-from datamodules.corpora.trec_runs import read_run
 from tests.clicks import write_collection
-from tests.zoo.conftest import Fit, Zoo, done, pair_rows, read_jsonl, refusal
+from tests.zoo.conftest import Fit, Zoo, done, pair_rows, read_jsonl, read_run, refusal
 from tests.zoo.retrieval_runs import options_of, trained
 from tests.zoo.tasks.test_matching_runs import SMALL
 

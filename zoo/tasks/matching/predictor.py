@@ -237,13 +237,10 @@ class MatchingPredictor(Predictor[MatchingDataModule]):
             if not isinstance(memory, FolderMemory):
                 raise InputError("--rerank: the texts of your own index are not available; name --documents")
             rows = memory.rows
-        query, document = read_candidates(
-            run, queries, rows, documents or "the model's memory (see --documents)"
-        )
-        ids, names = queries.ids, rows.ids
-        numbers, starts = np.unique(query, return_index=True)
-        ranked = zip(numbers.tolist(), np.split(document, starts[1:]), strict=True)
-        for number, own in shard.of(ranked, len(numbers), _LISTS):
+        ranked = read_candidates(run, queries, rows, documents or "the model's memory (see --documents)")
+        ids, names, numbers = queries.ids, rows.ids, np.flatnonzero(ranked.lists.counts)
+        for number in shard.of(numbers.tolist(), len(numbers), _LISTS):
+            own = ranked.document[ranked.lists[number]]
             candidates = [names[row] for row in own.tolist()]
             yield _List(queries.texts[number], rows.texts.take(own), candidates, id=ids[number])
 

@@ -19,7 +19,6 @@ from datamodules.core.errors import InputError, check_count
 from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
-from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_identified
@@ -174,16 +173,13 @@ class RetrievalPredictor(Predictor[ClickthroughDataModule]):
 
     def _reranked(self, queries: Rows, run: str, k: int | None, batch_size: int) -> Iterator[PlainDict]:
         """The record of each query of a run, with its documents ranked."""
-        query, document = read_candidates(run, queries, self.collection, "the model's collection")
+        judgements = read_candidates(run, queries, self.collection, "the model's collection")
         split = self.data.split_of(queries, self.collection, self._tokens, self._mixed_memory)
-        unknown = np.zeros(len(query), np.float32)
-        judgements = Judgements(queries, self.collection, query, document, unknown, run)
-        k = k or int(np.bincount(query).max())
+        k = k or int(judgements.lists.counts.max())
         ranked = self.rank_split(replace(split, judgements=judgements), k, batch_size=batch_size, judged=True)
-        numbers = set(query.tolist())
-        for number, (id_, text) in enumerate(zip(queries.ids, queries.texts, strict=True)):
-            if number in numbers:
-                yield _record(id_, text, ranked[number])
+        ids, texts = queries.ids, queries.texts
+        for number in np.flatnonzero(judgements.lists.counts).tolist():
+            yield _record(ids[number], texts[number], ranked[number])
 
     @override
     def text_records(self, texts: Sequence[str]) -> Iterator[PlainDict]:
