@@ -247,21 +247,16 @@ def read_quora(path: str | Path, labelled: bool = True) -> Pairs:
 
 def read_trec(judgements: str | Path, queries: Rows, documents: Rows) -> Pairs:
     """Read judged pairs of a test collection: see `judged_pairs`, and `read_identified` for the texts."""
-    query_texts, document_texts = (
-        dict(zip(rows.ids, rows.texts, strict=True)) for rows in (queries, documents)
-    )
+    query_rows, document_rows = queries.row_of_id(), documents.row_of_id()
     judged = list(judged_pairs(judgements))
     for query, document, _, location in judged:
-        for id_, texts, rows in ((query, query_texts, queries), (document, document_texts, documents)):
-            if id_ not in texts:
+        for id_, known, rows in ((query, query_rows, queries), (document, document_rows, documents)):
+            if id_ not in known:
                 raise InputError(f"{location}: no text with the id {id_!r} in {rows.source}")
     if not judged:
         raise InputError(f"{judgements}: no judgements; give a file with at least one")
-    return Pairs.from_lists(
-        [query_texts[query] for query, *_ in judged],
-        [document_texts[document] for _, document, *_ in judged],
-        [grade for _, _, grade, _ in judged],
-        [query for query, *_ in judged],
-        [f"{query}:{document}" for query, document, *_ in judged],
-        str(judgements),
-    )
+    query_ids, document_ids, grades, _ = zip(*judged, strict=True)
+    firsts = queries.texts.take([query_rows[id_] for id_ in query_ids])
+    seconds = documents.texts.take([document_rows[id_] for id_ in document_ids])
+    ids = [f"{query}:{document}" for query, document, *_ in judged]
+    return Pairs.from_lists(firsts, seconds, grades, query_ids, ids, str(judgements))
