@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, ClickBatch, ClickSpec, QueryBatch, TextBatch, as_tensors
+from datamodules.batch import BatchContents, ClickBatch, ClickSpec, QueryBatch, as_tensors
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.core.sharing import cached_property
@@ -32,8 +32,7 @@ from datamodules.options import DataOptions, MemoryOptions
 from datamodules.retrieval import FolderMemory, Memory, Neighbors, Retriever, build_neighbors
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.sampling import longest_first
-from datamodules.text.gather import distinct_rows, gather, gather_texts
+from datamodules.text.gather import distinct_rows, gather
 from datamodules.text.tokenization import WordTokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.trigrams import distinct_trigrams
@@ -286,7 +285,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
 
 
 class RankingDataset(BatchDataset[QueryBatch]):
-    """Batches of queries, and the documents that are ranked for them in blocks."""
+    """Batches of queries, and the documents that are ranked for them."""
 
     def __init__(
         self,
@@ -314,15 +313,6 @@ class RankingDataset(BatchDataset[QueryBatch]):
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         return self.queries.tokens.sizes
 
-    def blocks(self, size: int, queries: bool = False) -> list[NDArray[np.int64]]:
-        """Columns of all documents, or rows of all queries, in blocks of similar length."""
-        return longest_first(self.lengths() if queries else self.texts.tokens.sizes[self.documents], size)
-
-    def block(self, numbers: NDArray[np.int64], queries: bool = False) -> TextBatch:
-        """Gather documents, by columns, or queries, without their judgements."""
-        side, rows = (self.queries, numbers) if queries else (self.texts, self.documents[numbers])
-        return gather_texts(side.tokens, rows)._replace(string=side.strings(rows))
-
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> QueryBatch:
         row, weight = rows_and_weights(indices)
@@ -331,7 +321,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
             arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
         if self.hits is not None:
             arrays |= {"hit": self.column[self.hits.rows[row]], "hit_score": self.hits.scores[row]}
-        fields = {**self.block(row, queries=True)._asdict(), "candidate": None, **as_tensors(arrays)}
+        fields = {**self.queries.batch(row)._asdict(), "candidate": None, **as_tensors(arrays)}
         return QueryBatch(**fields)
 
     def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
@@ -470,7 +460,9 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             document_tokens = self.words.tokenize_now(documents, document_length)
         query_tokens = self.words.tokenize_now(queries, query_length)
         neighbors = None if memory is None else memory.search(queries.texts[:], self.options.num_hits)
-        return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, neighbors)
+        nothing = np.zeros(0, np.int32)
+        unjudged = Judgements(queries, documents, nothing, nothing, nothing.astype(np.float32))
+        return ClickSplit(unjudged, query_tokens, document_tokens, neighbors)
 
     @override
     def describe_split(self, name: str, split: ClickSplit) -> Iterator[Message]:

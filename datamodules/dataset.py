@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 from typing_extensions import Self
 
-from datamodules.batch import BatchContents
+from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import DamagedError
 from datamodules.core.storage import Part, read_checked
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Texts
 from datamodules.duplicates import DuplicateMarks
 from datamodules.text.encodings import Encodings
-from datamodules.text.gather import TokenTable
+from datamodules.text.gather import TokenTable, gather_texts
 
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
@@ -137,6 +137,10 @@ class Side(NamedTuple):
     def strings(self, rows: NDArray[np.int64]) -> list[str] | None:
         """Some of the texts as strings; None where the model reads none."""
         return self.texts.take(rows) if self.contents.strings else None
+
+    def batch(self, rows: NDArray[np.int64]) -> TextBatch:
+        """Gather some of the texts alone, for an encoder."""
+        return gather_texts(self.tokens, rows)._replace(string=self.strings(rows))
 
 
 def rows_and_weights(

@@ -45,12 +45,6 @@ class Judgements(StoredTable):
     grade: NDArray[np.float32]
     source: str = "a table"
 
-    @staticmethod
-    def unjudged(queries: Rows, documents: Rows) -> Judgements:
-        """Return queries without judgements."""
-        nothing = np.zeros(0, np.int32)
-        return Judgements(queries, documents, nothing, nothing, nothing.astype(np.float32), queries.source)
-
     def __len__(self) -> int:
         return len(self.grade)
 

@@ -60,12 +60,10 @@ def read_texts(predictor: RetrievalPredictor, texts: list[str], queries: bool) -
     network, read = predictor.model.network, list[ReadText]()
     tower = network.query if queries else network.document
     with evaluating(predictor.model):
-        dataset = predictor.dataset_of(texts, queries)
-        lengths = dataset.lengths() if queries else dataset.texts.tokens.sizes
-        tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
+        side = predictor.side_of(texts, queries)
+        lengths, tokens = side.tokens.sizes, side.tokens.store
         for numbers in blocks_of(range(len(texts)), 256):
-            rows = np.array(numbers)
-            batch = on_device(dataset.block(rows, queries), predictor.model)
+            batch = on_device(side.batch(np.array(numbers)), predictor.model)
             parts = tower.trace(tower.hashing(batch.char), batch.text)
             arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
             for position, row in enumerate(numbers):

@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from datamodules.core.ragged import Ragged
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Hits
+from datamodules.sampling import longest_first
 from tests.datamodules.kinds import Kind, clickthrough
 
 
@@ -112,9 +112,8 @@ def test_documents_are_drawn_by_grade_without_replacement(kind: Kind[Clickthroug
 
 def test_first_retrieved_hits_are_skipped() -> None:
     documents = Rows.from_lists([f"document {i}" for i in range(8)])
-    unjudged = Judgements.unjudged(Rows.from_lists(["query 0", "query 1"]), documents)
-    query, document, grade = np.array([[0, 0], [2, 5], [1, 0]])
-    relevant = relevant_documents(replace(unjudged, query=query, document=document, grade=grade))
+    judged = np.array([[0, 0], [2, 5], [1, 0]])
+    relevant = relevant_documents(Judgements(Rows.from_lists(["query 0", "query 1"]), documents, *judged))
     rows = np.array([[1, 2, 3, 4, 5], [6, 7, -1, -1, -1]], np.int32)
 
     def pool(skip: int) -> list[list[int]]:
@@ -157,8 +156,8 @@ def test_queries_to_rank_carry_their_judgements(kind: Kind[ClickthroughDataModul
 def test_documents_come_in_blocks_of_similar_length_once_each(kind: Kind[ClickthroughDataModule]) -> None:
     data = kind.prepared()
     dataset = data.dataset(data.split("validation"), BatchContents(strings=True))
-    columns = dataset.blocks(8)
-    blocks = [dataset.block(each) for each in columns]
+    columns = longest_first(dataset.texts.tokens.sizes, 8)
+    blocks = [dataset.texts.batch(each) for each in columns]
     widths = [block.text.shape[1] for block in blocks]
     assert widths == sorted(widths, reverse=True)
     assert sorted(np.concatenate(columns).tolist()) == list(range(50))

@@ -23,9 +23,11 @@ from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_identified
 from datamodules.corpora.trec_runs import read_candidates
+from datamodules.dataset import Side
 from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_vectors import ProgressBar
+from datamodules.sampling import longest_first
 from datamodules.text.tokens import TokenStore
 from zoo.tasks.predictor import Predictor, evaluating, memory_of, on_device
 from zoo.tasks.records import BLOCK, as_texts, blocks_of, records_or_lines, texts_in
@@ -126,17 +128,18 @@ class RetrievalPredictor(Predictor[ClickthroughDataModule]):
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
+        side = self.side_of(texts, queries)
         with evaluating(self.model):
-            dataset = self.dataset_of(texts, queries)
-            blocks = dataset.blocks(batch_size, queries)
-            vectors = encode_blocks(self.model, dataset, blocks, queries, bar)
+            blocks = longest_first(side.tokens.sizes, batch_size)
+            vectors = encode_blocks(self.model, side, np.arange(len(texts)), blocks, queries, bar)
         return np.asarray(vectors.cpu())
 
-    def dataset_of(self, texts: list[str], queries: bool) -> RankingDataset:
-        """Return a dataset of texts that are queries, or documents."""
+    def side_of(self, texts: list[str], queries: bool) -> Side:
+        """Return texts that are queries, or documents, as batches are made of them."""
         rows, nothing = (Rows.from_lists(some, source="texts") for some in (texts, []))
         split = self.data.split_of(*((rows, nothing) if queries else (nothing, rows)))
-        return RankingDataset(self.data, split, self.model.batch_contents("predict"))
+        of_queries, of_documents = self.data.sides(split, self.model.batch_contents("predict"))
+        return of_queries if queries else of_documents
 
     @override
     def records(
@@ -194,18 +197,18 @@ class RetrievalPredictor(Predictor[ClickthroughDataModule]):
 
 def encode_blocks(
     model: Any,
-    dataset: RankingDataset,
+    side: Side,
+    rows: NDArray[np.int64],
     blocks: Iterable[NDArray[np.int64]],
     queries: bool,
     bar: ProgressBar | None = None,
 ) -> Tensor:
-    """Embeddings of queries, or documents: float32 [n, d] on the model's device; 0 for rows outside of the blocks."""
-    number = len(dataset) if queries else len(dataset.documents)
-    vectors = torch.zeros(number, model.vector_size, device=model.device)
-    for rows in blocks:
-        vectors[rows] = model.embed(on_device(dataset.block(rows, queries), model), queries)
+    """Embeddings of rows [n] of a side: float32 [n, d] on the model's device; 0 for positions outside of the blocks."""
+    vectors = torch.zeros(len(rows), model.vector_size, device=model.device)
+    for block in blocks:
+        vectors[block] = model.embed(on_device(side.batch(rows[block]), model), queries)
         if bar is not None:
-            bar.update(len(rows))
+            bar.update(len(block))
     return vectors
 
 

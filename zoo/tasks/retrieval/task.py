@@ -20,6 +20,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
 from datamodules.core.types import Positive, Probability, Size
 from datamodules.retrieval.base import Hits
+from datamodules.sampling import longest_first
 from datamodules.state import DataState
 from zoo.layers.dual_encoder import DualEncoder, Tower
 from zoo.tasks.base import Task
@@ -117,10 +118,11 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
     ) -> Any:
         """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
-        blocks = dataset.blocks(block)[process::processes]
+        sizes = dataset.texts.tokens.sizes[dataset.documents]
+        blocks = longest_first(sizes, block)[process::processes]
         # A run has the progress bar of the epoch.
         bar = progress_bar(blocks, "encoding documents", len(blocks), " batches", self._trainer is not None)
-        return encode_blocks(self, dataset, bar, queries=False)
+        return encode_blocks(self, dataset.texts, dataset.documents, bar, queries=False)
 
     def embed(self, batch: QueryBatch | TextBatch, queries: bool) -> Tensor:
         """Embed queries, or documents: float32 [B, d]."""
