@@ -32,6 +32,7 @@ from datamodules.batch import ClassificationBatch
 from datamodules.classification import ClassificationDataModule, label_numbers
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError, check_installed
+from datamodules.core.ragged import consecutive
 from datamodules.core.types import Size
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -324,9 +325,7 @@ def _known_words(
     store: TokenStore, length: int, vocabulary: Vocabulary
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Vocabulary ids of all texts, cut to a length, without unknown words; and the number of each text's words."""
-    sizes = np.diff(store.offsets)
-    text = np.repeat(np.arange(len(sizes)), sizes)
-    position = np.arange(len(store.tokens)) - store.offsets[text]
-    ids = vocabulary.lookup(store.lexicon)[store.tokens]
-    kept = (position < length) & (ids != vocabulary.unk_id)
-    return ids[kept], np.bincount(text[kept], minlength=len(sizes))
+    kept = consecutive(store.offsets[:-1], np.minimum(np.diff(store.offsets), length))
+    ids = vocabulary.lookup(store.lexicon)[store.tokens[kept.values]]
+    is_known = ids != vocabulary.unk_id
+    return ids[is_known], np.bincount(kept.list_numbers[is_known], minlength=len(kept))
