@@ -218,22 +218,19 @@ class ClickBatch(NamedTuple):
 class QueryBatch(NamedTuple):
     """Queries with their judgements, for which a collection of D documents is ranked: B queries."""
 
-    word: Tensor
-    char: Tensor
-    text: Tensor
+    queries: TextBatch
     #: int64 [J]: query (0..B-1) and document (0..D-1) of each judgement.
     judged_query: Tensor
     judged_document: Tensor
     #: float32 [J]: grades; 0 = judged to be irrelevant.
     grade: Tensor
-    #: bool [B, D]: the documents that are ranked for a query. None: all.
-    candidate: Tensor | None
     weight: Tensor
     row: Tensor
+    #: bool [B, D]: the documents that are ranked for a query. None: all.
+    candidate: Tensor | None = None
     #: int64 [B, H]: hits of a retriever, -1 = none, and float32 [B, H], their scores. None: nothing was retrieved.
     hit: Tensor | None = None
     hit_score: Tensor | None = None
-    string: list[str] | None = None
     is_duplicate: Tensor | None = None
 
 

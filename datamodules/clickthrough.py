@@ -321,8 +321,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
             arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
         if self.hits is not None:
             arrays |= {"hit": self.column[self.hits.rows[row]], "hit_score": self.hits.scores[row]}
-        fields = {**self.queries.batch(row)._asdict(), "candidate": None, **as_tensors(arrays)}
-        return QueryBatch(**fields)
+        return QueryBatch(self.queries.batch(row), **as_tensors(arrays))
 
     def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         judgements = self.split.judgements

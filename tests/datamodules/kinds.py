@@ -1,7 +1,7 @@
 """A small data module of each kind, with tables of its own: for the tests that every kind must pass."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
@@ -146,13 +146,13 @@ def all_batches(data: DataModule) -> list[Any]:
     return [batch for loader in loaders for batch in loader]
 
 
-def are_equal(batches: Iterable[Any], others: Iterable[Any]) -> bool:
+def are_equal(batches: Any, others: Any) -> bool:
     """Return whether all fields are equal, for which unknown grades (nan) are numbers."""
-    return all(
-        (value is None and other is None) or torch.equal(value.nan_to_num(-1), other.nan_to_num(-1))
-        for batch, other_batch in list(zip(batches, others, strict=True))
-        for value, other in zip(batch, other_batch, strict=True)
-    )
+    if isinstance(batches, torch.Tensor):
+        return torch.equal(batches.nan_to_num(-1), others.nan_to_num(-1))
+    if batches is None:
+        return others is None
+    return all(are_equal(*pair) for pair in zip(list(batches), list(others), strict=True))
 
 
 def set_stage(data: DataModule, function: TrainerFn, rank: int = 0, world_size: int = 1) -> None:

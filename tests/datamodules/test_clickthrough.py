@@ -208,7 +208,7 @@ def test_queries_without_words_are_counted_and_not_trained_on(
     assert "2 of 30 queries have no word (the first is ''); training skips them" in caplog.text
     assert not data.split("train").empty_queries[training_dataset(data).query].any()
     batch = validation_dataset(data).__getitems__(range(6))
-    assert (batch.text == 0).all(dim=1).tolist() == [True, False, False, False, False, True]
+    assert (batch.queries.text == 0).all(dim=1).tolist() == [True, False, False, False, False, True]
 
 
 def test_a_table_of_documents_as_memory(kind: Kind[ClickthroughDataModule]) -> None:

@@ -82,8 +82,8 @@ class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
 
     @override
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
-        assert batch.string is not None
-        return self.scores(batch.string, documents[0]).to(batch.row.device)
+        assert batch.queries.string is not None
+        return self.scores(batch.queries.string, documents[0]).to(batch.row.device)
 
 
 def count_collection(terms: Sequence[Sequence[str]]) -> PlainDict:
@@ -342,9 +342,9 @@ class RetrievalDoc2Vec(FittedRanking[Tensor]):
         return self.size
 
     @override
-    def embed(self, batch: QueryBatch | TextBatch, queries: bool) -> Tensor:
-        assert batch.string is not None
-        return self.read(batch.string).to(batch.word.device)
+    def embed(self, texts: TextBatch, queries: bool) -> Tensor:
+        assert texts.string is not None
+        return self.read(texts.string).to(texts.word.device)
 
 
 def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:

@@ -124,14 +124,14 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         bar = progress_bar(blocks, "encoding documents", len(blocks), " batches", self._trainer is not None)
         return encode_blocks(self, dataset.texts, dataset.documents, bar, queries=False)
 
-    def embed(self, batch: QueryBatch | TextBatch, queries: bool) -> Tensor:
+    def embed(self, texts: TextBatch, queries: bool) -> Tensor:
         """Embed queries, or documents: float32 [B, d]."""
-        vectors: Tensor = self.network.encode(TextBatch(batch.word, batch.char, batch.text), queries)
+        vectors: Tensor = self.network.encode(texts, queries)
         return vectors.float()
 
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
         """The relevance of all documents, as `encode_collection` returned them, to queries: float32 [B, D]."""
-        queries = self.embed(batch, queries=True)
+        queries = self.embed(batch.queries, queries=True)
         with torch.autocast(queries.device.type, enabled=False):
             score: Tensor = queries @ documents.T
         return score
