@@ -224,29 +224,14 @@ def test_rows_differ(case: Case, model: Task, adapter: Adapter) -> None:
 
 
 @every_variant
-def test_padding_changes_nothing(model: Task, adapter: Adapter) -> None:
-    assert_close(
-        evaluate(adapter, model, adapter.padded(adapter.batch)), evaluate(adapter, model, adapter.batch)
-    )
-
-
-@every_variant
-def test_masked_values_change_nothing(model: Task, adapter: Adapter) -> None:
-    for batch in adapter.hidden(adapter.batch):
-        assert torch.equal(evaluate(adapter, model, batch), evaluate(adapter, model, adapter.batch))
-
-
-@every_variant
-def test_other_rows_of_the_batch_change_nothing(model: Task, adapter: Adapter) -> None:
-    together = evaluate(adapter, model, adapter.batch)
-    for row in range(len(together)):
-        assert_close(evaluate(adapter, model, adapter.alone(adapter.batch, row))[0], together[row])
-
-
-@every_variant
-def test_orders_change_nothing(model: Task, adapter: Adapter) -> None:
-    """Of rows, of memories, of words in a batch's table."""
+def test_what_is_not_of_a_row_changes_nothing(model: Task, adapter: Adapter) -> None:
+    """Padding, masked values, other rows, and the order of rows, of memories, of words in a batch's table."""
     results = evaluate(adapter, model, adapter.batch)
+    assert_close(evaluate(adapter, model, adapter.padded(adapter.batch)), results)
+    for batch in adapter.hidden(adapter.batch):
+        assert torch.equal(evaluate(adapter, model, batch), results)
+    for row in range(len(results)):
+        assert_close(evaluate(adapter, model, adapter.alone(adapter.batch, row))[0], results[row])
     for batch, order in adapter.reordered(adapter.batch):
         assert_close(evaluate(adapter, model, batch), results[order])
 

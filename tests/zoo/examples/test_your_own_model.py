@@ -58,9 +58,7 @@ def test_the_model_keeps_the_rules_of_the_page(page: Any, adapters: Any) -> None
     model = page.SoftVote(word_size=10)
     model._build(Given(adapter.data.spec))
     model.eval()
-    test_models.test_padding_changes_nothing(model, adapter)
-    test_models.test_masked_values_change_nothing(model, adapter)
-    test_models.test_other_rows_of_the_batch_change_nothing(model, adapter)
+    test_models.test_what_is_not_of_a_row_changes_nothing(model, adapter)
     test_models.test_empty_texts_and_memories_are_finite(model, adapter)
     expected = test_models.evaluate(adapter, model, adapter.batch)
     assert len(torch.unique(expected, dim=0)) > 1
