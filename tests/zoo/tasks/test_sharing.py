@@ -66,10 +66,6 @@ def predictor(trained_run: Path) -> ClassificationPredictor:
     return zoo.load(trained_run)
 
 
-def test_threads_predict_texts_with_unseen_words(predictor: ClassificationPredictor) -> None:
-    in_threads(lambda texts: probabilities(predictor, texts))
-
-
 def test_threads_predict_with_the_default_model(trained_ensemble: Path) -> None:
     fresh = zoo.load(trained_ensemble)
     in_threads(lambda texts: probabilities(fresh, texts))
