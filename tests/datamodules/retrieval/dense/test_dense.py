@@ -48,8 +48,7 @@ def build(tmp_path: Path, texts: Sequence[str], encoder: str, **options: Any) ->
     return indexed(DenseRetriever(encoder, **{"device": "cpu", **options}), texts, tmp_path / "index")
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("blocks", [(4096, 256, 2048), (7, 4, 9)])
+@pytest.mark.parametrize(("pooling", "blocks"), [("mean", (4096, 256, 2048)), ("cls", (7, 4, 9))])
 def test_the_ranking_is_that_of_the_cosines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str, pooling: Any, blocks: tuple[int, ...]
 ) -> None:
