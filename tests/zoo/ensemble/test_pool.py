@@ -58,11 +58,13 @@ def test_of_equal_members_the_first_is_kept() -> None:
 
 def test_a_gain_below_its_standard_error_does_not_count() -> None:
     target = torch.from_numpy(np.random.default_rng(2).integers(0, 3, 16))
-    good, fair = _member(target, 0.8, 102), _member(target, 0.5, 202)
-    assert fit_weights({"good": good, "fair": fair}, target)["fair"] == 0
+    few = {"good": _member(target, 0.8, 102), "fair": _member(target, 0.5, 202)}
+    assert fit_weights(few, target)["fair"] == fit_weights(few, target, "good")["fair"] == 0
+    assert fit_weights(few, target, "fair")["fair"] > 0.8  # although the other one is better on these rows
     # The gain of the same rows 25 times is 25 times as large, and its standard error 5 times.
-    many = {"good": good.repeat(25, 1), "fair": fair.repeat(25, 1)}
-    assert fit_weights(many, target.repeat(25))["fair"] > 1
+    assert (
+        fit_weights({name: each.repeat(25, 1) for name, each in few.items()}, target.repeat(25))["fair"] > 1
+    )
 
 
 def test_weights_of_a_few_rows_that_are_all_right_are_finite() -> None:
