@@ -125,7 +125,7 @@ def restore(
         )
     skip_unread_memory(model, data)
     named = data.options.tables
-    if named["train" if data.options.is_split_off(split) else split] is None:
+    if named["train" if data.options.split_shares.get(split) else split] is None:
         option = data.options.table_option.format(split=split)
         command = "validate" if split == "validation" else "test"
         raise InputError(

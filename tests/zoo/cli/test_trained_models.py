@@ -166,6 +166,7 @@ def test_a_test_without_its_table(trained_run: Path, zoo_command: Zoo) -> None:
     model = ["--ckpt_path", trained_run]
     refusal(zoo_command("test", *model, "--data.test_file", "gone.csv"), "gone.csv")
     refusal(zoo_command("test", *model), "data.test_file")
+    refusal(zoo_command("validate", *model, "--data.validation_split=0"), "data.validation_file")
 
 
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])
