@@ -144,8 +144,7 @@ def served(folder: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
 
 def post(address: str, body: object) -> Any:
     """The answer of a server; an `HTTPError` if it refuses."""
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(address, json.dumps(body).encode(), headers)
+    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 

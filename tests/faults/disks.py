@@ -16,6 +16,7 @@ from urllib.error import HTTPError
 from datamodules.core.errors import InputError
 from tests.datamodules.corpus import in_processes
 from tests.faults import campaigns
+from tests.zoo.conftest import files_of
 
 #: Commands that write, with the file or folder that they make; each runs in a folder with a run and its tables.
 COMMANDS: dict[str, tuple[list[str], str]] = {
@@ -46,11 +47,6 @@ def can_mount() -> bool:
     return in_processes(1, lambda: sys.exit(not mount(Path("/tmp"), 1 << 20))) == [0]
 
 
-def contents_of(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
 def real_disks(folder: Path) -> campaigns.Campaign | None:
     """A command on a small file system is refused in one line, leaves whole files, and ends well with more space."""
     if not can_mount():
@@ -78,18 +74,17 @@ def use_a_small_disk(whole: Path, work: Path, used: int, random: campaigns.Rando
     if name == "serve":
         process, address = campaigns.served(work / "run")
         use = partial(add_to_a_server, address)
-    before, predictions = contents_of(work), campaigns.predicted(work / "run")
+    before, predictions = files_of(work), campaigns.predicted(work / "run")
     free = os.statvfs(work)
     filler = work / "filler"
     left = int(random.integers(8 << 10, 400 << 10))
-    with filler.open("wb") as file:
-        file.write(bytes(max(free.f_bavail * free.f_frsize - left, 0)))
+    filler.write_bytes(bytes(max(free.f_bavail * free.f_frsize - left, 0)))
     try:
         use()
     except InputError as error:
         if "disk is full" not in str(error) and "No space left" not in str(error):
             raise RuntimeError(f"{name}: {error}") from error
-        changed = {path for path, contents in before.items() if (work / path).read_bytes() != contents}
+        changed = {path for path, contents in before.items() if path.read_bytes() != contents}
         if changed or campaigns.predicted(work / "run") != predictions:
             raise RuntimeError(f"{name}: changed {sorted(changed)}") from error
         # A folder of a run may exist: the next try goes on in it, or replaces it.
@@ -104,9 +99,8 @@ def use_a_small_disk(whole: Path, work: Path, used: int, random: campaigns.Rando
 
 def add_to_a_server(address: str) -> None:
     """Add a row to the memory of a served model, which answers afterwards in either case."""
-    rows = [{"text": "a new apple of copper", "label": "fruit"}]
     try:
-        campaigns.post(f"{address}/memory/add", {"rows": rows})
+        campaigns.post(f"{address}/memory/add", {"rows": [{"text": "a new apple", "label": "fruit"}]})
     except HTTPError as error:
         if error.code != HTTPStatus.INSUFFICIENT_STORAGE:
             raise

@@ -111,8 +111,7 @@ def servers(folder: Path) -> campaigns.Campaign:
 
         def run() -> Any:
             shutil.copytree(start / "ensemble", work / "run")
-            process, url = campaigns.served(work / "run", f"--workers={workers}")
-            acknowledged = list[str]()
+            acknowledged, (process, url) = list[str](), campaigns.served(work / "run", f"--workers={workers}")
 
             def add_rows(client: int) -> None:
                 for number in count():

@@ -101,6 +101,19 @@ def test_an_added_row_is_used_by_the_next_request_of_every_process(folder: Path,
     assert here.post("/predict", json={"text": "okapi"}).headers["X-Memory-Version"] == "3"
 
 
+def test_rows_are_removed_and_relabelled(client: TestClient) -> None:
+    (row,) = post(client, "/memory/add", rows=[NEW])["ids"]
+    done = post(client, "/memory/relabel", labels={row: "metal"})
+    assert (done["version"], done["changed"]) == (3, 1)
+    assert client.get(f"/memory/rows/{row}").json()["label"] == "metal"
+    done = post(client, "/memory/remove", ids=[row])
+    assert (done["version"], done["changed"]) == (4, 1)
+    assert (found(client, "zebra"), client.get(f"/memory/rows/{row}").status_code) == ([], 404)
+    refused = client.post("/memory/remove", json={"ids": [row]})
+    assert (refused.status_code, row in refused.json()["detail"]) == (400, True)
+    assert client.get("/health").json()["memory_version"] == 4
+
+
 @pytest.mark.parametrize(
     ("route", "edit"),
     [
@@ -178,11 +191,9 @@ def test_the_history_and_the_way_back(client: TestClient) -> None:
     assert (done["version"], done["added"], done["relabelled"]) == (3, 0, 1)
     expected = {"count": 1, "rows": [{**NEW, "id": "2:0", "label": "metal"}]}
     assert client.get("/memory/diff?from=1&to=3").json()["added"] == expected
-    assert client.get("/memory/rows/2:0").json()["label"] == "metal"
     (suspect,) = client.get("/memory/audit").json()["rows"]
     assert (suspect["id"], suspect["label"]) == ("2:0", "metal")
     assert post(client, "/memory/revert", version=1, note="back")["version"] == 4
-    assert client.get("/memory/rows/2:0").status_code == 404
     assert post(client, "/predict", texts=TEXTS) == before
     logged = client.get("/memory/log?versions=3").json()["versions"]
     expected = [("+1", "why"), ("1 relabelled", None), ("back to 1", "back")]

@@ -21,6 +21,7 @@ from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.versions import POINTER
 from tests.datamodules.checks import grown_from, kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, labelled_texts, rows
+from tests.zoo.conftest import files_of
 from zoo.memory.opened import OpenedMemory
 from zoo.search import search
 
@@ -47,10 +48,6 @@ def check_same(neighbors: Neighbors, expected: Neighbors) -> None:
     mine, others = hits_of(neighbors), hits_of(expected)
     assert [[hit[:3] for hit in hits] for hits in mine] == [[hit[:3] for hit in hits] for hits in others]
     np.testing.assert_allclose(neighbors.scores, expected.scores, rtol=2e-7)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_new_rows_are_found_and_versions_stay(tmp_path: Path) -> None:
@@ -105,9 +102,9 @@ def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
     expected = [("the lion", "boats"), ("A Sail", "beasts"), ("new", "boats"), ("new", "bread")]
     assert list(zip(memory.rows.texts, memory.rows.labels or [], strict=True))[3:] == expected
     # Nothing new: no version.
-    before = contents(tmp_path / "m")
+    before = files_of(tmp_path / "m")
     assert memory.add(more(["new", "THE LION"], ["bread", "boats"])) == (2, 7, 0, 2, 0, 0)
-    assert contents(tmp_path / "m") == before
+    assert files_of(tmp_path / "m") == before
 
 
 def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
