@@ -130,8 +130,8 @@ def _explain(error: Exception) -> str | None:
     """Return the message for an error of the user's; None for any other error that ended a command."""
     if isinstance(error, InputError):
         return str(error)
-    # The second is how the system refuses to load a library.
-    if isinstance(error, MemoryError) or "failed to map segment" in str(error):
+    is_unloaded = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    if isinstance(error, MemoryError) or is_unloaded:
         return f"this machine has too little memory ({reason(error)}); use fewer rows, labels or threads"
     if not isinstance(error, OSError) or error.errno is None:
         return None
