@@ -10,7 +10,8 @@ from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.versions import Version, difference
 from tests.datamodules.checks import refused
 from tests.datamodules.corpus import rows
-from tests.datamodules.retrieval.memories.test_memory_growth import build, contents, hits_of
+from tests.datamodules.retrieval.memories.test_memory_growth import build, hits_of
+from tests.zoo.conftest import files_of
 
 LABELS = ["beasts", "boats", "bread"]
 
@@ -58,7 +59,7 @@ def test_history_of_random_edits(tmp_path: Path) -> None:
             old = FolderMemory(memory.folder, memory.retriever.without_index(), int(change.split()[-1]))
             folders = [each.opened.folder for each in (old, memory)]
             files = [
-                {Path(path).relative_to(folder): each for path, each in contents(folder).items()}
+                {path.relative_to(folder): each for path, each in files_of(folder).items()}
                 for folder in folders
             ]
             differing = [name for name in files[0] | files[1] if files[0].get(name) != files[1].get(name)]

@@ -25,7 +25,8 @@ from tests.conftest import OnServer
 from tests.datamodules.checks import kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.conftest import MakeRetriever
-from tests.datamodules.retrieval.memories.test_memory_growth import build, check_same, contents, hits_of, more
+from tests.datamodules.retrieval.memories.test_memory_growth import build, check_same, hits_of, more
+from tests.zoo.conftest import files_of
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder oar sail", "otter", "nothing here is known"]
 QUERIES += [""]
@@ -121,10 +122,10 @@ def test_a_refused_change_changes_nothing(
         ["lion", "tiger", "oar", "sail", "dough"], ["beasts", "beasts", "boats", "boats", "bread"]
     )
     memory = build(tmp_path / "m", table)
-    before = contents(tmp_path / "m")
+    before = files_of(tmp_path / "m")
     with refused(message):
         change(memory)
-    assert contents(tmp_path / "m") == before
+    assert files_of(tmp_path / "m") == before
     assert memory.remove(["2", "3"]) == (2, 3, 2)
     assert memory.labels() == ["beasts", "bread"]
 
@@ -150,9 +151,9 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     memory.replace({"5": "boats" if memory.rows.label(4) != "boats" else "bread"})
     written = memory.opened.rows_since(1)
     before = {v: hits_of(FolderMemory(tmp_path / "m", make(), v).search(QUERIES, 6)) for v in (3, 4)}
-    assert any(SECRET.encode() in content for content in contents(tmp_path / "m").values())
+    assert any(SECRET.encode() in content for content in files_of(tmp_path / "m").values())
     assert memory.compact(keep) == 4 - keep
-    assert not any(b"xylophone" in data or b"quartz" in data for data in contents(tmp_path / "m").values())
+    assert not any(b"xylophone" in data or b"quartz" in data for data in files_of(tmp_path / "m").values())
     assert sizes(memory) == [(3, 40), (4, 40)][-keep:]
     for version in range(5 - keep, 5):
         opened = FolderMemory(tmp_path / "m", make(), version)
@@ -212,7 +213,7 @@ def test_two_kills_in_a_compaction_block_no_later_change(
     assert (opened.version, hits_of(opened.search(QUERIES, 5))) == (3, before)
     assert opened.remove(["8"]).version == 4
     opened.compact(1)
-    assert not any(b"xylophone" in content for content in contents(tmp_path / "m").values())
+    assert not any(b"xylophone" in content for content in files_of(tmp_path / "m").values())
     assert sizes(opened) == [(4, 38)]
     assert len(EncodedMemory.open(opened, "e" * 64, _never).vectors) == 38
     (lookup,) = (tmp_path / "m").glob("vectors-*/part-*/hashes.npy")
