@@ -25,6 +25,11 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    """The files below a folder with their contents."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @contextmanager
 def refused(*parts: object, match: str | None = None) -> Iterator[None]:
     """Expect an `InputError` whose message is one line with these parts, and matches a regular expression."""

@@ -14,9 +14,9 @@ from typing import Any
 from urllib.error import HTTPError
 
 from datamodules.core.errors import InputError
+from tests.datamodules.checks import files_of
 from tests.datamodules.corpus import in_processes
 from tests.faults import campaigns
-from tests.zoo.conftest import files_of
 
 #: Commands that write, with the file or folder that they make; each runs in a folder with a run and its tables.
 COMMANDS: dict[str, tuple[list[str], str]] = {

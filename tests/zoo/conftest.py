@@ -104,11 +104,6 @@ def read_run(path: str) -> dict[str, dict[str, float]]:
     return run
 
 
-def files_of(folder: Path) -> dict[Path, bytes]:
-    """The files below a folder with their contents."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def pair_rows(questions: int, seed: int) -> list[tuple[str, str, int]]:
     """Questions that name a word, each with candidates; at most one candidate of a question names the word."""
     random = np.random.default_rng(seed)

@@ -10,13 +10,13 @@ import yaml
 
 import zoo
 from datamodules.core.errors import InputError
+from tests.datamodules.checks import files_of
 from tests.zoo.conftest import (
     SMALL,
     Fit,
     Zoo,
     best,
     done,
-    files_of,
     fit_options,
     last,
     python,

@@ -16,7 +16,8 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
-from tests.zoo.conftest import Fit, Zoo, done, files_of, fit_options, refusal, renew_manifest, resume
+from tests.datamodules.checks import files_of
+from tests.zoo.conftest import Fit, Zoo, done, fit_options, refusal, renew_manifest, resume
 from tests.zoo.processes import DDP
 
 #: Seconds.

@@ -13,7 +13,7 @@ import pytest
 import zoo
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-from tests.datamodules.checks import kill
+from tests.datamodules.checks import files_of, kill
 from tests.datamodules.corpus import in_processes
 from tests.zoo.conftest import (
     LABELS,
@@ -22,7 +22,6 @@ from tests.zoo.conftest import (
     Fit,
     Zoo,
     done,
-    files_of,
     fit_options,
     pair_rows,
     refusal,

@@ -11,8 +11,9 @@ from typing import NoReturn
 import pytest
 
 import zoo
+from tests.datamodules.checks import files_of
 from tests.datamodules.corpus import in_processes
-from tests.zoo.conftest import Edit, Fit, Zoo, done, files_of, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, sentences, write_table
 from zoo.cli.main import main
 from zoo.tasks.classification.predictor import Prediction
 

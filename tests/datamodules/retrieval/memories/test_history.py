@@ -8,10 +8,9 @@ import numpy as np
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.memories.versions import Version, difference
-from tests.datamodules.checks import refused
+from tests.datamodules.checks import files_of, refused
 from tests.datamodules.corpus import rows
 from tests.datamodules.retrieval.memories.test_memory_growth import build, hits_of
-from tests.zoo.conftest import files_of
 
 LABELS = ["beasts", "boats", "bread"]
 

@@ -22,11 +22,10 @@ from datamodules.retrieval.elasticsearch.connection import ServerConnection
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.conftest import OnServer
-from tests.datamodules.checks import kill, kill_after, refused, sizes
+from tests.datamodules.checks import files_of, kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, rows
 from tests.datamodules.retrieval.conftest import MakeRetriever
 from tests.datamodules.retrieval.memories.test_memory_growth import build, check_same, hits_of, more
-from tests.zoo.conftest import files_of
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder oar sail", "otter", "nothing here is known"]
 QUERIES += [""]

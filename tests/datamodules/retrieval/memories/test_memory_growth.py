@@ -19,9 +19,8 @@ from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.index_memory import open_memory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.versions import POINTER
-from tests.datamodules.checks import grown_from, kill, kill_after, refused, sizes
+from tests.datamodules.checks import files_of, grown_from, kill, kill_after, refused, sizes
 from tests.datamodules.corpus import in_processes, labelled_texts, rows
-from tests.zoo.conftest import files_of
 from zoo.memory.opened import OpenedMemory
 from zoo.search import search
 
