@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
@@ -66,10 +68,11 @@ def answers_around(
         )
     rows = read_held_out(opened, opened.folder.version)
     tables = [texts, [] if rows is None else rows.texts[:]]
-    with _linked(opened.named_model("--preview")) as copy:
+    with _linked(opened.named_model("--preview")) as copy, ThreadPoolExecutor(1) as thread:
         # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
-        model = classifier(copy)
-        before = [model.predict(texts, memories=0) for texts in tables]
+        before = thread.map(
+            partial(classifier(copy).predict, memories=0), tables
+        )  # takes as long as the edit
         done = edit(OpenedMemory(copy.open_memory(), copy))
         if fit is not None:
             fit(copy)
