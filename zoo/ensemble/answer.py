@@ -189,18 +189,13 @@ class Answer:
         head = [*measured, "all is ahead by", "p", "weight"]
         body, names = [], titles()
         for line in self.lines:
-            is_all = line.name == "all"
             weight = "" if line.weight is None else f"{line.weight:.2f}" if line.weight else "0: unused"
-            body.append(
-                [
-                    names.get(line.name, line.name),
-                    line.percentage,
-                    f"{100 * line.standard_error:.1f}",
-                    "" if is_all else f"{100 * line.difference:+.1f} ± {100 * line.difference_error:.1f}",
-                    "" if is_all else f"{line.p_value:.2g}",
-                    weight,
-                ]
-            )
+            ahead = [
+                f"{100 * line.difference:+.1f} ± {100 * line.difference_error:.1f}",
+                f"{line.p_value:.2g}",
+            ]
+            own = [names.get(line.name, line.name), line.percentage, f"{100 * line.standard_error:.1f}"]
+            body.append([*own, *(["", ""] if line.name == "all" else ahead), weight])
         return [head, *body]
 
     def as_markdown(self) -> str:
