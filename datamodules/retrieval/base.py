@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from inspect import Parameter
@@ -57,12 +57,6 @@ class Ranking:
     def describe(self) -> dict[str, str | float]:
         """Return the fields that affect the ranking."""
         return {name: value for name, value in asdict(self).items() if name not in self._unused}
-
-    def idle_options(self) -> Iterator[tuple[str, str]]:
-        """Options that are set and change nothing, each with the reason."""
-        for name in self._unused:
-            if getattr(self, name) != getattr(Ranking, name):
-                yield name, f"{self.similarity} has no such parameter"
 
 
 class Hits(NamedTuple):
@@ -122,11 +116,6 @@ class Retriever(ABC):
         described = {name: options[name] for name in self.options if name not in self.local_options}
         described = mapped(lambda each: each.describe() if isinstance(each, Retriever) else each, described)
         return {"class_path": class_path, "init_args": described}
-
-    def idle_options(self) -> Iterator[tuple[str, str]]:
-        """Options that are set and change nothing, each with the reason."""
-        for position, member in enumerate(self.retrievers):
-            yield from ((f"retrievers.{position}.{name}", reason) for name, reason in member.idle_options())
 
     @abstractmethod
     def describe_ranking(self) -> PlainDict:
@@ -253,10 +242,6 @@ class TermRetriever(Retriever):
     @override
     def describe_ranking(self) -> PlainDict:
         return self.ranking.describe()
-
-    @override
-    def idle_options(self) -> Iterator[tuple[str, str]]:
-        return self.ranking.idle_options()
 
     def warn_of_long_query(self) -> None:
         """Warn once that the last terms of a query are not used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -103,17 +103,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         self.unusable: dict[str, list[str]] = {}
         #: held-out rows of the last fit of the weights, for thresholds; None where all had a part in it.
         self.held_out: HeldOutRows | None = None
-
-    @override
-    def idle_options(self, data: ClassificationDataModule) -> Iterator[tuple[str, str]]:
-        yield from super().idle_options(data)
-        if data.options.is_described and self.metric_steps is not None:
-            yield "model.metric_steps", "no row has a label, from which the metric could be learned"
-        if data.options.memory_max_length is not None:
-            yield (
-                "data.memory_max_length",
-                "memories vote with their labels, and are encoded like texts (data.max_length)",
-            )
 
     # --- the network ---
 

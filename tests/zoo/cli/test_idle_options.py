@@ -6,12 +6,12 @@ import pytest
 
 import zoo
 from datamodules import ClassificationDataModule, ClickthroughDataModule, DialogueDataModule
-from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FusedRetriever
+from datamodules.retrieval import DenseRetriever, EmbeddedRetriever
 from tests.zoo.conftest import Zoo, done, fit_options
 from zoo.baselines.rankings import RetrievalBM25
-from zoo.ensemble.model import MemoryEnsemble
 
 OTHER = EmbeddedRetriever(similarity="LMDirichlet")
+CLICKS = ClickthroughDataModule(retriever=DenseRetriever("an-encoder"), num_hits=9, negatives="retrieved")
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,10 @@ def test_of_the_data(data: Any, names: set[str]) -> None:
     assert {name for name, _ in data.idle_options()} == names
 
 
-TEXTS = ClassificationDataModule(memory_max_length=9)
-CLICKS = ClickthroughDataModule(retriever=DenseRetriever("an-encoder"), num_hits=9, negatives="retrieved")
-
-
 @pytest.mark.parametrize(
     ("model", "data", "names"),
     [
-        (MemoryEnsemble(), TEXTS, ["data.memory_max_length"]),
-        (zoo.ExpaNet(train_word_vectors=True), TEXTS, ["model.train_word_vectors"]),
+        (zoo.ExpaNet(train_word_vectors=True), ClassificationDataModule(), ["model.train_word_vectors"]),
         (RetrievalBM25(), ClickthroughDataModule(num_hits=9), ["data.num_hits"]),
         # The model ranks by its own BM25, whatever the retriever, and learns from no negatives.
         (RetrievalBM25(), ClickthroughDataModule(retriever=OTHER), ["data.retriever"]),
@@ -54,13 +49,6 @@ CLICKS = ClickthroughDataModule(retriever=DenseRetriever("an-encoder"), num_hits
 )
 def test_of_a_model_and_its_data(model: Any, data: Any, names: list[str]) -> None:
     assert [name for name, _ in model.idle_options(data)] == names
-
-
-def test_of_retrievers() -> None:
-    lone = EmbeddedRetriever(similarity="LMDirichlet", k1=0.5)
-    fused = FusedRetriever([lone, EmbeddedRetriever(mu=9.0)])
-    assert [name for name, _ in lone.idle_options()] == ["k1"]
-    assert [name for name, _ in fused.idle_options()] == ["retrievers.0.k1", "retrievers.1.mu"]
 
 
 def test_they_are_logged(zoo_command: Zoo, train_csv: Any, caplog: pytest.LogCaptureFixture) -> None:

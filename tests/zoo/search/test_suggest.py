@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import RidgeClassifier
 
 from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import TOPIC_WORDS, Zoo, done, read_csv, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.loading import load
 from zoo.memory.commands import _show_accuracy
-from zoo.search.suggest import choose, pick
+from zoo.search.suggest import choose, pick, share_reached
 
 
 def topic_of(text: str) -> str:
@@ -39,7 +40,7 @@ def test_from_nothing(zoo_command: Zoo, pool: Path) -> None:
 
 
 def test_from_a_model_to_its_memory(zoo_command: Zoo, pool: Path, copied_run: Path) -> None:
-    done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 20))
+    done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 40))
     rows = read_csv("to_label.csv")
     assert {row["likely_label"] for row in rows} <= {*TOPIC_WORDS}
     assert all(0 < float(row["probability"]) <= 1 and row["memory_text"] for row in rows)
@@ -47,9 +48,10 @@ def test_from_a_model_to_its_memory(zoo_command: Zoo, pool: Path, copied_run: Pa
     labelled = [list((row | {"label": topic_of(row["text"])}).values()) for row in rows]
     write_table(Path("labelled.csv"), labelled, [*rows[0]])
     out = done(zoo_command("memory", "add", copied_run, "labelled.csv")).out
-    assert f"{sum(right) / 4:.1%} ± " in out
-    assert "of the 4 texts drawn at random had their label" in out
-    done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 200))
+    assert f"{sum(right) / 8:.1%} ± " in out
+    assert "of the 8 texts drawn at random had their label" in out
+    out = done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 200)).out
+    assert "the labels so far reach about " in out
     assert not {row["text"] for row in rows} & {row["text"] for row in read_csv("to_label.csv")}
 
 
@@ -75,6 +77,17 @@ def test_a_text_is_encoded_once(zoo_command: Zoo, copied_run: Path, tiny_bert: P
     assert sum(encoded) == len(texts)
     np.testing.assert_allclose(read, vectors, atol=0.01)  # in batches of other lengths
     assert [each.label for each in predictions] == [each.label for each in expected]
+
+
+def test_the_share_that_labels_reach() -> None:
+    random = np.random.default_rng(0)
+    labels, centers = random.integers(0, 6, 4000), random.normal(size=(6, 40))
+    vectors = (centers[labels] + 4 * random.normal(size=(4000, 40))).astype(np.float32)
+    tests = vectors[3000:], labels[3000:]
+    truth = [RidgeClassifier(alpha=0.3).fit(vectors[:n], labels[:n]).score(*tests) for n in (200, 1000, 3000)]
+    first, second = (share_reached(vectors[:n], labels[:n].astype(str)) for n in (200, 1000))
+    assert 0 < truth[0] / truth[2] - first < 0.15  # a linear model learns faster than 1 / sqrt(n)
+    assert 0 < truth[1] / truth[2] - second < 0.15
 
 
 def test_one_text_of_each_group_is_chosen_and_none_that_is_certain() -> None:
