@@ -45,6 +45,8 @@ FOLDS = 3
 _TIMED_STEPS, _TIMED_ROWS = 2, 64
 #: Of a loss for which the encoder stays as it was.
 _STANDARD_ERRORS = 2.0
+#: Most steps of a plan that is tried on all folds: it takes seconds.
+_SHORT = 20
 #: Part of the loss of held-out rows, and log-likelihood per row, in nats, that a plan has to gain over the plan before.
 _GAIN, _LEAST_GAIN = 0.02, 1e-3
 
@@ -97,6 +99,7 @@ class EncoderMetric:
         self.original: Weights = self._weights() if before is None else before
         #: the fold of each row, int64 [n].
         self.fold_of_row = folds_of(target, FOLDS, groups)
+        self.num_folds = int(self.fold_of_row.max()) + 1
         #: encoders for cross-fitting; empty where there is none.
         self.folds: list[_TunedFold] = []
 
@@ -105,23 +108,20 @@ class EncoderMetric:
 
         Returns the plan; None if the encoder is as it was.
 
-        Plans are tried on the first fold, until one gains nothing over the plan before. The encoder then has the mean
-        weights of all folds' encoders, which is as good as one that is tuned on all rows (Wortsman et al., "Model
-        soups", ICML 2022). Of sets, it is tuned on all rows: the mean moves less than the encoders of the parts, and
-        its labels would be less probable than those of held-out rows.
+        Short plans are compared on all folds, others on the first, until one gains nothing over those before. The
+        encoder then has the mean weights of all folds' encoders, which is as good as one that is tuned on all rows
+        (Wortsman et al., "Model soups", ICML 2022). Of sets, it is tuned on all rows: the mean moves less than the
+        encoders of the parts, and its labels would be less probable than those of held-out rows.
         """
-        before = self.published = published
-        plan, gains_of_first = self._best_plan(before)
+        self.published = published
+        plan = self._best_plan()
         use_weights(self.encoder, self.original)  # also where only another plan has moved it
         if plan is not None:
             self.plans = [plan]
             self.original = self._weights()
             self.tune_folds()
-            others = [
-                self._likelihoods(fold.rows, fold.vectors) - self._likelihoods(fold.rows, before)
-                for fold in self.folds[1:]
-            ]
-            gains = np.concatenate([gains_of_first, *others])
+            after, before = self._likelihoods_by(self.folds)
+            gains = after - before
             # An encoder of one part is a little worse than their mean: its gain is below 0 where tuning hardly matters.
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
                 if self.sizes.multilabel:
@@ -137,34 +137,35 @@ class EncoderMetric:
         use_weights(self.encoder, self.original)
         return None
 
-    def _best_plan(self, before: NDArray[np.float32]) -> tuple[MetricPlan | None, NDArray[np.float32]]:
-        """The plan by which the first fold is most likely; its encoder is the first of `folds`.
-
-        None if no plan can be expected to gain anything over the vectors [n, l] before. The second value has the
-        log-likelihoods that the rows of the fold gain by the plan.
-        """
-        best = None
-        as_it_was = likelihoods = self._likelihoods(np.flatnonzero(self.fold_of_row == 0), before)
+    def _best_plan(self) -> MetricPlan | None:
+        """The plan by which held-out rows gain most, with encoders in `folds`; None if none can be expected to gain."""
+        best, most = None, 0.0
         for plan in self.plans:
             if not self.is_forced and not self._has_time(plan):
                 break
-            fold = self._tune_without(0, plan)
-            after = self._likelihoods(fold.rows, fold.vectors)
-            mean, error = (after - likelihoods).mean(), (after - likelihoods).std() / np.sqrt(len(after))
-            over = best or "the published encoder"
-            log.info("%s: a held-out row gains %.2f ± %.2f nats over %s", plan, mean, error, over)
-            hope = mean + (_STANDARD_ERRORS * error if best is None else 0.0)
-            least = max(-_GAIN * likelihoods.mean(), _LEAST_GAIN)
-            if hope < least and not (self.is_forced and best is None):
+            is_short = plan.steps <= _SHORT
+            folds = [self._tune_without(fold, plan) for fold in range(self.num_folds if is_short else 1)]
+            after, before = self._likelihoods_by(folds)
+            gains = after - before
+            mean, error = float(gains.mean()), float(gains.std() / np.sqrt(len(gains)))
+            log.info("%s: a held-out row gains %.2f ± %.2f nats", plan, mean, error)
+            least = 0.0 if is_short else max(-_GAIN * before.mean(), _LEAST_GAIN)
+            ahead, hope = mean - most, _STANDARD_ERRORS * error if best is None else 0.0
+            if ahead + hope >= least or (self.is_forced and best is None):
+                best, most, self.folds = plan, mean, folds
+            if ahead < least and not (is_short and plan == self.plans[0]):
                 break
-            best, likelihoods, self.folds = plan, after, [fold]
-            if mean < least:
-                break
-        return best, likelihoods - as_it_was
+        return best
+
+    def _likelihoods_by(self, folds: Sequence[_TunedFold]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Log-likelihoods of the rows of some folds by their encoders, and by the published vectors."""
+        after = [self._likelihoods(fold.rows, fold.vectors) for fold in folds]
+        before = [self._likelihoods(fold.rows, self.published) for fold in folds]
+        return np.concatenate(after), np.concatenate(before)
 
     def tune_folds(self) -> None:
         """Tune an encoder for each fold, which it does not see; the encoder in use is the last one then."""
-        for fold in range(len(self.folds), int(self.fold_of_row.max()) + 1):
+        for fold in range(len(self.folds), self.num_folds):
             self.folds.append(self._tune_without(fold, self.plans[0]))
 
     def _tune_without(self, fold: int, plan: MetricPlan) -> _TunedFold:

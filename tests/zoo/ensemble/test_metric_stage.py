@@ -15,7 +15,7 @@ import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
-from zoo.ensemble.metric import FOLDS, EncoderMetric
+from zoo.ensemble.metric import EncoderMetric
 from zoo.model_folder.folder import ModelFolder
 
 LABELS = ("fruit", "metal")
@@ -40,14 +40,15 @@ def test_the_metric_is_learned_unless_it_is_worse(
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
     with caplog.at_level(logging.INFO, logger="zoo"):
-        # On the first fold as it is, the plan, all layers; on each other one: tuned, as it is.
-        gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)])
-        monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
+        # By half of the layers, and all of them; then by the best of these once more.
+        gains = iter([1.0, 0.0, 1.0])
+        gained = "_likelihoods_by"
+        monkeypatch.setattr(EncoderMetric, gained, lambda *_: (np.array([next(gains)]), np.zeros(1)))
         tuned = layer_weights(run("tuned", *options))
         assert "the encoder's metric is learned: 5 steps, half of the layers" in caplog.text
-        # With steps of the user's, all folds decide; otherwise the first one, if it promises nothing.
-        for name, given, others in (("forced", options, FOLDS - 1), ("kept", options[:1], 0)):
-            gains = iter([1.0, 0.0, *[0.0, 1.0] * others])
+        # With steps of the user's, the first plan is given up last.
+        for name, given, more in (("forced", options, 1), ("kept", options[:1], 0)):
+            gains = iter([-1.0, -2.0] + [-1.0] * more)
             caplog.clear()
             kept = layer_weights(run(name, *given))
             assert "the encoder is as it was" in caplog.text
@@ -68,8 +69,8 @@ def test_the_reference_is_that_of_the_published_encoder(
 ) -> None:
     """So that the table of the fit shows the gain of the learned metric; a test has no such vectors."""
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
-    gains = iter([0.0, 1.0, 1.0, *[1.0, 0.0] * (FOLDS - 1)] * 2)
-    monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
+    gains = iter([1.0, 0.0, 1.0, 1.0, 2.0, 3.0, 3.0])
+    monkeypatch.setattr(EncoderMetric, "_likelihoods_by", lambda *_: (np.array([next(gains)]), np.zeros(1)))
     weights = {}
     for name, steps, *more in (("tuned", 40), ("plain", 0), ("adapted", 3, "--model.lora_rank=2")):
         folder = run(name, f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}", *more)

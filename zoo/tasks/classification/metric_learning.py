@@ -46,7 +46,7 @@ class MetricPlan(NamedTuple):
 
     def __str__(self) -> str:
         layers = "half of the layers" if self.layers is None else f"{self.layers} layers"
-        return f"{self.steps} steps, {layers}"
+        return f"{self.steps} steps, {layers}, rate {self.learning_rate:g}"
 
 
 def steps_for(num_rows: int) -> int:
