@@ -207,7 +207,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         plans = [MetricPlan(steps, layers=self.metric_layers)]
         if self.metric_layers is None:
             depth = len(layers_of(encoder.transformer))
-            plans += [MetricPlan(steps, layers=depth, kept=1.0, learning_rate=rate) for rate in (1e-4, 3e-4)]
+            plans += [MetricPlan(steps, layers=depth, kept=1.0, learning_rate=rate) for rate in (3e-4, 1e-4)]
         return plans
 
     def learned_by_gradients(self) -> str | None:
