@@ -120,8 +120,7 @@ class EncoderMetric:
             self.plans = [plan]
             self.original = self._weights()
             self.tune_folds()
-            after, before = self._likelihoods_by(self.folds)
-            gains = after - before
+            gains, _ = self._gains(self.folds)
             # An encoder of one part is a little worse than their mean: its gain is below 0 where tuning hardly matters.
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
                 if self.sizes.multilabel:
@@ -145,23 +144,31 @@ class EncoderMetric:
                 break
             is_short = plan.steps <= _SHORT
             folds = [self._tune_without(fold, plan) for fold in range(self.num_folds if is_short else 1)]
-            after, before = self._likelihoods_by(folds)
-            gains = after - before
+            gains, loss = self._gains(folds)
             mean, error = float(gains.mean()), float(gains.std() / np.sqrt(len(gains)))
             log.info("%s: a held-out row gains %.2f ± %.2f nats", plan, mean, error)
-            least = 0.0 if is_short else max(-_GAIN * before.mean(), _LEAST_GAIN)
+            least = 0.0 if is_short else max(_GAIN * loss, _LEAST_GAIN)
             ahead, hope = mean - most, _STANDARD_ERRORS * error if best is None else 0.0
             if ahead + hope >= least or (self.is_forced and best is None):
                 best, most, self.folds = plan, mean, folds
             if ahead < least and not (is_short and plan == self.plans[0]):
                 break
+        if best is not None and best.steps <= _SHORT and self._guides is not None:
+            guides, self._guides = self._guides, None
+            folds = [self._tune_without(fold, best) for fold in range(self.num_folds)]
+            mean = float(self._gains(folds)[0].mean())
+            log.info("%s, without texts that describe classes: a held-out row gains %.2f nats", best, mean)
+            if mean > most:
+                self.folds = folds
+            else:
+                self._guides = guides
         return best
 
-    def _likelihoods_by(self, folds: Sequence[_TunedFold]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Log-likelihoods of the rows of some folds by their encoders, and by the published vectors."""
-        after = [self._likelihoods(fold.rows, fold.vectors) for fold in folds]
-        before = [self._likelihoods(fold.rows, self.published) for fold in folds]
-        return np.concatenate(after), np.concatenate(before)
+    def _gains(self, folds: Sequence[_TunedFold]) -> tuple[NDArray[np.float32], float]:
+        """Log-likelihoods [n] that rows of folds gain over those by the published vectors, and their loss by these."""
+        after = np.concatenate([self._likelihoods(fold.rows, fold.vectors) for fold in folds])
+        before = np.concatenate([self._likelihoods(fold.rows, self.published) for fold in folds])
+        return after - before, -float(before.mean())
 
     def tune_folds(self) -> None:
         """Tune an encoder for each fold, which it does not see; the encoder in use is the last one then."""

@@ -15,7 +15,7 @@ import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
 from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
-from zoo.ensemble.metric import EncoderMetric
+from zoo.ensemble.metric import FOLDS, EncoderMetric
 from zoo.model_folder.folder import ModelFolder
 
 LABELS = ("fruit", "metal")
@@ -42,8 +42,7 @@ def test_the_metric_is_learned_unless_it_is_worse(
     with caplog.at_level(logging.INFO, logger="zoo"):
         # By half of the layers, and all of them; then by the best of these once more.
         gains = iter([1.0, 0.0, 1.0])
-        gained = "_likelihoods_by"
-        monkeypatch.setattr(EncoderMetric, gained, lambda *_: (np.array([next(gains)]), np.zeros(1)))
+        monkeypatch.setattr(EncoderMetric, "_gains", lambda *_: (np.array([next(gains)]), 0.0))
         tuned = layer_weights(run("tuned", *options))
         assert "the encoder's metric is learned: 5 steps, half of the layers" in caplog.text
         # With steps of the user's, the first plan is given up last.
@@ -70,7 +69,7 @@ def test_the_reference_is_that_of_the_published_encoder(
     """So that the table of the fit shows the gain of the learned metric; a test has no such vectors."""
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     gains = iter([1.0, 0.0, 1.0, 1.0, 2.0, 3.0, 3.0])
-    monkeypatch.setattr(EncoderMetric, "_likelihoods_by", lambda *_: (np.array([next(gains)]), np.zeros(1)))
+    monkeypatch.setattr(EncoderMetric, "_gains", lambda *_: (np.array([next(gains)]), 0.0))
     weights = {}
     for name, steps, *more in (("tuned", 40), ("plain", 0), ("adapted", 3, "--model.lora_rank=2")):
         folder = run(name, f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}", *more)
@@ -102,7 +101,8 @@ def test_texts_without_labels_are_learned_from(
     rows = len(zoo.load(folder).memory)
     distinct = len(set(texts))
     words = np.arange(len(ALL_LABELS))
-    for target in learned:
+    assert all(len(target) < rows for target in learned[-FOLDS:])  # the best plan without these texts
+    for target in learned[:-FOLDS]:
         guides = target[-distinct - len(words) :]
         assert (guides[: len(words)] == words).all()
         assert set(guides[len(words) :]) <= set(words)
