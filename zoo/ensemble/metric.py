@@ -153,7 +153,9 @@ class EncoderMetric:
                 best, most, self.folds = plan, mean, folds
             if ahead < least and not (is_short and plan == self.plans[0]):
                 break
-        if best is not None and best.steps <= _SHORT and self._guides is not None:
+        if best is None or best.steps > _SHORT or self._guides is None:
+            return best
+        if self.is_forced or self._has_time(best):
             guides, self._guides = self._guides, None
             folds = [self._tune_without(fold, best) for fold in range(self.num_folds)]
             mean = float(self._gains(folds)[0].mean())

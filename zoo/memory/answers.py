@@ -70,9 +70,7 @@ def answers_around(
     tables = [texts, [] if rows is None else rows.texts[:]]
     with _linked(opened.named_model("--preview")) as copy, ThreadPoolExecutor(1) as thread:
         # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
-        before = thread.map(
-            partial(classifier(copy).predict, memories=0), tables
-        )  # takes as long as the edit
+        before = thread.map(partial(classifier(copy).predict, memories=0), tables)  # as long as the edit
         done = edit(OpenedMemory(copy.open_memory(), copy))
         if fit is not None:
             fit(copy)
