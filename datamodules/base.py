@@ -248,7 +248,6 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def idle_options(self) -> Iterator[tuple[str, str]]:
         """Options that are set and change nothing, each with the reason; logged when a training begins."""
-        yield from self.options.idle_options()
         if not self.uses_retriever and self.has_own_retriever:
             name = type(self.retriever).__name__
             yield "retriever", f"{name} is set, but nothing is retrieved with these options"

@@ -97,15 +97,6 @@ class ClassificationOptions(TextOptions):
     def split_shares(self) -> dict[str, int | float]:
         return {"validation": 0} if self.is_described else super().split_shares
 
-    @override
-    def idle_options(self) -> Iterator[tuple[str, str]]:
-        yield from super().idle_options()
-        if self.memory_label_column is not None and self.memory is None:
-            yield (
-                "memory_label_column",
-                "data.memory names no table; memories have the labels of the training table",
-            )
-
 
 class ClassificationDataset(TextDataset[ClassificationBatch]):
     """Batches of labelled texts with their memories."""

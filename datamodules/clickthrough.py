@@ -118,14 +118,6 @@ class ClickthroughOptions(MemoryOptions, DataOptions):
         if "retrieved" in self.sources and self.num_hits == 0:
             raise InputError("data.negatives=retrieved: set data.num_hits to the number of hits to draw from")
 
-    @override
-    def idle_options(self) -> Iterator[tuple[str, str]]:
-        yield from super().idle_options()
-        if set(self.sources) == {"in_batch"} and self.num_negatives != type(self).num_negatives:
-            yield "num_negatives", "none is drawn with data.negatives=in_batch"
-        if "retrieved" not in self.sources and self.skip_hits:
-            yield "skip_hits", "no hit is a negative without data.negatives=retrieved"
-
     @property
     def sources(self) -> list[NegativesFrom]:
         """The sources of negatives."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
@@ -58,10 +57,6 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, "data.")
-
-    def idle_options(self) -> Iterator[tuple[str, str]]:
-        """Options that are set and change nothing, each with the reason."""
-        return iter(())
 
     def to_dict(self) -> PlainDict:
         """All options as plain values."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from inspect import signature
 from typing import ClassVar
 
+import torch
 from torch import nn
 from typing_extensions import override
 
@@ -65,3 +68,15 @@ class Fitted(Task[DataT]):
         for name in ("init_from", "freeze", "learning_rates"):
             if self.hparams[name]:
                 raise InputError(f"model.{name}: a {type(self).__name__} has no trained weights; omit it")
+
+    @override
+    def idle_options(self, data: DataT) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        reason = f"a {type(self).__name__} is fitted without gradient steps"
+        default = signature(Task.__init__).parameters["optimizer"].default
+        # A command line passes a copy of the default: what is made is compared.
+        made, other = (make([nn.Parameter(torch.zeros(()))]) for make in (self.make_optimizer, default))
+        if type(made) is not type(other) or made.defaults != other.defaults:
+            yield "model.optimizer", reason
+        if self.make_lr_scheduler is not None:
+            yield "model.lr_scheduler", reason

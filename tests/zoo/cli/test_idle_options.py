@@ -17,14 +17,8 @@ CLICKS = ClickthroughDataModule(retriever=DenseRetriever("an-encoder"), num_hits
 @pytest.mark.parametrize(
     ("data", "names"),
     [
-        (ClassificationDataModule(memory_label_column="label"), {"memory_label_column"}),
-        (ClassificationDataModule(memory="other.csv", memory_label_column="label"), set()),
         (ClassificationDataModule(retriever=OTHER), set()),
         (ClassificationDataModule(retriever=OTHER, num_memories=0), {"retriever"}),
-        (ClickthroughDataModule(num_negatives=8), {"num_negatives"}),
-        (ClickthroughDataModule(num_negatives=8, negatives="random"), set()),
-        (ClickthroughDataModule(skip_hits=3), {"skip_hits"}),
-        (ClickthroughDataModule(skip_hits=3, negatives="retrieved", num_hits=9), set()),
         (ClickthroughDataModule(retriever=OTHER), {"retriever"}),
         (ClickthroughDataModule(retriever=OTHER, num_hits=9), set()),
         (DialogueDataModule(layout="hmn4qa", retriever=OTHER), {"retriever"}),
@@ -52,5 +46,5 @@ def test_of_a_model_and_its_data(model: Any, data: Any, names: list[str]) -> Non
 
 
 def test_they_are_logged(zoo_command: Zoo, train_csv: Any, caplog: pytest.LogCaptureFixture) -> None:
-    done(zoo_command(*fit_options(train_csv, "--data.memory_label_column=label")))
-    assert "data.memory_label_column has no effect: data.memory names no table" in caplog.text
+    done(zoo_command(*fit_options(train_csv, "--model.train_word_vectors=true")))
+    assert "model.train_word_vectors has no effect: vectors that no file has" in caplog.text

@@ -97,6 +97,12 @@ class DialogueTask(Task[DialogueDataModule]):
         self.readout: str = self.readouts[0]
 
     @override
+    def idle_options(self, data: DialogueDataModule) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        if self.loss != "each" and len(self.readouts) == 1:
+            yield "model.loss", f"a {type(self).__name__} has one read-out"
+
+    @override
     def new_scores(self) -> DialogueScores:
         return DialogueScores(self.readouts, self.readout)
 
