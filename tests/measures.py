@@ -177,8 +177,8 @@ def limits(modules: list[Source]) -> list[Limit]:
     classes = [each for module in modules for each in module.public_classes()]
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
-        Limit("lines", totals["lines"], 35_106),
-        Limit("lines of tests", lines_of_tests(), 29_811),
+        Limit("lines", totals["lines"], 35_104),
+        Limit("lines of tests", lines_of_tests(), 29_805),
         Limit("public classes", len(classes), 325),
         Limit("lines of code of the largest class", max(lines for _, lines in classes), 214),
         Limit("options", len(options()), 336),
