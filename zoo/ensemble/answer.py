@@ -190,10 +190,8 @@ class Answer:
         body, names = [], titles()
         for line in self.lines:
             weight = "" if line.weight is None else f"{line.weight:.2f}" if line.weight else "0: unused"
-            ahead = [
-                f"{100 * line.difference:+.1f} ± {100 * line.difference_error:.1f}",
-                f"{line.p_value:.2g}",
-            ]
+            difference, error = 100 * line.difference, 100 * line.difference_error
+            ahead = [f"{difference:+.1f} ± {error:.1f}", f"{line.p_value:.2g}"]
             own = [names.get(line.name, line.name), line.percentage, f"{100 * line.standard_error:.1f}"]
             body.append([*own, *(["", ""] if line.name == "all" else ahead), weight])
         return [head, *body]

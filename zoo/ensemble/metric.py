@@ -89,6 +89,8 @@ class EncoderMetric:
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes
         #: float32 [n, l], vectors of the texts before any tuning.
         self.published = np.zeros((0, 0), np.float32)
+        #: log-likelihoods of the rows of each fold by these.
+        self.before: list[NDArray[np.float32]] = []
         #: the cheapest first.
         self.plans = list(plans)
         #: the number of steps is the user's: no plan is given up before all folds are tuned.
@@ -114,19 +116,21 @@ class EncoderMetric:
         encoders of the parts, and its labels would be less probable than those of held-out rows.
         """
         self.published = published
+        rows = [np.flatnonzero(self.fold_of_row == fold) for fold in range(self.num_folds)]
+        self.before = [self._likelihoods(each, published) for each in rows]
         plan = self._best_plan()
         use_weights(self.encoder, self.original)  # also where only another plan has moved it
         if plan is not None:
             self.plans = [plan]
             self.original = self._weights()
             self.tune_folds()
-            gains, _ = self._gains(self.folds)
+            gains = self._gains(self.folds)
             # An encoder of one part is a little worse than their mean: its gain is below 0 where tuning hardly matters.
             if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
                 if self.sizes.multilabel:
                     use_weights(self.encoder, self.original)
-                    rows = np.arange(len(self.target))
-                    self._tune_on(plan, rows, self._guess(rows))
+                    every = np.arange(len(self.target))
+                    self._tune_on(plan, every, self._guess(every))
                     return plan
                 tuned = {name: [fold.weights[name] for fold in self.folds] for name in self.original}
                 means = {name: torch.stack(values).mean(dim=0) for name, values in tuned.items()}
@@ -138,39 +142,38 @@ class EncoderMetric:
 
     def _best_plan(self) -> MetricPlan | None:
         """The plan by which held-out rows gain most, with encoders in `folds`; None if none can be expected to gain."""
-        best, most = None, 0.0
+        best, most, guides = None, 0.0, self._guides
         for plan in self.plans:
             if not self.is_forced and not self._has_time(plan):
                 break
             is_short = plan.steps <= _SHORT
-            folds = [self._tune_without(fold, plan) for fold in range(self.num_folds if is_short else 1)]
-            gains, loss = self._gains(folds)
-            mean, error = float(gains.mean()), float(gains.std() / np.sqrt(len(gains)))
-            log.info("%s: a held-out row gains %.2f ± %.2f nats", plan, mean, error)
-            least = 0.0 if is_short else max(_GAIN * loss, _LEAST_GAIN)
+            folds, mean, error = self._try(plan)
+            least = 0.0 if is_short else max(-_GAIN * float(self.before[0].mean()), _LEAST_GAIN)
             ahead, hope = mean - most, _STANDARD_ERRORS * error if best is None else 0.0
             if ahead + hope >= least or (self.is_forced and best is None):
                 best, most, self.folds = plan, mean, folds
             if ahead < least and not (is_short and plan == self.plans[0]):
                 break
-        if best is None or best.steps > _SHORT or self._guides is None:
+        if best is None or best.steps > _SHORT or guides is None:
             return best
         if self.is_forced or self._has_time(best):
-            guides, self._guides = self._guides, None
-            folds = [self._tune_without(fold, best) for fold in range(self.num_folds)]
-            mean = float(self._gains(folds)[0].mean())
-            log.info("%s, without texts that describe classes: a held-out row gains %.2f nats", best, mean)
-            if mean > most:
-                self.folds = folds
-            else:
-                self._guides = guides
+            self._guides = None
+            folds, mean, _ = self._try(best, ", without texts that describe classes")
+            self.folds, self._guides = (folds, None) if mean > most else (self.folds, guides)
         return best
 
-    def _gains(self, folds: Sequence[_TunedFold]) -> tuple[NDArray[np.float32], float]:
-        """Log-likelihoods [n] that rows of folds gain over those by the published vectors, and their loss by these."""
-        after = np.concatenate([self._likelihoods(fold.rows, fold.vectors) for fold in folds])
-        before = np.concatenate([self._likelihoods(fold.rows, self.published) for fold in folds])
-        return after - before, -float(before.mean())
+    def _try(self, plan: MetricPlan, described: str = "") -> tuple[list[_TunedFold], float, float]:
+        """Tune without each fold, long plans without the first; also the rows' mean gain and its error, logged."""
+        number = self.num_folds if plan.steps <= _SHORT else 1
+        folds = [self._tune_without(fold, plan) for fold in range(number)]
+        gains = self._gains(folds)
+        mean, error = float(gains.mean()), float(gains.std() / np.sqrt(len(gains)))
+        log.info("%s%s: a held-out row gains %.2f ± %.2f nats", plan, described, mean, error)
+        return folds, mean, error
+
+    def _gains(self, folds: Sequence[_TunedFold]) -> NDArray[np.float32]:
+        pairs = zip(folds, self.before, strict=False)
+        return np.concatenate([self._likelihoods(fold.rows, fold.vectors) - before for fold, before in pairs])
 
     def tune_folds(self) -> None:
         """Tune an encoder for each fold, which it does not see; the encoder in use is the last one then."""

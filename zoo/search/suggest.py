@@ -123,10 +123,7 @@ def pick(
 
 
 def share_reached(vectors: NDArray[np.float32], labels: Sequence[str]) -> float:
-    """The accuracy of n labelled texts with vectors [n, l], as a share of that of any number.
-
-    All and half of the rows are measured where a fit lacks them; what more would add falls like 1 / sqrt(n).
-    """
+    """The cross-validated accuracy of n texts with vectors [n, l] as a share of that of any number, by 1 / sqrt(n)."""
     from sklearn.linear_model import RidgeClassifier
     from sklearn.model_selection import RepeatedKFold, learning_curve
 
@@ -140,9 +137,11 @@ def _reached(model: ClassificationPredictor, encoder: str | None) -> float:
     """See `share_reached`, of the rows of a model's memory; 0 where they are few, or sets of labels."""
     if not isinstance(model.memory, FolderMemory) or model.model.spec.label_separator is not None:
         return 0.0
-    memory, network = model.memory.rows, model.model.network
-    rows = np.random.default_rng(0).permutation(distinct_rows(memory.texts, fold_hashes(memory.texts)))
-    drawn = memory.select(rows[:_MOST_ROWS])
+    memory, network = model.memory, model.model.network
+    rows = np.random.default_rng(0).permutation(
+        distinct_rows(memory.rows.texts, memory.opened.lookup.keys_by_row())
+    )
+    drawn = memory.rows.select(rows[:_MOST_ROWS])
     if drawn.labels is None or len(drawn) < _FEWEST_ROWS:
         return 0.0
     if encoder is not None or model.model.vector_size is None or not hasattr(network, "encoder_before"):

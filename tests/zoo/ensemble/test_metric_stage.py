@@ -42,7 +42,7 @@ def test_the_metric_is_learned_unless_it_is_worse(
     with caplog.at_level(logging.INFO, logger="zoo"):
         # By half of the layers, and all of them; then by the best of these once more.
         gains = iter([1.0, 0.0, 1.0])
-        monkeypatch.setattr(EncoderMetric, "_gains", lambda *_: (np.array([next(gains)]), 0.0))
+        monkeypatch.setattr(EncoderMetric, "_gains", lambda *_: np.array([next(gains)]))
         tuned = layer_weights(run("tuned", *options))
         assert "the encoder's metric is learned: 5 steps, half of the layers" in caplog.text
         # With steps of the user's, the first plan is given up last.
@@ -69,7 +69,7 @@ def test_the_reference_is_that_of_the_published_encoder(
     """So that the table of the fit shows the gain of the learned metric; a test has no such vectors."""
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     gains = iter([1.0, 0.0, 1.0, 1.0, 2.0, 3.0, 3.0])
-    monkeypatch.setattr(EncoderMetric, "_gains", lambda *_: (np.array([next(gains)]), 0.0))
+    monkeypatch.setattr(EncoderMetric, "_gains", lambda *_: np.array([next(gains)]))
     weights = {}
     for name, steps, *more in (("tuned", 40), ("plain", 0), ("adapted", 3, "--model.lora_rank=2")):
         folder = run(name, f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}", *more)
