@@ -307,7 +307,7 @@ def _status(answer: PlainDict) -> tuple[int, str]:
         kind, message = _type_and_reason(answer)
         # 409: the document that was to be created exists.
         return status, "" if status == 409 else f"{status} {kind}: {message}"
-    if status >= 300:
+    if status >= 300 and status != 404:  # that of a document that was to be deleted, and does not exist
         return status, str(status)
     if answer.get("timed_out"):
         return 503, "the server stopped the search before its end"

@@ -42,7 +42,7 @@ def test_a_changed_memory_ranks_like_one_built_of_its_rows(tmp_path: Path, make:
     ids = memory.rows.ids
     changes: list[Callable[[], Any]] = [
         lambda: memory.remove([ids[7]]),
-        lambda: memory.replace({ids[9]: "boats", ids[10]: "bread"}),
+        lambda: memory.replace({ids[8]: "boats", ids[10]: "bread"}),
         lambda: memory.add(Rows.from_lists(["a zebra and an otter", "otter"], ["beasts", "boats"])),
         lambda: memory.remove([*ids[20:31], ids[0], "4:1"]),
         lambda: memory.replace(Rows.from_lists(["an otter", "lion"], ["beasts", "beasts"], [ids[35], "4:0"])),
@@ -65,7 +65,7 @@ def test_a_changed_memory_ranks_like_one_built_of_its_rows(tmp_path: Path, make:
         memory.search(QUERIES, 8)
     )
     reopened = FolderMemory(tmp_path / "m", make(), 3)
-    assert [reopened.rows.label(row) for row in (8, 9)] == ["boats", "bread"]
+    assert [reopened.rows.label(row) for row in (7, 9)] == ["boats", "bread"]
 
 
 def _apart(make: MakeRetriever) -> MakeRetriever:
@@ -73,9 +73,7 @@ def _apart(make: MakeRetriever) -> MakeRetriever:
 
     def made() -> Retriever:
         retriever = make()
-        for member in retriever.retrievers or [retriever]:
-            if hasattr(member, "index_prefix"):
-                member.index_prefix += "-fresh"
+        retriever.use_scratch("fresh")
         return retriever
 
     return made
