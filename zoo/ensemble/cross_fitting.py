@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from datamodules.core.progress import progress_bar
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Members
 from zoo.ensemble.outputs import Outputs
@@ -44,7 +45,7 @@ def cross_fit(
     """
     folds, read_without = tuned or (folds_of(target, FOLDS, groups), None)
     parts, order = [], []
-    for fold in range(folds.max() + 1):
+    for fold in progress_bar(range(folds.max() + 1), desc="cross-fitting", unit=" folds"):
         rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         read = readings if read_without is None else read_without(readings, rows)
         fitted = Members(members, sizes)

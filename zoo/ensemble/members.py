@@ -40,6 +40,8 @@ _CLASSIFIERS = {
     "linear SVM": partial(support_vectors, c=0.5),
     "logistic regression": partial(logistic_regression, c=10.0),
 }
+#: Labels of sets, drawn at random, that its pipeline is chosen for.
+_CHOOSING_LABELS = 100
 #: Weight of errors of a regression on vectors, as it is often set.
 COST = 10.0
 #: Those of labelled rows among texts without labels to choose from, by parts of the rows, if a class has enough.
@@ -245,8 +247,10 @@ class BestOfSix(Lexical):
     def _best(self, readings: Readings, target: NDArray[np.int64]) -> Pipeline:
         held_out, others = np.split(np.random.default_rng(0).permutation(len(target)), [len(target) // 5])
         learned, rows, right = readings.select(others), readings.select(held_out), dict[Pipeline, float]()
+        if self.sizes.multilabel:
+            target = target[:, np.random.default_rng(0).permutation(target.shape[1])[:_CHOOSING_LABELS]]
         for pipeline in product(_KINDS, _CLASSIFIERS):
-            linear = SparseLinear(self.sizes.num_classes)
+            linear = SparseLinear(target.shape[1] if self.sizes.multilabel else self.sizes.num_classes)
             self._fit(linear, pipeline, learned, target[others])
             scores = linear(self._vectors(rows))
             predicted = (scores > 0).long() if self.sizes.multilabel else scores.argmax(dim=1)

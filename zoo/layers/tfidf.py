@@ -30,7 +30,7 @@ _SMOOTHING = 0.3
 _MISSING = -1.0
 
 #: Weight [C, V] and bias [C].
-Planes: TypeAlias = "tuple[NDArray[np.float64], NDArray[np.float64]]"
+Planes: TypeAlias = "tuple[NDArray[np.floating], NDArray[np.float64]]"
 VectorsT = TypeVar("VectorsT", "csr_matrix", NDArray[np.float32])
 
 
@@ -146,7 +146,7 @@ class SparseLinear(nn.Module):
         against all texts without it.
         """
         if target.ndim == 2:
-            weight, bias = planes_by_label(fit, vectors, target)
+            weight, bias = planes_by_label(fit, vectors.astype(np.float64), target)  # else for each label
         else:
             weight, bias = np.zeros((self.num_classes, vectors.shape[1])), np.full(self.num_classes, _MISSING)
             present = np.unique(target)
@@ -184,7 +184,7 @@ def planes_by_label(
     fit: Callable[[VectorsT, NDArray[np.int64]], Planes], vectors: VectorsT, target: NDArray[np.int64]
 ) -> Planes:
     """The planes of labels [n, C] of 0 and 1, each fitted by itself; a label of all texts, or of none, has no plane."""
-    weight = np.zeros((target.shape[1], vectors.shape[1]))
+    weight = np.zeros((target.shape[1], vectors.shape[1]), np.float32)  # thousands of labels take gigabytes
     bias = np.where(target.any(axis=0), -_MISSING, _MISSING)
     for label in np.flatnonzero(target.any(axis=0) & ~target.all(axis=0)):
         planes, biases = fit(vectors, target[:, label])
