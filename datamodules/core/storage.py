@@ -140,8 +140,12 @@ def delete(folder: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def delete_leftovers(parent: Path) -> None:
-    """Delete the hidden folders that killed processes have left: replaced, partly deleted and unfinished ones."""
+def delete_leftovers(parent: Path) -> list[str]:
+    """Delete the hidden folders that killed processes have left: replaced, partly deleted and unfinished ones.
+
+    Returns the names of previews that were killed.
+    """
+    previews = []
     for hidden in [*parent.glob(".*.replaced"), *parent.glob(".*.deleted")]:
         shutil.rmtree(hidden)
     for hidden in [*parent.glob(".*.partial")]:
@@ -150,6 +154,8 @@ def delete_leftovers(parent: Path) -> None:
             shutil.rmtree(hidden, ignore_errors=not hidden.exists())
             if hidden.stem.startswith(".preview-"):  # of a name that is not used again
                 file.unlink(missing_ok=True)
+                previews.append(hidden.stem[1:])
+    return previews
 
 
 def link(source: str | Path, target: str | Path) -> None:

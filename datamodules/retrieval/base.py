@@ -147,6 +147,16 @@ class Retriever(ABC):
         """Delete an index on a server, if there is one, which is not the open one; files go with their version."""
         return
 
+    def use_scratch(self, name: str) -> None:
+        """Give indexes on a server that are made from now on names of their own; the open one stays open."""
+        for member in self.retrievers:
+            member.use_scratch(name)
+
+    def delete_scratch(self, name: str) -> None:
+        """Delete all indexes on a server that were made after `use_scratch`, by any retriever and process."""
+        for member in self.retrievers:
+            member.delete_scratch(name)
+
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return at most k hits for each of n query texts; `exclude` has n lists of rows that are not returned."""

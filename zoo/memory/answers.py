@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -16,10 +18,11 @@ from datamodules.core import storage
 from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
+from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import Addition, Change
 from zoo.memory.opened import OpenedMemory
-from zoo.model_folder.folder import STATE, ModelFolder
+from zoo.model_folder.folder import MEMORY, STATE, ModelFolder
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
@@ -28,6 +31,8 @@ DoneT = TypeVar("DoneT", Addition, Change)
 Edit: TypeAlias = Callable[[OpenedMemory], DoneT]
 #: Fits the weights of a model again.
 Fit: TypeAlias = Callable[[ModelFolder], object]
+#: Name of a preview's links, and in those of its indexes on a server.
+_PREVIEW = "preview-[0-9a-f]{12}"
 #: Held-out rows that are predicted around an edit, within seconds.
 _MOST_COMPARED = 1_000
 #: Probability of a loss of accuracy that counts as chance.
@@ -61,17 +66,17 @@ def answers_around(
     opened: OpenedMemory, texts: list[str], edit: Edit[DoneT], fit: Fit | None
 ) -> tuple[DoneT, Answers, str | None]:
     """Return the result of an edit of a copy of the model, the answers to texts around it, a line on held-out rows."""
-    if opened.folder.retriever.is_on_server:
-        raise InputError(
-            f"--preview: the index of {opened.memory.location()} is on a server, to which the edit would write; make"
-            " the edit, and take it back with `zoo memory revert`"
-        )
     rows = read_held_out(opened, opened.folder.version)
     tables = [texts, [] if rows is None else rows.texts[:]]
-    with _linked(opened.named_model("--preview")) as copy, ThreadPoolExecutor(1) as thread:
+    with _linked(opened) as copy, ThreadPoolExecutor(1) as thread:
+        memory = FolderMemory(copy.path / MEMORY, copy.retriever())
         # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
         before = thread.map(partial(classifier(copy).predict, memories=0), tables)  # as long as the edit
-        done = edit(OpenedMemory(copy.open_memory(), copy))
+        memory.retriever.use_scratch(copy.path.stem[1:])
+        done = edit(OpenedMemory(memory, copy))
+        if memory.version > opened.folder.version:
+            data = replace(copy.meta.data, retriever=memory.retriever.describe())
+            copy = ModelFolder(copy.source, copy.path, replace(copy.meta, data=data))
         if fit is not None:
             fit(copy)
         model = classifier(copy)
@@ -81,12 +86,20 @@ def answers_around(
     return done, answers, line
 
 
+def delete_previews(opened: OpenedMemory, model: ModelFolder) -> None:
+    """Delete the links of a model that killed previews have left, and their indexes on a server."""
+    for name in storage.delete_leftovers(model.path):
+        if re.fullmatch(_PREVIEW, name):  # a server takes other names for patterns
+            opened.folder.retriever.delete_scratch(name)
+
+
 @contextmanager
-def _linked(model: ModelFolder) -> Iterator[ModelFolder]:
+def _linked(opened: OpenedMemory) -> Iterator[ModelFolder]:
     """Yield a copy of a model folder, of links; the next preview or `compact` deletes that of a killed process."""
+    model = opened.named_model("--preview")
     name, link = f"preview-{uuid.uuid4().hex[:12]}", storage.link
     partial, hidden = model.path / f".{name}.partial", shutil.ignore_patterns(".*", STATE)
-    storage.delete_leftovers(model.path)
+    delete_previews(opened, model)
     with storage.lock(model.path / name):
         try:
             with storage.named_disk_errors(partial, "the model's folder"):
@@ -101,6 +114,7 @@ def _linked(model: ModelFolder) -> Iterator[ModelFolder]:
             message = str(error).replace(str(partial), str(model.path))
             raise type(error)(message) from error.__cause__ or error
         finally:
+            opened.folder.retriever.delete_scratch(name)
             shutil.rmtree(partial, ignore_errors=True)
             # No other process waits for a lock of this name.
             (model.path / f".{name}.lock").unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, excerpt, name_some, visible
-from datamodules.core.storage import delete_leftovers, set_key
+from datamodules.core.storage import set_key
 from datamodules.corpora.multilabel import edit_labels, split_labels
 from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import Column, Columns, TextColumn
@@ -19,7 +19,14 @@ from datamodules.retrieval import FolderMemory, IndexMemory
 from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.memory import Addition, Change
 from datamodules.retrieval.memories.versions import Version
-from zoo.memory.answers import Edit, describe_harm, find_right_answers, preview_edit, read_held_out
+from zoo.memory.answers import (
+    Edit,
+    delete_previews,
+    describe_harm,
+    find_right_answers,
+    preview_edit,
+    read_held_out,
+)
 from zoo.memory.opened import OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
@@ -212,7 +219,7 @@ def compact(model: str, keep: int = 1) -> None:
     fitted_at = first if members is None else read_values(folder.path / FITTED, members)["version"]
     folder.switch(lambda state: state.since(first))
     folder.delete_unused_values()
-    delete_leftovers(folder.path)  # links of a preview that was killed
+    delete_previews(opened, folder)
     if fitted_at < first:
         print(
             f"the members were fitted to version {fitted_at}, and know its rows; to fit them to those of the"

@@ -143,10 +143,22 @@ class ServerRetriever(Retriever):
 
     def delete(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.delete`."""
-        name = self._own_name(fingerprint)
-        self.server.call(
-            lambda client: client.indices.delete(index=name), expected=("index_not_found_exception",)
-        )
+        self._delete(self._own_name(fingerprint))
+
+    def _delete(self, name: str) -> None:
+        missing = ("index_not_found_exception",)
+        self.server.call(lambda client: client.indices.delete(index=name), expected=missing)
+
+    @override
+    def use_scratch(self, name: str) -> None:
+        self.index_prefix += f"-{name}"
+        self.options = {**self.options, "index_prefix": self.index_prefix}
+
+    @override
+    def delete_scratch(self, name: str) -> None:
+        # Each by its name: a server may refuse patterns.
+        for index in self.server.read(lambda client: client.indices.get(index=f"*-{name}-*"), list):
+            self._delete(index)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.open`."""

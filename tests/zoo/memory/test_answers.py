@@ -13,6 +13,7 @@ import pytest
 import zoo
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from datamodules.retrieval.elasticsearch.connection import ServerConnection
 from tests.datamodules.checks import files_of, kill
 from tests.datamodules.corpus import in_processes
 from tests.zoo.conftest import (
@@ -61,10 +62,30 @@ def a_random_edit(random: np.random.Generator, folder: Path) -> list[object]:
     return [kind, folder, *named, *refit]
 
 
-@pytest.mark.parametrize("edits", [7, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.fixture
+def on_elasticsearch(
+    run: Fit, elasticsearch_url: str, index_prefix: str
+) -> tuple[Path, Callable[[], list[str]]]:
+    """The run folder of a small ensemble whose memory is on a server, and what lists the server's own indexes."""
+    server = ServerConnection(elasticsearch_url, 60, 1, "Elasticsearch")
+    options = ["--data.retriever=ElasticsearchRetriever", f"--data.retriever.index_prefix={index_prefix}"]
+    folder = run("run", *options)
+    return folder, lambda: server.read(lambda client: client.indices.get(index=f"{index_prefix}*"), sorted)
+
+
+@pytest.mark.parametrize(
+    ("edits", "place"),
+    [
+        (7, "folder"),
+        pytest.param(60, "folder", marks=pytest.mark.slow),
+        pytest.param(7, "on_elasticsearch", marks=pytest.mark.server),
+    ],
+)
 def test_a_preview_equals_the_edit(
-    edits: int, folder: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+    edits: int, place: str, request: pytest.FixtureRequest, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given = request.getfixturevalue(place)
+    folder, indexes = (given, list) if place == "folder" else given
     previews: dict[str, Any] = {}
     describe = answers.describe_accuracy
 
@@ -76,11 +97,11 @@ def test_a_preview_equals_the_edit(
     random, table = np.random.default_rng(edits), write_table(Path("texts.csv"), ROWS)
     changed = 0
     for _ in range(edits):
-        edit, files = a_random_edit(random, folder), files_of(folder)
+        edit, files, on_server = a_random_edit(random, folder), files_of(folder), indexes()
         before, version = zoo.load(folder), memory_of(folder).version
         kept = answers.read_held_out(OpenedMemory.open(str(folder)), version)
         lines = done(zoo_command("memory", *edit, "--preview", table)).out.splitlines()
-        assert files_of(folder) == files
+        assert (files_of(folder), indexes()) == (files, on_server)
         assert not [path for path in folder.rglob("*") if "preview" in path.name]
         made = done(zoo_command("memory", *edit)).out.splitlines()
         assert re.sub(r"re\w+$", "changed", made[0]) == lines[0].removeprefix("preview: ")
@@ -137,8 +158,6 @@ def test_texts_without_labels_and_what_is_refused(
         assert files_of(folder) == files
     refusal(zoo_command("memory", "blame", plain, "zebra"), "has no weights; name the model")
     refusal(zoo_command("memory", "blame", folder, " "), "the text is empty")
-    monkeypatch.setattr(EmbeddedRetriever, "is_on_server", True)
-    refusal(zoo_command("memory", *add, "--preview", texts), "is on a server", "zoo memory revert")
 
 
 def test_a_model_without_memory_and_one_of_another_kind(
@@ -181,6 +200,25 @@ def test_an_interrupted_preview_blocks_nothing(
     done(zoo_command("memory", "compact", folder))
     assert not [*folder.rglob(".preview-*.partial")]
     assert memory_of(folder).version == 2
+
+
+@pytest.mark.server
+def test_an_interrupted_preview_leaves_nothing_on_a_server(
+    on_elasticsearch: tuple[Path, Callable[[], list[str]]], zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, indexes = on_elasticsearch
+    more = write_table(Path("more.csv"), [("a quite new zebra", "metal")])
+    preview, before = ["memory", "add", folder, more, "--preview", more], indexes()
+    for stopped in (ServerConnection, "write"), (FolderMemory, "_switch"):
+        with monkeypatch.context() as patch:
+            patch.setattr(*stopped, kill)
+            assert in_processes(1, zoo_command, *preview) == [-signal.SIGKILL]
+        (left,) = {*indexes()} - {*before}
+        assert left.startswith(f"{before[0].rpartition('-')[0]}-preview-")
+        other = folder / "model" / ".preview-*.partial"  # of a stranger, who names indexes of others
+        other.mkdir()
+        done(zoo_command(*preview) if stopped[1] == "write" else zoo_command("memory", "compact", folder))
+        assert indexes() == before
 
 
 def test_blame_finds_the_versions_that_changed_answers(
