@@ -23,6 +23,7 @@ from datamodules.batch import BatchContents
 from datamodules.classification import UNKNOWN, ClassificationDataModule, label_numbers, targets_of
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import group_near_duplicates
@@ -318,7 +319,7 @@ def fit_members(
     """
     network = model.network
     named = network.guides.named if network.guides is not None and "named" in network.used else []
-    network.ngrams.fit([*split.rows.texts, *named])
+    ngrams = network.ngrams.fit([*split.rows.texts, *named])
     if network.bag is not None:
         # Words without a pre-trained vector have the weight 0, also in later fits, which have no file of vectors.
         has_vector = data.words.has_vector()
@@ -326,8 +327,9 @@ def fit_members(
         dataset = data.dataset(split, BatchContents(memory_texts=False))
         network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
     inputs = network.members.fitted_on(names) | inputs
-    readings = read_table(model, data, split, inputs if published is None else inputs - {"published"})
-    readings = readings if published is None else readings._replace(published=published)
+    known: PlainDict = {"ngrams": [part[: len(target)] for part in ngrams]}
+    known |= {} if published is None else {"published": published}
+    readings = read_table(model, data, split, inputs - known.keys())._replace(**known)
     _fit_in_time(model, names, readings, target)
     return readings
 

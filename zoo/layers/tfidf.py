@@ -49,22 +49,25 @@ def planes_of(classifier: LinearClassifierMixin, halve: bool = True) -> Planes:
 class TextVectorizer:
     """A vectorizer of scikit-learn that is kept as plain values: n-grams and inverse document frequencies."""
 
-    def __init__(self, tfidf: bool = True, **options: object) -> None:
-        """Choose the n-grams by options of `TfidfVectorizer`, or of `CountVectorizer` without `tfidf`."""
-        self.tfidf, self.options = tfidf, options
+    def __init__(self, tfidf: bool = True, sublinear_tf: bool = False, **options: object) -> None:
+        """Choose the n-grams by options of `CountVectorizer`; `tfidf`, with 1 + log tf or tf, weights their counts."""
+        self.tfidf, self.sublinear_tf, self.options = tfidf, sublinear_tf, options
         self.state: PlainDict = {}
         self._opened: CountVectorizer | None = None
 
     def fit(self, texts: Iterable[str], source: str = "the training texts", **options: object) -> csr_matrix:
         """Select n-grams, and return the texts' vectors [n, V]; raises an `InputError` if there is no word."""
-        vectorizer = self._new(**options)
+        from sklearn.feature_extraction.text import TfidfTransformer
+
+        counter = self._counter(**options)
         try:
-            vectors = vectorizer.fit_transform(texts)
+            counts = counter.fit_transform(texts)
         except ValueError as error:
             raise InputError(f"{source}: no words to learn from ({error})") from error
-        idf = {"idf": torch.from_numpy(vectorizer.idf_)} if self.tfidf else {}
-        self.use({"ngrams": vectorizer.get_feature_names_out().tolist(), **idf})
-        return vectors
+        counts.sort_indices()  # so that sums have the order of those of other texts
+        idf = {"idf": torch.from_numpy(TfidfTransformer().fit(counts).idf_).float()} if self.tfidf else {}
+        self.use({"ngrams": counter.get_feature_names_out().tolist(), **idf})
+        return self._weighted(counts)
 
     def use(self, state: PlainDict) -> None:
         """Take a fitted state."""
@@ -74,15 +77,22 @@ class TextVectorizer:
         """The vectors of n texts [n, V]."""
         if self._opened is None:
             columns = {ngram: column for column, ngram in enumerate(self.state["ngrams"])}
-            self._opened = self._new(vocabulary=columns)
-            if self.tfidf:
-                self._opened.idf_ = self.state["idf"].double().numpy()
-        return self._opened.transform(texts)
+            self._opened = self._counter(vocabulary=columns)
+        return self._weighted(self._opened.transform(texts))
 
-    def _new(self, **options: object) -> CountVectorizer:
-        from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+    def _counter(self, **options: object) -> CountVectorizer:
+        from sklearn.feature_extraction.text import CountVectorizer
 
-        return (TfidfVectorizer if self.tfidf else CountVectorizer)(**self.options, **options)
+        return CountVectorizer(**self.options, **options)
+
+    def _weighted(self, counts: csr_matrix) -> csr_matrix:
+        from sklearn.feature_extraction.text import TfidfTransformer
+
+        if not self.tfidf:
+            return counts
+        transformer = TfidfTransformer(sublinear_tf=self.sublinear_tf)
+        transformer.idf_ = self.state["idf"].double().numpy()
+        return transformer.transform(counts)
 
 
 class NGrams(nn.Module):
@@ -103,9 +113,7 @@ class NGrams(nn.Module):
     def fit(self, texts: Sequence[str]) -> list[csr_matrix]:
         """Select the n-grams of n texts, and return the texts' vectors of each kind [n, V]."""
         min_df = {"words": 1, "letters": 2 if len(texts) >= _FEW_ROWS else 1}
-        vectors = [each.fit(texts, min_df=min_df[kind]) for kind, each in self.vectorizers.items()]
-        self.set_extra_state(self.get_extra_state())  # as a saved model has it
-        return vectors
+        return [each.fit(texts, min_df=min_df[kind]) for kind, each in self.vectorizers.items()]
 
     def forward(self, texts: Sequence[str]) -> list[csr_matrix]:
         """The vectors of n texts of each kind [n, V]."""
@@ -113,8 +121,7 @@ class NGrams(nn.Module):
 
     def get_extra_state(self) -> PlainDict:
         """The n-grams and their inverse document frequencies, for the state dict; empty before the fit."""
-        fitted = {kind: each.state for kind, each in self.vectorizers.items() if each.state}
-        return {kind: {**state, "idf": state["idf"].float()} for kind, state in fitted.items()}
+        return {kind: each.state for kind, each in self.vectorizers.items() if each.state}
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the fitted values of a state dict."""

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from datamodules.core.progress import progress_bar
 from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import ExcludedRows, Hits, Retriever
-from datamodules.retrieval.elasticsearch.connection import Product, ServerConnection
+
+if TYPE_CHECKING:
+    from datamodules.retrieval.elasticsearch.connection import Product
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +97,9 @@ class ServerRetriever(Retriever):
         check_value("threads", threads, Size)
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,199}", index_prefix):
             raise InputError(f"index_prefix={index_prefix!r}: use a-z, 0-9, '.', '_' and '-'")
+        # The client takes a third of a second, also where no server is named.
+        from datamodules.retrieval.elasticsearch.connection import ServerConnection
+
         self.server = ServerConnection(url, timeout, threads, self.product)
         self.index_prefix = index_prefix
         self.shards = shards
