@@ -65,6 +65,8 @@ def test_rule_has_highest_micro_f1() -> None:
     target[:, 0] = 1  # no set is empty
     assert fit_rule(probabilities, target)[1]
     assert choose_labels(probabilities, (2.0, True)).sum(dim=1).tolist() == [1] * 60
+    target[:, 1:] = 0  # each has one label
+    assert fit_rule(probabilities / 3, target) == (0.5, True)
 
 
 def test_row_scores_of_sets() -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 #: The choice of a set: the probability from which a text has a label, and whether no set is empty.
 SetRule: TypeAlias = tuple[float, bool]
+#: Least probability of a label of a set, where held-out rows have one label each.
+_LEAST_OF_ONE = 0.5
 
 
 def choose_labels(probabilities: Tensor, rule: SetRule) -> Tensor:
@@ -28,12 +30,16 @@ def fit_rule(probabilities: Tensor, target: Tensor) -> SetRule:
     """The rule of the highest micro F1 on n held-out rows, by probabilities [n, C] of their labels; `target` [n, C].
 
     One threshold serves all labels, as probabilities are calibrated: half of the best F1 (Lipton, Elkan, Naryanaswamy,
-    "Optimal Thresholding of Classifiers to Maximize F1 Measure", 2014). No set is empty where none of the rows' is.
+    "Optimal Thresholding of Classifiers to Maximize F1 Measure", 2014). No set is empty where none of the rows' is, and
+    where each has one label, a second one has to be probable.
     """
     values, order = probabilities.double().flatten().sort(descending=True)
     right = target.flatten()[order].cumsum(dim=0)
     best = int((2 * right / (torch.arange(1, len(values) + 1) + target.sum())).argmax())
-    return float(values[best : best + 2].mean()), bool(target.any(dim=1).all())
+    threshold = float(values[best : best + 2].mean())
+    if (target.sum(dim=1) == 1).all():
+        threshold = max(threshold, _LEAST_OF_ONE)
+    return threshold, bool(target.any(dim=1).all())
 
 
 def probabilities_of(logits: Tensor) -> Tensor:
