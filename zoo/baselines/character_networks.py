@@ -41,12 +41,6 @@ class CharactersOnly(TextOnly):
     """Base of the classifiers whose words, in the data's vocabulary, are characters."""
 
     @override
-    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
-        if name == "network.characters.weight":
-            return data.vocabulary["words"] or ()
-        return super().row_names(name, weight, data)
-
-    @override
     def check_data(self, data: ClassificationDataModule) -> None:
         super().check_data(data)
         if data.options.tokenizer != CHARACTERS:
@@ -92,8 +86,8 @@ class CharCNNNetwork(TextNetwork):
         position = torch.arange(self.length, device=text.device)
         is_inside = position < lengths  # [B, length]
         backwards = text.gather(1, (lengths - 1 - position).clamp(min=0))
-        number = (batch.word[backwards] - RESERVED) * is_inside  # negative: unknown
-        is_known = is_inside & (batch.word[backwards] >= RESERVED)
+        number = batch.word[backwards] - RESERVED  # negative: unknown
+        is_known = is_inside & (number >= 0)
         frame = functional.one_hot(number.clamp(min=0), self.num_chars) * is_known.unsqueeze(2)
         return frame.float().transpose(1, 2)
 

@@ -11,7 +11,7 @@ Long Short-Term Memory Networks", 2016, Table IV.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +24,6 @@ from datamodules.batch import ClickSpec, MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.core.types import Size
 from datamodules.matching import MatchingDataModule
-from datamodules.state import DataState
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
 from zoo.layers.dual_encoder import Tower, TrigramLayer
@@ -33,7 +32,6 @@ from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
 from zoo.tasks.retrieval.task import TrigramRetrieval
-from zoo.training.warm_start import numbered
 
 #: Initial factor of the cosine of pairs (the papers' gamma), which is trained.
 FIRST_SCALE = 10.0
@@ -124,12 +122,6 @@ class DSSM(MatchingTask):
             raise InputError(f"{needs} --data.tokenizer to words or whitespace")
         if not data.options.characters:
             raise InputError(f"{needs} --data.characters true")
-
-    @override
-    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
-        if name.endswith(".hashing.table"):
-            return numbered(range(len(weight)), data.vocabulary["characters"])
-        return super().row_names(name, weight, data)
 
 
 class CDSSM(DSSM):

@@ -122,12 +122,16 @@ class Task(Model[DataT]):
 
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         """Names of the rows of a weight of this or another model, by which `init_from` matches them; None: by order."""
-        if name.endswith(".words.table"):
+        if name.endswith((".words.table", ".characters.weight")):  # or characters that are the data's words
             return data.vocabulary["words"] or ()
         if name.endswith(".char_table.weight"):
             return data.vocabulary["characters"] or ()
         if name.endswith(".bigrams.table"):  # buckets of pairs of words' numbers
             return numbered(range(len(weight)), data.vocabulary["words"])
+        if name.endswith(".hashing.table"):  # known letter trigrams, or buckets of them
+            known = data.facts.get("trigrams", ())
+            trigrams = known if len(known) == len(weight) else range(len(weight))
+            return numbered(trigrams, data.vocabulary["characters"])
         return None
 
     # --- written by each kind of task ---

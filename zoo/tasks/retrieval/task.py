@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -21,7 +21,6 @@ from datamodules.core.progress import progress_bar
 from datamodules.core.types import Positive, Probability, Size
 from datamodules.retrieval.base import Hits
 from datamodules.sampling import longest_first
-from datamodules.state import DataState
 from zoo.layers.dual_encoder import DualEncoder, Tower
 from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
@@ -30,7 +29,6 @@ from zoo.tasks.ranking_measures import Judged
 from zoo.tasks.retrieval.metrics import RetrievalScores, retrievers_alone
 from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks, retriever_scores
 from zoo.training.nesterov import ScheduledNesterov
-from zoo.training.warm_start import numbered
 
 log = logging.getLogger("zoo")
 
@@ -292,13 +290,6 @@ class TrigramRetrieval(RetrievalTask):
     @override
     def vector_size(self) -> int:
         return self.network.query.size
-
-    @override
-    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
-        if name.endswith(".hashing.table"):
-            trigrams = range(len(weight)) if self.num_trigrams else data.facts.get("trigrams", [])
-            return numbered(trigrams, data.vocabulary["characters"])
-        return super().row_names(name, weight, data)
 
     @override
     def build_network(self, given: Given[ClickSpec]) -> DualEncoder:
