@@ -200,20 +200,10 @@ class LINE(WordAverages):
         vectors = np.zeros((2 * num_words + num_texts + num_labels, self.word_size), np.float32)
         random = np.random.default_rng(seed)
         vectors[:num_words] = (random.random((num_words, self.word_size)) - 0.5) / self.word_size
-        sample_edges(
-            vectors,
-            corpus.words,
-            np.repeat(np.arange(num_texts), np.diff(corpus.offsets)),
-            corpus.offsets,
-            corpus.labels,
-            starts,
-            noise_tables(corpus, num_words, WINDOW),
-            WINDOW,
-            NEGATIVES,
-            self.epochs * len(corpus.words),
-            LEARNING_RATE,
-            int(random.integers(1, 1 << 62)),
-        )
+        text_of = np.repeat(np.arange(num_texts), np.diff(corpus.offsets))
+        noise = noise_tables(corpus, num_words, WINDOW)
+        draws, seed = self.epochs * len(corpus.words), int(random.integers(1, 1 << 62))
+        sample_edges(vectors, *corpus, text_of, starts, noise, WINDOW, NEGATIVES, draws, LEARNING_RATE, seed)
         return vectors[:num_words]
 
 
@@ -280,7 +270,7 @@ def _approach(word, other, target, rate, step):  # type: ignore[no-untyped-def]
 
 @njit()
 def sample_edges(  # type: ignore[no-untyped-def]
-    vectors, words, text_of, offsets, labels, starts, noise, window, negatives, draws, rate, seed
+    vectors, words, offsets, labels, text_of, starts, noise, window, negatives, draws, rate, seed
 ):
     """Learn vectors [rows, d] in place by drawing alternately from each network; words come first.
 

@@ -191,9 +191,7 @@ def test_a_step_is_the_gradient_of_the_loss() -> None:
     learned = vectors.numpy().copy()
     noise = np.full((3, 8), 3, np.int32)
     starts = np.array([-1, 5, -1])
-    sample_edges(
-        learned, corpus.words, np.array([0]), corpus.offsets, corpus.labels, starts, noise, 2, 1, 1, 0.1, 7
-    )
+    sample_edges(learned, *corpus, np.array([0]), starts, noise, 2, 1, 1, 0.1, 7)
     word, negative, text = (vectors[row].clone().requires_grad_() for row in (2, 3, 5))
     loss = -torch.sigmoid(word @ text).log() - torch.sigmoid(-negative @ text).log()
     loss.backward()
