@@ -105,11 +105,12 @@ class AMVLSTMNetwork(nn.Module):
             self.words = TransformerTokens(options.transformer, given.transformer_config, options.lora_rank)
         size, hidden_size = self.words.size, options.hidden_size
         self.spec, self.k, self.overlap = given.spec, options.k, options.overlap
-        self.first_attention = self.second_attention = None
-        if options.attention in ("question", "both"):
-            self.first_attention = WordAttention(size, options.attention_scale)
-        if options.attention in ("answer", "both"):
-            self.second_attention = WordAttention(size, options.attention_scale)
+        self.first_attention, self.second_attention = (
+            WordAttention(size, options.attention_scale)
+            if options.attention in (side, "both")
+            else nn.Identity()
+            for side in ("question", "answer")
+        )
         self.lstm = RowLSTM(size, hidden_size, bidirectional=True)
         self.parts = 2 if options.interaction == "directions" else 1  # R
         self.none = nn.Parameter(torch.zeros(self.parts))
@@ -124,10 +125,7 @@ class AMVLSTMNetwork(nn.Module):
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
         first, second = self._texts(batch)
-        if self.first_attention is not None:
-            first = self.first_attention(first)
-        if self.second_attention is not None:
-            second = self.second_attention(second)
+        first, second = self.first_attention(first), self.second_attention(second)
         first_states, second_states = self._positions(first, second)  # [N, T, 2H], [M, S, 2H]
         mask = pair_mask(batch)  # [P, T, S]
         parts = zip(

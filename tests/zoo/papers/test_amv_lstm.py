@@ -132,8 +132,7 @@ def test_length_scaled_attention_starts_as_mv_lstm(attention: str) -> None:
         torch.testing.assert_close(network(batch).score, plain(batch).score, rtol=0, atol=1e-6)
         # As published, the model differs: it reads texts at a fraction of their scale.
         for layer in (network.first_attention, network.second_attention):
-            if layer is not None:
-                layer.scale = "paper"
+            layer.scale = "paper"
         assert float((network(batch).score - plain(batch).score).abs().max()) > 1e-4
 
 
