@@ -90,16 +90,18 @@ def _shifted(bits: Tensor, count: int) -> Tensor:
 WordMemoryKind: TypeAlias = Literal["bigru", "gru", "embedding"]
 
 
-def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: Tensor, size: int) -> Tensor:
+def encode_positions(vectors: Tensor, text: Tensor, place: Tensor, counts: Tensor, size: int) -> Tensor:
     """Sums of word vectors weighted by position (Equations 1 to 3): sum_j l_gj x_jg [S, D]; 0 for a text without words.
 
     l_gj = (1 - j/J) - (g/d)(1 - 2j/J) is a sum of two products of a function of j and a function of g. Two weighted
     sums of vectors suffice, without a vector for each occurrence of a word.
 
-    `vectors` [U, D] are tables of d = `size` columns side by side; `words` [n] are the words of all texts, at positions
-    j [n] in their text, from 1; `counts` [S] is J.
+    `vectors` [U, D] are tables of d = `size` columns side by side; `text` has the words of all texts one after the
+    other, 0 = padding, at places j in their text, from 1; `counts` [S] is J.
     """
-    # `output_size` avoids a synchronization of the GPU, as does one `nonzero` instead of several masks below.
+    read = text.flatten().nonzero().squeeze(1)  # indexing by a mask synchronizes the GPU each time
+    words, position = (part.flatten()[read] for part in (text, place))
+    # `output_size` avoids a synchronization of the GPU.
     share = position.to(vectors.dtype) / counts.repeat_interleave(counts, output_size=len(words))
     starts = counts.cumsum(0) - counts
     level, slope = (
@@ -144,18 +146,15 @@ class SentenceMemory(nn.Module):
 
     def _encode(self, batch: DialogueBatch, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Memories of all tables [B, N, D] (Equation 2) and u_1 [P, d] (Equation 3)."""
-        (dialogues, turns), is_word = batch.age.shape, batch.text != 0
         counts = words_of_turns(batch).flatten()
-        read = is_word.flatten().nonzero().squeeze(1)
-        words, place = (part.flatten()[read] for part in (batch.text, batch.place))
-        memory = encode_positions(vectors, words, place, counts, self.size).view(dialogues, turns, -1)
+        memory = encode_positions(vectors, batch.text, batch.place, counts, self.size)
+        memory = memory.view(*batch.age.shape, -1)
         if self.time is not None:
             # The latest turn has index 1; turns older than any of the training count as the oldest.
             memory = memory + self.time[batch.age.clamp(max=len(self.time) - 1)]
         is_word = batch.question != 0
-        read, counts = is_word.flatten().nonzero().squeeze(1), is_word.sum(dim=1)
-        words, position = (part.flatten()[read] for part in (batch.question, is_word.cumsum(dim=1)))
-        return memory, encode_positions(vectors[:, : self.size], words, position, counts, self.size)
+        place, counts = is_word.cumsum(dim=1), is_word.sum(dim=1)
+        return memory, encode_positions(vectors[:, : self.size], batch.question, place, counts, self.size)
 
     def answer(self, batch: DialogueBatch, output: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
         """Logarithm of p_S (Equation 5) over the choices: log softmax(C_R (o_R + u_R)) [P, V + X].
