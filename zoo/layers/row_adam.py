@@ -86,15 +86,13 @@ class RowAdam(Adam):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
-        if table in self._waiting and self._waiting[table].betas != tuple(group["betas"]):
+        waiting = self._waiting.get(table)
+        if waiting is None or waiting.betas != tuple(group["betas"]):
             self.settle(table)
-            del self._waiting[table]
-        if table not in self._waiting:
-            self._waiting[table] = _Waiting(len(table), *group["betas"])
+            waiting = self._waiting[table] = _Waiting(len(table), *group["betas"])
         self.settle(table, rows)
         state["step"] += 1
         step, (beta1, beta2), lr = int(state["step"]), group["betas"], float(group["lr"])
-        waiting = self._waiting[table]
         waiting.count_step(step, lr)
         numbers = beta1, beta2, lr / (1 - beta1**step), math.sqrt(1 - beta2**step), group["eps"]
         _update_rows(
@@ -116,15 +114,11 @@ class RowAdam(Adam):
             waiting.since, waiting.steps, *waiting.totals, *waiting.betas, np.float32(group["eps"])
         )  # fmt: skip
 
-    def settle_all(self) -> None:
-        """Make all delayed updates."""
-        for table in list(self._waiting):
-            self.settle(table)
-            del self._waiting[table]
-
     def state_dict(self) -> PlainDict:
         """Adam's own, after all updates."""
-        self.settle_all()
+        for table in self._waiting:
+            self.settle(table)
+        self._waiting.clear()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: PlainDict) -> None:
