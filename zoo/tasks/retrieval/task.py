@@ -162,10 +162,10 @@ class RetrievalTask(Task[ClickthroughDataModule]):
     @override
     def on_test_epoch_start(self) -> None:
         self._encode(self.trainer.test_dataloaders)
-        if self.data is not None:
-            self._alone = {"network alone": None} if self.mix_retriever else {}
-            self._alone |= retrievers_alone(self.data, self.data.split("test"))
-            self.metrics = RetrievalScores(alone=tuple(self._alone)).to(self.device)
+        data = self.training_data
+        self._alone = {"network alone": None} if self.mix_retriever else {}
+        self._alone |= retrievers_alone(data, data.split("test"))
+        self.metrics = RetrievalScores(alone=tuple(self._alone)).to(self.device)
 
     def _encode(self, loader: Any) -> None:
         trainer: Any = self.trainer
@@ -196,9 +196,8 @@ class RetrievalTask(Task[ClickthroughDataModule]):
 
     def _keep_queries(self, stage: str, split: str) -> None:
         """Keep the score of each query, and log the mixture."""
-        if self.data is not None:
-            ids = self.data.split(split).judgements.queries.ids
-            self.evaluation.queries = {ids[row]: value for row, value in self.metrics.by_query.items()}
+        ids = self.training_data.split(split).judgements.queries.ids
+        self.evaluation.queries = {ids[row]: value for row, value in self.metrics.by_query.items()}
         if self.mix_retriever:
             self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
@@ -230,11 +229,8 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         logits: Tensor = self.gamma * score.float()
         relevant = judged.grade > 0
         query, document = judged.query[relevant], judged.document[relevant]
-        is_relevant = torch.zeros_like(logits, dtype=torch.bool).index_put(
-            (query, document), torch.ones_like(query, dtype=torch.bool)
-        )
-        others = logits.masked_fill(is_relevant, -torch.inf).logsumexp(dim=1)
         own = logits[query, document]
+        others = logits.index_put((query, document), torch.full_like(own, -torch.inf)).logsumexp(dim=1)
         terms = torch.logaddexp(others[query], own) - own
         sums = terms.new_zeros(len(logits)).index_add(0, query, terms)
         return sums / torch.bincount(query, minlength=len(logits)).clamp(min=1)
