@@ -65,7 +65,7 @@ class MemoryEnsemble(EnsembleModel):
             self.network.measures_table = split == "test"
             self.network.excludes_duplicates = data.excludes_duplicates(split)
             self.read_memory(data, data.open_memory())
-            self._make_scores()  # for the labels that only the memory has
+            self.metrics = self.new_scores()  # for the labels that only the memory has
             self.to(self.device)
 
     @override

@@ -160,7 +160,7 @@ class Task(Model[DataT]):
         if self.network is not None:
             if self.data_state is not None:
                 data.use_state(self.data_state)
-            self._make_scores()  # other data may have others
+            self.metrics = self.new_scores()  # other data may have others
         elif stage == "fit":
             self.check_data(data)
             self._build(Given(data.spec, data.words.vectors()))
@@ -176,10 +176,7 @@ class Task(Model[DataT]):
         super()._build(given)
         freeze_parts(self.network, self.freeze_patterns)
         if self._trainer is not None:  # predictions need no scores
-            self._make_scores()
-
-    def _make_scores(self) -> None:
-        self.metrics = self.new_scores()
+            self.metrics = self.new_scores()
 
     @override
     def on_load_checkpoint(self, checkpoint: PlainDict) -> None:
