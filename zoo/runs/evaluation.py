@@ -67,7 +67,7 @@ def _answer(evaluation: Evaluation) -> Answer | None:
 
 
 def _calibration(evaluation: Evaluation) -> Calibration | None:
-    return Calibration.from_dict(evaluation.calibration) if evaluation.calibration else None
+    return Calibration(**evaluation.calibration) if evaluation.calibration else None
 
 
 def _lines_of(parts: Mapping[str, float]) -> Iterator[str]:

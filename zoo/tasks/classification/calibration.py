@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ class Calibration:
     #: expected calibration error: mean of |accuracy - mean probability| over the bins, by their rows.
     ece: float
     #: of each bin: mean probability, accuracy, number of rows.
-    bins: list[tuple[float, float, int]]
+    bins: Sequence[Sequence[float]]
     #: error among the answers -> largest share of the rows that can be answered, the most probable answers first.
     coverage: dict[str, float]
 
@@ -50,11 +51,6 @@ class Calibration:
             for level in LEVELS
         }
         return cls(len(probability), ece, bins, coverage)
-
-    @classmethod
-    def from_dict(cls, values: PlainDict) -> Self:
-        """Return the calibration that `dataclasses.asdict` described."""
-        return cls(**{**values, "bins": [tuple(each) for each in values["bins"]]})
 
     def as_json(self) -> PlainDict:
         """Plain values."""
