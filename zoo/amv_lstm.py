@@ -126,11 +126,9 @@ class AMVLSTMNetwork(nn.Module):
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
         first, second = self._texts(batch)
         first, second = self.first_attention(first), self.second_attention(second)
-        first_states, second_states = self._positions(first, second)  # [N, T, 2H], [M, S, 2H]
+        left, right = self._positions(first, second)  # [N, T, 2H], [M, S, 2H]
         mask = pair_mask(batch)  # [P, T, S]
-        parts = zip(
-            first_states.chunk(self.parts, dim=2), second_states.chunk(self.parts, dim=2), strict=True
-        )
+        parts = zip(left.chunk(self.parts, dim=2), right.chunk(self.parts, dim=2), strict=True)
         interaction = torch.stack([cosine_interaction(u, v, batch) for u, v in parts], dim=1)  # [P, R, T, S]
         features = [k_max(interaction, mask, self.k, self.none)]  # [P, R*k]
         if self.overlap:

@@ -327,10 +327,8 @@ class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTa
         split, rule = data.split("validation"), self.network.rule
         if rule is None or not len(split.independent_rows):
             return
-        dataset = data.dataset(split, self.batch_contents("validation"))
-        outputs = ClassificationPredictor(self, data).outputs(
-            dataset, data.options.batch_size, split.independent_rows
-        )
+        dataset, size = data.dataset(split, self.batch_contents("validation")), data.options.batch_size
+        outputs = ClassificationPredictor(self, data).outputs(dataset, size, split.independent_rows)
         parts = [(probabilities_of(output.logits).cpu(), batch.target.cpu()) for batch, output in outputs]
         probabilities, target = (torch.cat(each) for each in zip(*parts, strict=True))
         rule.copy_(torch.tensor(fit_rule(probabilities, target)))

@@ -166,9 +166,8 @@ class BOWRocchio(TfidfSVM):
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify; each memory's weight is its share of the expanded vector."""
         weight = self.fitted["memory_weight"]
-        return self.classify(
-            mixed(*self.expanded(batch), weight), batch, weight * shares_of(batch.memory_mask)
-        )
+        vectors = mixed(*self.expanded(batch), weight)
+        return self.classify(vectors, batch, weight * shares_of(batch.memory_mask))
 
     def expanded(self, batch: ClassificationBatch) -> tuple[csr_matrix, csr_matrix]:
         """The vectors [B, V] of a batch's texts, and the means of their memories; without any, the text's own."""
@@ -181,11 +180,8 @@ class BOWRocchio(TfidfSVM):
         assert batch.memory_string is not None
         memories = self.vectors_of(batch.memory_string)
         row, column = mask.nonzero(as_tuple=True)
-        entries = (
-            shares_of(mask)[row, column].numpy(),
-            (row.numpy(), batch.memory.cpu()[row, column].numpy()),
-        )
-        means = csr_matrix(entries, shape=(len(mask), memories.shape[0])) @ memories
+        shares, number = shares_of(mask)[row, column].numpy(), batch.memory.cpu()[row, column].numpy()
+        means = csr_matrix((shares, (row.numpy(), number)), shape=(len(mask), memories.shape[0])) @ memories
         return own, means + diags_array((~mask.any(dim=1)).double().numpy()) @ own
 
     def _vectors_of_split(

@@ -235,9 +235,8 @@ class VDCNNNetwork(TextNetwork):
         for level, blocks in enumerate(BLOCKS[options.depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
             self.blocks.extend(Block(before, after) for before, after in pairwise(sizes))
-        self.pooled = set(
-            accumulate(BLOCKS[options.depth][:-1])
-        )  #: the blocks that are preceded by a pooling.
+        #: the blocks that are preceded by a pooling.
+        self.pooled = set(accumulate(BLOCKS[options.depth][:-1]))
         self.hidden = nn.Linear(K * filters[-1], self.size)
         self.second_hidden = nn.Linear(self.size, self.size)
         for module in self.modules():

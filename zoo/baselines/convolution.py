@@ -17,9 +17,8 @@ def window_sum(projected: Tensor, text: Tensor) -> Tensor:
     before = (width - 1) // 2
     windows = functional.pad(text, (before, width - 1 - before)).unfold(1, width, 1)  # [N, T, W]
     rows = windows * width + torch.arange(width, device=text.device)
-    summed = functional.embedding_bag(
-        rows.reshape(-1, width), projected.float().flatten(0, 1).contiguous(), mode="sum"
-    )
+    table = projected.float().flatten(0, 1).contiguous()
+    summed = functional.embedding_bag(rows.reshape(-1, width), table, mode="sum")
     return summed.view(*text.shape, -1)
 
 

@@ -120,10 +120,8 @@ class WordOverlap(PairReference):
             [set(words) for words in tokenizer.encode(texts, lexicon)]
             for texts in (batch.first_string, batch.second_string)
         )
-        shares = [
-            len(first[i] & second[j]) / max(1, len(first[i]))
-            for i, j in zip(batch.first.tolist(), batch.second.tolist(), strict=True)
-        ]
+        pairs = zip(batch.first.tolist(), batch.second.tolist(), strict=True)
+        shares = [len(first[i] & second[j]) / max(1, len(first[i])) for i, j in pairs]
         return torch.tensor(shares, dtype=torch.float64)
 
 

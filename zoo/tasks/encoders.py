@@ -81,10 +81,8 @@ class ReadsWordVectors(Task):
     def idle_options(self, data: DataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
         if self.train_word_vectors and data.options.word_vectors is None:
-            yield (
-                "model.train_word_vectors",
-                "vectors that no file has (data.word_vectors) are always trained",
-            )
+            reason = "vectors that no file has (data.word_vectors) are always trained"
+            yield "model.train_word_vectors", reason
 
     def _trained_words(self) -> list[WordEncoder]:
         words = (module for module in self.network.modules() if isinstance(module, WordEncoder))
@@ -211,18 +209,15 @@ class EncodesMemory(Task):
 
     def encoder_fingerprint(self, data: DataModule) -> str:
         """Fingerprint of the encoder and of everything that its vectors of the data's texts depend on."""
-        weights = self.network.encoder.state_dict()
+        encoder, vocabulary = self.network.encoder, data.words.vocabulary.fingerprint
+        weights = encoder.state_dict()
         # Hashing takes longer than the classification of a text: weights are hashed again only after a write.
         written = tuple((value.data_ptr(), value._version) for value in weights.values())
         if self._digests is None or self._digests[0] != written:
             self._digests = written, digests_of(weights)
-        settings: PlainDict = {
-            "pooling": pooling_of(self.network.encoder),
-            "lengths": data.lengths_by_option(),
-        }
+        settings: PlainDict = {"pooling": pooling_of(encoder), "lengths": data.lengths_by_option()}
         if self.keeps_directions:
             settings["length"] = 1
-        vocabulary = data.words.vocabulary.fingerprint
         return fingerprint_of({**settings, "weights": self._digests[1], "vocabulary": vocabulary})
 
 
@@ -272,11 +267,8 @@ class FrozenEncoder(ReadsTransformer):
         def encode(batch: TextBatch) -> Tensor:
             return encoder(*(field.to(self.device) for field in batch[:3]))
 
-        settings = {
-            "encoder": type(encoder).__name__,
-            "pooling": pooling_of(encoder),
-            "weights": digests_of(encoder.state_dict()),
-        }
+        weights = digests_of(encoder.state_dict())
+        settings = {"encoder": type(encoder).__name__, "pooling": pooling_of(encoder), "weights": weights}
         self.attach("train")
         contents = self.batch_contents("train")
         self._encoded_texts = self.training_data.encode_texts(encode, fingerprint_of(settings), contents)

@@ -84,9 +84,7 @@ class RowMeans(Metric):
         means = dict(zip(self.names, sums.double() / self.parts / self.rows.clamp(min=1), strict=True))
         if 0 < self.rows_without_duplicates < self.rows:
             values = others.double() / self.parts / self.rows_without_duplicates
-            means |= {
-                f"{name}_without_duplicates": value for name, value in zip(self.names, values, strict=True)
-            }
+            means |= zip((f"{name}_without_duplicates" for name in self.names), values, strict=True)
         return means
 
     def add_loss(self, terms: Tensor) -> None:

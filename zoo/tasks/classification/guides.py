@@ -87,9 +87,8 @@ class Guides(NamedTuple):
         is_like = (shares >= _LEAST_SHARE) & (shares.mean() >= _LEAST_MEAN_SHARE)
         if is_like.all():
             return self
-        return self._without(
-            guides[~is_like], "names and texts of classes that their rows are not like are not used"
-        )
+        message = "names and texts of classes that their rows are not like are not used"
+        return self._without(guides[~is_like], message)
 
     def without_foreign(self, vectors: NDArray[np.float32]) -> Self:
         """Leave out, and log, texts without labels that are unlike n rows with vectors [n, l], if many are.
@@ -101,9 +100,8 @@ class Guides(NamedTuple):
             return self
         own, texts = vectors @ vectors.T, self._directions(unlabelled) @ vectors.T
         np.fill_diagonal(own, -np.inf)
-        of_rows, of_texts = (
-            np.sort(each, axis=1)[:, -min(_NEAREST, len(vectors) - 1) :].mean(axis=1) for each in (own, texts)
-        )
+        nearest = min(_NEAREST, len(vectors) - 1)
+        of_rows, of_texts = (np.sort(each, axis=1)[:, -nearest:].mean(axis=1) for each in (own, texts))
         found = drift(of_rows.tolist(), of_texts.tolist())
         if not found["is_alarm"]:
             return self
@@ -180,9 +178,8 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str], unlabelle
 def _unlabelled_texts(data: ClassificationDataModule) -> list[str]:
     """Distinct texts of the file, without those of the tables of the fit and the test; at most `MOST_TEXTS`."""
     options = data.options
-    rows = read_table(
-        str(options.unlabelled_file), **{**data.table_columns(), "label_column": None, "id_column": None}
-    )
+    columns = {**data.table_columns(), "label_column": None, "id_column": None}
+    rows = read_table(str(options.unlabelled_file), **columns)
     keys = fold_hashes(rows.texts)
     chosen = distinct_rows(rows.texts, keys)
     tables: dict[str, Any] = {name: data.split(name).rows for name in ("train", "validation")}

@@ -304,10 +304,8 @@ def _error_bounds(
     # The last row of each probability: rows of equal probability are answered together.
     last = np.flatnonzero(np.append(values[1:] != values[:-1], True)[: len(values)])
     answered, errors = last + 1, np.cumsum(wrong, dtype=np.int64)[last]
-    bounds = np.where(
-        errors < answered, beta.ppf(confidence, errors + 1, np.maximum(answered - errors, 1)), 1.0
-    )
-    return values[last], answered, errors, bounds
+    bounds = beta.ppf(confidence, errors + 1, np.maximum(answered - errors, 1))
+    return values[last], answered, errors, np.where(errors < answered, bounds, 1.0)
 
 
 def set_threshold(scores: HeldOutRows, miscoverage: float) -> float:

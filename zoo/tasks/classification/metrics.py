@@ -73,9 +73,7 @@ class ClassificationScores(RowMeans):
     ) -> None:
         if output.table:
             self.table = dict.fromkeys(output.table, np.zeros(0))
-            scores = [
-                row_scores(answers, batch.target, batch.unknown_labels) for answers in output.table.values()
-            ]
+            scores = [row_scores(each, batch.target, batch.unknown_labels) for each in output.table.values()]
             self.measured.append(batch.row[counted])
             self.scores.append(torch.stack(scores, dim=1)[counted])
 

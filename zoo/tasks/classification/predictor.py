@@ -104,11 +104,9 @@ class Prediction(NamedTuple):
     of_labels: list[LabelEvidence] | None = None
 
     def __repr__(self) -> str:
+        answer = f"label={self.label!r}, probability={self.probability:.3f}, text={excerpt(self.text, 60)!r}"
         evidence = f"{len(self.probabilities)} probabilities, {len(self.memories)} memories"
-        text = excerpt(self.text, 60)
-        return (
-            f"Prediction(label={self.label!r}, probability={self.probability:.3f}, text={text!r}; {evidence})"
-        )
+        return f"Prediction({answer}; {evidence})"
 
 
 class ClassificationPredictor(Predictor[ClassificationDataModule]):
@@ -235,17 +233,14 @@ class ClassificationPredictor(Predictor[ClassificationDataModule]):
 
     def held_out_rows(self) -> HeldOutRows:
         """Results for the held-out rows of the training, or of the last `zoo memory tune`."""
+        options = "max_error, label_sets, unknown"
         if self.held_out is None:
             kind = type(self.model).__name__
             advice = TUNE_ADVICE if self.model.fits_weights else "train a MemoryEnsemble"
-            options = "max_error, label_sets, unknown, report"
-            raise InputError(f"{options}: this {kind} has no held-out rows; {advice}")
+            raise InputError(f"{options}, report: this {kind} has no held-out rows; {advice}")
         if self.held_out.memory != contents_of(self.memory) and not self._has_named_change:
             self._has_named_change = True
-            log.info(
-                "max_error, label_sets, unknown: the memory changed after its rows were held out; %s",
-                TUNE_ADVICE,
-            )
+            log.info("%s: the memory changed after its rows were held out; %s", options, TUNE_ADVICE)
         return self.held_out
 
     def predict_split(

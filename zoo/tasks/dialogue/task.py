@@ -47,11 +47,8 @@ class DialogueScores(RowMeans):
         known = counted & (answer >= 0)
         right = answer.clamp(min=0).unsqueeze(1)
         values = []
-        for name in self.readouts:
-            values += [
-                choices[name].argmax(dim=1) != answer,
-                choices[name].gather(1, right).squeeze(1) * known,
-            ]
+        for choice in (choices[name] for name in self.readouts):
+            values += [choice.argmax(dim=1) != answer, choice.gather(1, right).squeeze(1) * known]
         rows = [value.double() for value in (*values, loss * known)]
         self.add_rows(torch.stack(rows, dim=1), counted, None)
         self.unanswerable += (counted & ~known).sum()
@@ -166,9 +163,8 @@ class DialogueTask(Task[DialogueDataModule]):
 
 def turns_with_answer(batch: DialogueBatch) -> Tensor:
     """bool [P, N]: the turns that hold a question's answer, among those that are read for it."""
-    is_answer = (batch.choice[batch.dialogue] == batch.answer.unsqueeze(1)) & (
-        batch.text[batch.dialogue] != 0
-    )  # [P, L]
+    choice, text = batch.choice[batch.dialogue], batch.text[batch.dialogue]  # [P, L]
+    is_answer = (choice == batch.answer.unsqueeze(1)) & (text != 0)
     counts = torch.zeros(batch.readable.shape, device=is_answer.device)
     counts.scatter_add_(1, batch.turn[batch.dialogue], is_answer.to(counts.dtype))
     return (counts > 0) & batch.readable
@@ -189,14 +185,8 @@ def attention_chart(answers: Sequence[tuple[Answer, str | None]], dialogues: Dia
         rows.append([f"{dialogues.ids[dialogue]}: {answer.question}", *attention])
         texts = dialogues.turns.texts[int(starts[dialogue]) : int(starts[dialogue + 1])]
         holding.append([number for number, text in enumerate(texts) if right in text.split()])
+    title, mark = f"Attention on the turns that are kept, for {len(rows)} questions", "holds the answer"
+    columns = ["dialogue: question", *map(str, range(1, turns + 1))]
     return Chart(
-        "attention",
-        f"Attention on the turns that are kept, for {len(rows)} questions",
-        ["dialogue: question", *map(str, range(1, turns + 1))],
-        rows,
-        "map",
-        value="attention",
-        across="turn",
-        mark="holds the answer",
-        marked=holding,
+        "attention", title, columns, rows, "map", value="attention", across="turn", mark=mark, marked=holding
     )

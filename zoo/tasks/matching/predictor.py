@@ -152,7 +152,7 @@ class MatchingPredictor(Predictor[MatchingDataModule]):
             score = output.score.float().cpu()
             probability = self.model.probability(score)
             probabilities = [None] * len(score) if probability is None else probability.tolist()
-            words: list[list[WordPair]] = [[]] * len(score)
+            words: Iterable[list[WordPair]] = [[]] * len(score)
             if output.interaction is not None:
                 words = _strongest(output.interaction.float().cpu(), batch, split, self.data.words.vocabulary)
             values = zip(score.tolist(), probabilities, words, strict=True)
@@ -275,7 +275,7 @@ def _lists_in(pairs: Pairs) -> Iterator[_List]:
 
 def _strongest(
     interaction: Tensor, batch: MatchingBatch, split: MatchingSplit, vocabulary: Vocabulary
-) -> list[list[WordPair]]:
+) -> Iterator[list[WordPair]]:
     """The strongest word pairs of each pair of texts, without a transformer's special tokens."""
     before, after = len(vocabulary.prefix), len(vocabulary.suffix)
     masks = []
@@ -286,16 +286,12 @@ def _strongest(
     flat = interaction.masked_fill(~is_word_pair, -torch.inf).flatten(1)  # [P, T*S]
     strengths, positions = flat.topk(min(NUM_WORD_PAIRS, flat.shape[1]), dim=1)
     width = interaction.shape[2]
-    word_pairs = []
     pairs = zip(batch.row.tolist(), strengths.tolist(), positions.tolist(), strict=True)
     for row, row_strengths, row_positions in pairs:
         first = split.first_tokens.words(int(split.pairs.first_row[row]))
         second = split.second_tokens.words(int(split.pairs.second_row[row]))
-        word_pairs.append(
-            [
-                WordPair(first[position // width - before], second[position % width - before], strength)
-                for strength, position in zip(row_strengths, row_positions, strict=True)
-                if strength != -torch.inf
-            ]
-        )
-    return word_pairs
+        yield [
+            WordPair(first[position // width - before], second[position % width - before], strength)
+            for strength, position in zip(row_strengths, row_positions, strict=True)
+            if strength != -torch.inf
+        ]

@@ -44,9 +44,8 @@ def cross_entropy_terms(logits: Tensor, batch: MatchingBatch) -> Tensor:
     counted = _rows(_counted(batch))
     target = batch.target[counted] > 0
     if logits.shape[1] == 1:
-        return functional.binary_cross_entropy_with_logits(
-            logits[counted, 0], target.to(logits.dtype), reduction="none"
-        )
+        is_match = target.to(logits.dtype)
+        return functional.binary_cross_entropy_with_logits(logits[counted, 0], is_match, reduction="none")
     return functional.cross_entropy(logits[counted], target.long(), reduction="none")
 
 
@@ -163,9 +162,7 @@ class MatchingTask(Task[MatchingDataModule]):
     def shown_predictions(self, data: MatchingDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
         split, lines = data.split("validation"), list[list[object]]()
         for row, prediction in MatchingPredictor(self, data).predict_split(split, rows).items():
-            words = "\n".join(
-                f"{pair.strength:+.3f} {pair.first} - {pair.second}" for pair in prediction.words
-            )
+            words = "\n".join(f"{value:+.3f} {first} - {second}" for first, second, value in prediction.words)
             grade = float(split.pairs.target[row])
             lines.append([prediction.first, prediction.second, grade, prediction.score, words])
         return ["first", "second", "label", "score", "words"], lines
