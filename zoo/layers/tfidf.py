@@ -32,6 +32,8 @@ _MISSING = -1.0
 #: Weight [C, V] and bias [C].
 Planes: TypeAlias = "tuple[NDArray[np.floating], NDArray[np.float64]]"
 VectorsT = TypeVar("VectorsT", "csr_matrix", NDArray[np.float32])
+#: Fits planes to vectors [n, V] and classes [n].
+FitPlanes: TypeAlias = Callable[[VectorsT, NDArray[np.int64]], Planes]
 
 
 def planes_of(classifier: LinearClassifierMixin, halve: bool = True) -> Planes:
@@ -141,12 +143,7 @@ class SparseLinear(nn.Module):
         # A buffer moves with the module; it is saved with the other fitted values.
         self.register_buffer("table", torch.zeros(0, num_classes), persistent=False)
 
-    def fit(
-        self,
-        vectors: csr_matrix,
-        target: NDArray[np.int64],
-        fit: Callable[[csr_matrix, NDArray[np.int64]], Planes],
-    ) -> None:
+    def fit(self, vectors: csr_matrix, target: NDArray[np.int64], fit: FitPlanes[csr_matrix]) -> None:
         """Fit to texts [n, V] with classes [n]; `fit` returns the planes of the classes that have texts, two or more.
 
         A class without texts has the lowest score for every text. With sets of labels [n, C], each label is fitted
@@ -187,9 +184,7 @@ class SparseLinear(nn.Module):
         self.table = table.to(self.table.device)
 
 
-def planes_by_label(
-    fit: Callable[[VectorsT, NDArray[np.int64]], Planes], vectors: VectorsT, target: NDArray[np.int64]
-) -> Planes:
+def planes_by_label(fit: FitPlanes[VectorsT], vectors: VectorsT, target: NDArray[np.int64]) -> Planes:
     """The planes of labels [n, C] of 0 and 1, each fitted by itself; a label of all texts, or of none, has no plane."""
     weight = np.zeros((target.shape[1], vectors.shape[1]), np.float32)  # thousands of labels take gigabytes
     bias = np.where(target.any(axis=0), -_MISSING, _MISSING)
