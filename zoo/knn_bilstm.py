@@ -171,12 +171,10 @@ class KNNNetwork(nn.Module):
         if batch.memory_vector is not None:
             text, memories = self.encode_texts(batch), batch.memory_vector
             return text, memories if len(memories) else text.new_zeros(1, self.encoder.size)
-        n, length = batch.text.shape
-        m, memory_length = batch.memory_text.shape
+        (n, t), (m, s) = batch.text.shape, batch.memory_text.shape
         # One empty text stands for the memories where there are none: its vector is 0.
-        texts = batch.text.new_zeros(n + max(m, 1), max(length, memory_length))
-        texts[:n, :length] = batch.text
-        texts[n : n + m, :memory_length] = batch.memory_text
+        texts = batch.text.new_zeros(n + max(m, 1), max(t, s))
+        texts[:n, :t], texts[n : n + m, :s] = batch.text, batch.memory_text
         encoded = self.encoder(batch.word, batch.char, texts)
         return encoded[:n], encoded[n:]
 
