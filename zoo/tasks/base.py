@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
 #: Maximum number of scores of single classes that are logged; the file of --output has all.
 MAX_CLASS_SCORES = 300
+
+#: Predictions in a table: names of the columns, and lines.
+PredictionTable: TypeAlias = tuple[list[str], list[list[object]]]
 
 
 class Task(Model[DataT]):
@@ -145,8 +148,8 @@ class Task(Model[DataT]):
         """Add a batch of an evaluation to the metrics."""
 
     @abstractmethod
-    def shown_predictions(self, data: DataT, rows: int) -> tuple[list[str], list[list[object]]]:
-        """A table of predictions for the first `rows` validation rows, with the truth: column names, and lines."""
+    def shown_predictions(self, data: DataT, rows: int) -> PredictionTable:
+        """The predictions for the first `rows` validation rows, with the truth."""
 
     def charts(self, data: DataT, rows: int) -> Iterable[Chart]:
         """Charts of the first `rows` validation rows, for `callbacks.Charts`."""
@@ -165,11 +168,10 @@ class Task(Model[DataT]):
             self.check_data(data)
             self._build(Given(data.spec, data.words.vectors()))
             self.data_state = data.state()
-        if stage == "fit" and self.trainer.precision not in PRECISIONS:
+        precision = self.trainer.precision
+        if stage == "fit" and precision not in PRECISIONS:
             of = ", ".join(PRECISIONS)
-            raise InputError(
-                f"trainer.precision={self.trainer.precision}: the weights are float32; use one of {of}"
-            )
+            raise InputError(f"trainer.precision={precision}: the weights are float32; use one of {of}")
 
     @override
     def _build(self, given: Given) -> None:

@@ -164,10 +164,8 @@ class ReadsTransformer(Task):
             longest = max(lengths, key=lengths.__getitem__)
             lengths = {longest: lengths[longest]}
         wanted, names = sum(lengths.values()), " + ".join(f"data.{name}" for name in lengths)
-        if (positions := positions_of(transformer)) is not None and wanted > positions:
-            raise InputError(
-                f"{names}: {transformer} reads at most {positions} tokens, not {wanted}; set fewer"
-            )
+        if (most := positions_of(transformer)) is not None and wanted > most:
+            raise InputError(f"{names}: {transformer} reads at most {most} tokens, not {wanted}; set fewer")
 
 
 class EncodesMemory(Task):

@@ -17,7 +17,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
-from zoo.tasks.base import Task
+from zoo.tasks.base import PredictionTable, Task
 from zoo.tasks.classification.metrics import ClassificationScores, MultilabelScores
 from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction, lines_of
 
@@ -117,17 +117,15 @@ class ClassificationTask(Task[ClassificationDataModule]):
         return charts_of(predictions, labels, self.memory_weight)
 
     @override
-    def shown_predictions(
-        self, data: ClassificationDataModule, rows: int
-    ) -> tuple[list[str], list[list[object]]]:
+    def shown_predictions(self, data: ClassificationDataModule, rows: int) -> PredictionTable:
         number = min(rows, len(data.split("validation").rows))
         (_, *columns), lines = self._predictions(data, "validation", np.arange(number))
         return columns, [line[1:] for line in lines]
 
     def _predictions(
         self, data: ClassificationDataModule, name: str, rows: NDArray[np.int64]
-    ) -> tuple[list[str], list[list[object]]]:
-        """A table of predictions for rows of a split, with the truth: column names, and lines."""
+    ) -> PredictionTable:
+        """The predictions for rows of a split, with the truth."""
         split, lines = data.split(name), list[list[object]]()
         predictions = self.predictor_type(self, data).predict_split(split, rows=rows)
         for row, prediction in zip(rows.tolist(), predictions, strict=True):

@@ -17,7 +17,7 @@ from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.types import NotNegative
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.dialogue import NO_ANSWER, DialogueDataModule
-from zoo.tasks.base import Task
+from zoo.tasks.base import PredictionTable, Task
 from zoo.tasks.dialogue.predictor import Answer, DialoguePredictor
 from zoo.tasks.metrics import RowMeans
 from zoo.tasks.outputs import DialogueOutput
@@ -150,7 +150,7 @@ class DialogueTask(Task[DialogueDataModule]):
         yield attention_chart(list(islice(answers, rows)), split.dialogues)
 
     @override
-    def shown_predictions(self, data: DialogueDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
+    def shown_predictions(self, data: DialogueDataModule, rows: int) -> PredictionTable:
         split, lines = data.split("validation"), list[list[object]]()
         for prediction, answer in DialoguePredictor(self, data).predict_split(split, dialogues=rows):
             turns = "\n".join(f"{turn.attention:.3f} {turn.text}" for turn in prediction.turns)

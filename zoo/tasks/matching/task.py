@@ -12,7 +12,7 @@ from typing_extensions import override
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
-from zoo.tasks.base import Task
+from zoo.tasks.base import PredictionTable, Task
 from zoo.tasks.matching.metrics import MatchingScores
 from zoo.tasks.matching.predictor import MatchingPredictor
 from zoo.tasks.outputs import MatchingOutput
@@ -159,7 +159,7 @@ class MatchingTask(Task[MatchingDataModule]):
         return score.sigmoid() if self.loss == "cross_entropy" else None
 
     @override
-    def shown_predictions(self, data: MatchingDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
+    def shown_predictions(self, data: MatchingDataModule, rows: int) -> PredictionTable:
         split, lines = data.split("validation"), list[list[object]]()
         for row, prediction in MatchingPredictor(self, data).predict_split(split, rows).items():
             words = "\n".join(f"{value:+.3f} {first} - {second}" for first, second, value in prediction.words)

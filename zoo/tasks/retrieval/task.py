@@ -22,7 +22,7 @@ from datamodules.core.types import Positive, Probability, Size
 from datamodules.retrieval.base import Hits
 from datamodules.sampling import longest_first
 from zoo.layers.dual_encoder import DualEncoder, Tower
-from zoo.tasks.base import Task
+from zoo.tasks.base import PredictionTable, Task
 from zoo.tasks.fitted import Fitted
 from zoo.tasks.model import Given
 from zoo.tasks.ranking_measures import Judged
@@ -236,9 +236,7 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         return sums / torch.bincount(query, minlength=len(logits)).clamp(min=1)
 
     @override
-    def shown_predictions(
-        self, data: ClickthroughDataModule, rows: int
-    ) -> tuple[list[str], list[list[object]]]:
+    def shown_predictions(self, data: ClickthroughDataModule, rows: int) -> PredictionTable:
         split, lines = data.split("validation"), list[list[object]]()
         judgements = split.judgements
         for row, ranked in enumerate(RetrievalPredictor(self, data).rank_split(split, 3, rows)):
