@@ -44,7 +44,8 @@ class TextBag(nn.Module):
         """
         # On a CPU, only the words of these texts are encoded; on a GPU, finding them takes longer than encoding all.
         on_cpu = text.device.type == "cpu"
-        total = self.sums(*(distinct_rows(word[text], len(self.words.table)) if on_cpu else (word, text)))
+        rows, position = distinct_rows(word[text], len(self.words.table)) if on_cpu else (word, text)
+        total = functional.embedding_bag(position, self.dropout(self.words(rows)), mode="sum")
         count = (text != 0).sum(dim=1, keepdim=True)
         if self.bigrams is not None and not words_alone and text.shape[1] > 1:
             buckets = bigram_buckets(word, text, len(self.bigrams.table) - 1)
@@ -53,11 +54,6 @@ class TextBag(nn.Module):
             total = total + functional.embedding_bag(position, vectors, mode="sum")
             count = count + (buckets != 0).sum(dim=1, keepdim=True)
         return total / count.clamp(min=1)
-
-    def sums(self, word: Tensor, text: Tensor) -> Tensor:
-        """Sums [N, size] of the vectors of the words of texts; arguments as in `forward`."""
-        vectors = self.dropout(self.words(word))
-        return functional.embedding_bag(text, vectors, mode="sum")
 
 
 class VectorBag(nn.Module):
