@@ -356,15 +356,8 @@ def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:
     vector: NDArray[np.float32] = pseudorandom_weak_vector(
         model.vector_size, " ".join(words), lambda text: crc32(text.encode())
     )
+    vectors = vector.reshape(1, -1)  # a view, changed in place
+    options = {"learn_words": False, "learn_hidden": False, "doctags_lockf": np.ones(1, np.float32)}
     for rate in np.linspace(model.alpha, model.min_alpha, model.epochs):
-        train_document_dm(
-            model,
-            words,
-            [0],
-            rate,
-            learn_words=False,
-            learn_hidden=False,
-            doctag_vectors=vector.reshape(1, -1),  # a view, changed in place
-            doctags_lockf=np.ones(1, np.float32),
-        )
+        train_document_dm(model, words, [0], rate, doctag_vectors=vectors, **options)
     return vector

@@ -166,19 +166,10 @@ class SkipGram(WordAverages):
         from gensim.models import Word2Vec
 
         words = [vocabulary.words[number] for number in corpus.words.tolist()]
-        ends = corpus.offsets.tolist()
+        texts = [words[start:end] for start, end in pairwise(corpus.offsets.tolist())]
         # With one worker the same seed gives the same vectors.
-        model = Word2Vec(
-            [words[start:end] for start, end in pairwise(ends)],
-            sg=1,
-            vector_size=self.word_size,
-            window=WINDOW,
-            negative=NEGATIVES,
-            epochs=self.epochs,
-            min_count=1,
-            workers=1,
-            seed=seed,
-        )
+        options = {"vector_size": self.word_size, "epochs": self.epochs, "seed": seed}
+        model = Word2Vec(texts, sg=1, min_count=1, workers=1, window=WINDOW, negative=NEGATIVES, **options)
         vectors = np.zeros((len(vocabulary), self.word_size), np.float32)
         present = np.unique(corpus.words)
         vectors[present] = model.wv[[vocabulary.words[number] for number in present]]
