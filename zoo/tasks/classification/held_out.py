@@ -162,17 +162,12 @@ def rows_to_keep(
     is_proven = (np.arange(len(known)) < len(spec.labels)) | own.any(axis=0)
     has_answer = place < sizes
     lacks = np.array([any(label not in column for label in written) for written in of_rows], bool)
+    probability = np.where(is_proven[drawn], values[every, drawn], -1.0)[has_answer]
+    is_right = own[every, drawn][has_answer]
+    of_label = np.where(lacks, 0.0, np.where(own, values, 1.0).min(axis=1))
+    of_text = familiarity[rows].double().numpy()
     chosen = None if texts is None else [texts[row] for row in rows]
-    return HeldOutRows(
-        np.where(is_proven[drawn], values[every, drawn], -1.0)[has_answer],
-        own[every, drawn][has_answer],
-        np.where(lacks, 0.0, np.where(own, values, 1.0).min(axis=1)),
-        familiarity[rows].double().numpy(),
-        kept,
-        chosen,
-        contents_of(memory),
-        most,
-    )
+    return HeldOutRows(probability, is_right, of_label, of_text, kept, chosen, contents_of(memory), most)
 
 
 def familiarity_of(scores: HeldOutRows, values: NDArray[np.float64]) -> NDArray[np.float64]:
