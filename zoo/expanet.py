@@ -231,12 +231,8 @@ class ExpaNet(MemNet):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        of_hard_read = {
-            "tau": tau != DRAW_TEMPERATURE,
-            "final_tau": final_tau is not None,
-            "straight_through": straight_through,
-        }
-        if read == "soft" and (idle := [name for name, is_set in of_hard_read.items() if is_set]):
+        hard = {"tau": tau != DRAW_TEMPERATURE, "final_tau": final_tau, "straight_through": straight_through}
+        if read == "soft" and (idle := [name for name, is_set in hard.items() if is_set]):
             raise InputError(f"model.{idle[0]} changes a hard read only; omit it, or set --model.read hard")
         self.read, self.tau, self.final_tau = read, tau, final_tau
         self.straight_through = straight_through
