@@ -131,10 +131,8 @@ class SentenceMemory(nn.Module):
             u_R [P, d], the last hop's probe; o_R + u_R [P, d]; and its alpha [P, N], 0 for turns that are not readable.
         """
         memory, output = self._encode(batch, vectors)
-        tables = [
-            table.index_select(0, batch.dialogue)  # [P, N, d]
-            for table in memory.view(*batch.age.shape, -1, self.size).unbind(2)
-        ]
+        parts = memory.view(*batch.age.shape, -1, self.size).unbind(2)
+        tables = [part.index_select(0, batch.dialogue) for part in parts]  # [P, N, d] each
         probe, attention = output, output.new_zeros(batch.readable.shape)
         for hop in range(self.hops):
             # A_{r+1} = C_r and T_A^{r+1} = T_C^r (Equation 4): a hop's output memory is the next one's input.

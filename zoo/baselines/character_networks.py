@@ -143,10 +143,8 @@ class CharCRNNNetwork(TextNetwork):
         windows, filters, hidden_size = options.windows, options.filters, options.hidden_size
         super().__init__(2 * hidden_size, given.spec, options.dropout)
         self.characters = nn.Embedding(given.spec.num_words, CRNN_SIZE, padding_idx=0)
-        sizes = pairwise([CRNN_SIZE, *[filters] * len(windows)])
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(*of_layer, window) for of_layer, window in zip(sizes, windows, strict=True)
-        )
+        layers = zip(pairwise([CRNN_SIZE, *[filters] * len(windows)]), windows, strict=True)
+        self.convolutions = nn.ModuleList(nn.Conv1d(*sizes, window) for sizes, window in layers)
         self.lstm = RowLSTM(filters, hidden_size, bidirectional=True)
 
     @override
@@ -211,9 +209,8 @@ class Block(nn.Module):
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(*sizes, 3, padding=1, bias=False) for sizes in pairwise((before, after, after))
-        )
+        layers = pairwise((before, after, after))
+        self.convolutions = nn.ModuleList(nn.Conv1d(*sizes, 3, padding=1, bias=False) for sizes in layers)
         self.norms = nn.ModuleList(RealBatchNorm(after) for _ in self.convolutions)
 
     def forward(self, states: Tensor, is_real: Tensor) -> Tensor:

@@ -87,9 +87,8 @@ class ARCINetwork(nn.Module):
     def __init__(self, given: Given[MatchingSpec], options: ARCI) -> None:
         super().__init__()
         self.words, self.dropout = options.make_words(given), nn.Dropout(options.dropout)
-        self.first, self.second = (
-            SentenceConvolution(self.words.size, options.filters, options.window) for _ in range(2)
-        )
+        sizes = self.words.size, options.filters, options.window
+        self.first, self.second = SentenceConvolution(*sizes), SentenceConvolution(*sizes)
         self.classifier = options.make_classifier(2 * self.first.size, given.spec)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
@@ -179,11 +178,9 @@ class MatchPyramidNetwork(nn.Module):
 
     def __init__(self, given: Given[MatchingSpec], options: MatchPyramid) -> None:
         super().__init__()
-        filters, self.grid = options.filters, options.grid
+        filters, kernel, self.grid = options.filters, options.kernel, options.grid
         self.words, self.unknown = options.make_words(given), given.spec.unknown
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(*sizes, options.kernel) for sizes in pairwise((1, *filters))
-        )
+        self.convolutions = nn.ModuleList(nn.Conv2d(*sizes, kernel) for sizes in pairwise((1, *filters)))
         self.classifier = options.make_classifier(self.grid[0] * self.grid[1] * filters[-1], given.spec)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:

@@ -297,10 +297,8 @@ class RetrievalDoc2Vec(FittedRanking[Tensor]):
         model = self._new(seed)
         from gensim.models.doc2vec import TaggedDocument
 
-        corpus = [
-            TaggedDocument(words_of(text), [row])
-            for row, text in enumerate([*table.queries.texts, *table.documents.texts])
-        ]
+        texts = [*table.queries.texts, *table.documents.texts]
+        corpus = [TaggedDocument(words_of(text), [row]) for row, text in enumerate(texts)]
         model.build_vocab(corpus)
         model.train(corpus, total_examples=len(corpus), epochs=model.epochs)
         self._opened = None
@@ -353,9 +351,8 @@ def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:
     from gensim.models.keyedvectors import pseudorandom_weak_vector
 
     model.random.seed(0)  # a text's vector must not depend on the texts before it
-    vector: NDArray[np.float32] = pseudorandom_weak_vector(
-        model.vector_size, " ".join(words), lambda text: crc32(text.encode())
-    )
+    size, text = model.vector_size, " ".join(words)
+    vector: NDArray[np.float32] = pseudorandom_weak_vector(size, text, lambda each: crc32(each.encode()))
     vectors = vector.reshape(1, -1)  # a view, changed in place
     options = {"learn_words": False, "learn_hidden": False, "doctags_lockf": np.ones(1, np.float32)}
     for rate in np.linspace(model.alpha, model.min_alpha, model.epochs):

@@ -116,10 +116,8 @@ class WordOverlap(PairReference):
         assert batch.first_string is not None
         assert batch.second_string is not None
         tokenizer, lexicon = make_tokenizer("words", lowercase=True), Lexicon()
-        first, second = (
-            [set(words) for words in tokenizer.encode(texts, lexicon)]
-            for texts in (batch.first_string, batch.second_string)
-        )
+        both = batch.first_string, batch.second_string
+        first, second = ([set(words) for words in tokenizer.encode(texts, lexicon)] for texts in both)
         pairs = zip(batch.first.tolist(), batch.second.tolist(), strict=True)
         shares = [len(first[i] & second[j]) / max(1, len(first[i])) for i, j in pairs]
         return torch.tensor(shares, dtype=torch.float64)

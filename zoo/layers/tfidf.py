@@ -163,10 +163,8 @@ class SparseLinear(nn.Module):
         device = self.table.device
         if self.bias is None:
             return self.table.new_zeros(vectors.shape[0], self.num_classes)
-        index, start = (
-            torch.from_numpy(part.astype(np.int64)).to(device)
-            for part in (vectors.indices, vectors.indptr[:-1])
-        )
+        parts = vectors.indices, vectors.indptr[:-1]
+        index, start = (torch.from_numpy(part.astype(np.int64)).to(device) for part in parts)
         weights = torch.from_numpy(vectors.data.astype(np.float32)).to(device)
         # The product with a sparse vector is a weighted sum of the table's rows.
         with torch.autocast(device.type, enabled=False):

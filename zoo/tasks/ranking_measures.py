@@ -105,9 +105,8 @@ class _TiedRankings:
         most = min(k, self.documents)
         ranks = torch.arange(1, most + 1, device=self.gain.device, dtype=torch.float64)
         discount = torch.cat([ranks.new_zeros(1), (1 / (ranks + 1).log2()).cumsum(0)])
-        dcg = self._sums(
-            self.gain / self.n * (discount[self.end.clamp(max=most)] - discount[self.a.clamp(max=most)])
-        )
+        discounts = discount[self.end.clamp(max=most)] - discount[self.a.clamp(max=most)]
+        dcg = self._sums(self.gain / self.n * discounts)
         order = self.grade.argsort(descending=True, stable=True)
         order = order[self.relevant_query[order].argsort(stable=True)]
         query = self.relevant_query[order]

@@ -43,9 +43,8 @@ def matching_parameters(network: nn.Module, pattern: str, option: str) -> set[st
     names = {name for name, _ in network.named_parameters() if matches(name, pattern)}
     if not names:
         # Two levels of names, since a message has room for few.
-        parts = {
-            ".".join(name.split(".")[:depth]) for depth in (1, 2) for name, _ in network.named_parameters()
-        }
+        split = [name.split(".") for name, _ in network.named_parameters()]
+        parts = {".".join(each[:depth]) for depth in (1, 2) for each in split}
         listed = ", ".join(sorted(parts)[:_MAX_NAMES]) + " and more" * (len(parts) > _MAX_NAMES)
         raise InputError(f"{option}: the network has no {pattern!r}; it has {listed}, and their own parts")
     return names

@@ -92,10 +92,8 @@ def balanced_batches(
     texts = max(2, batch_size // len(rows_of))
     for _ in range(steps):
         drawn = random.permutation(len(rows_of))[: max(2, batch_size // texts)]
-        chosen = [
-            random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False) for label in drawn
-        ]
-        rows = np.concatenate(chosen)
+        sources = (rows_of[label] for label in drawn)
+        rows = np.concatenate([random.choice(own, min(texts, len(own)), replace=False) for own in sources])
         yield rows if target.ndim == 1 else np.unique(rows)
 
 

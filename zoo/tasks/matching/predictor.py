@@ -251,10 +251,8 @@ class MatchingPredictor(Predictor[MatchingDataModule]):
             yield {**name, "text": each.question, "candidates": list(map(as_record, ranked))}
 
     def _scores(self, pairs: Pairs, batch_size: int, rows: range) -> Iterator[PlainDict]:
-        texts = (
-            (pairs.first.texts[int(pairs.first_row[row])], pairs.second.texts[int(pairs.second_row[row])])
-            for row in rows
-        )
+        first, second = pairs.first.texts, pairs.second.texts
+        texts = ((first[int(pairs.first_row[row])], second[int(pairs.second_row[row])]) for row in rows)
         for row, prediction in zip(rows, self._predictions(texts, batch_size), strict=True):
             question = pairs.question_ids[int(pairs.question[row])].as_py()
             yield {"id": pairs.ids[row].as_py(), "question": question, **as_record(prediction)}
