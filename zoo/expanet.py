@@ -14,7 +14,6 @@ batch, d the size of all vectors, H hops, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -26,7 +25,6 @@ from typing_extensions import override
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from datamodules.core.types import Count, NotNegative, Positive, Probability
-from datamodules.state import DataState
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import TextDropout
 from zoo.layers.vote import masked_softmax, relative_scores
@@ -198,12 +196,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         """Make an encoder of texts with a matrix of its own."""
         vectors = None if given.word_vectors is None else given.word_vectors.clone()
         return TextBag(self.make_words(replace(given, word_vectors=vectors)), bigrams, self.dropout)
-
-    @override
-    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
-        if name == "network.label":
-            return data.facts.get("memory_labels", [])
-        return super().row_names(name, weight, data)
 
     @override
     def new_scores(self) -> ClassificationScores:

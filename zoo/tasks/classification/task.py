@@ -107,6 +107,8 @@ class ClassificationTask(Task[ClassificationDataModule]):
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         if name in ("network.classifier.weight", "network.classifier.bias"):
             return data.facts.get("labels", [])
+        if name == "network.label":  # vectors of the memories' labels
+            return data.facts.get("memory_labels", [])
         return super().row_names(name, weight, data)
 
     @override
