@@ -38,6 +38,13 @@ def paired_test(gains: NDArray[np.float64]) -> float:
     return (1 + as_far) / 10_001
 
 
+def joined(batches: list[Tensor]) -> Tensor:
+    """The values of all batches, over all processes, on the CPU."""
+    from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
+
+    return dim_zero_cat(batches).cpu() if len(batches) else torch.zeros(0)
+
+
 class RowMeans(Metric):
     """Means of one or several values over all rows, and over the rows without duplicates elsewhere.
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from datamodules.batch import ClassificationBatch
 from zoo.tasks.classification.calibration import Calibration
 from zoo.tasks.classification.multilabel import probabilities_of, row_scores
-from zoo.tasks.metrics import PARTS, RowMeans
+from zoo.tasks.metrics import PARTS, RowMeans, joined
 from zoo.tasks.outputs import ClassificationOutput
 
 
@@ -81,9 +81,9 @@ class ClassificationScores(RowMeans):
         """Metric name -> value; those of classes are [C], NaN for a class without rows and predictions."""
         n = len(self.labels)
         self.calibration = self._calibration()
-        self.wrong_rows = sorted(_joined(self.wrong).tolist())
-        self.measured_rows = _joined(self.measured).numpy()
-        self.table = dict(zip(self.table, _joined(self.scores).numpy().T, strict=True))
+        self.wrong_rows = sorted(joined(self.wrong).tolist())
+        self.measured_rows = joined(self.measured).numpy()
+        self.table = dict(zip(self.table, joined(self.scores).numpy().T, strict=True))
         correct, true, predicted = self.correct.double(), self.true.double(), self.predicted.double()
         f1 = 2 * correct / (true[:n] + predicted).clamp(min=1)
         is_present = (true[:n] + predicted) > 0
@@ -109,16 +109,9 @@ class ClassificationScores(RowMeans):
         return scores | {name: torch.where(is_present, values, absent) for name, values in by_class.items()}
 
     def _calibration(self) -> Calibration | None:
-        probability, is_right = _joined(self.probability).double(), _joined(self.is_right)
+        probability, is_right = joined(self.probability).double(), joined(self.is_right)
         is_finite = len(probability) > 0 and bool(probability.isfinite().all())
         return Calibration.of(probability.numpy(), is_right.numpy() > 0) if is_finite else None
-
-
-def _joined(batches: list[Tensor]) -> Tensor:
-    """The values of all batches, over all processes, on the CPU."""
-    from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
-
-    return dim_zero_cat(batches).cpu() if len(batches) else torch.zeros(0)
 
 
 class MultilabelScores(ClassificationScores):
@@ -167,7 +160,7 @@ class MultilabelScores(ClassificationScores):
         from torchmetrics.functional import classification  # imports transformers, too
 
         scores, n = super().compute(), len(self.labels)
-        probability, target = (_joined(each).reshape(-1, n) for each in (self.scored, self.target))
+        probability, target = (joined(each).reshape(-1, n) for each in (self.scored, self.target))
         precision = ranking = torch.tensor(torch.nan, dtype=torch.double)
         if len(target):
             has_rows, target = target.any(dim=0), target.long()

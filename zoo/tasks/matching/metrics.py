@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.tasks.metrics import PARTS, RowMeans
+from zoo.tasks.metrics import PARTS, RowMeans, joined
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 
 #: Measures of the ranking of a question's candidates.
@@ -30,11 +30,11 @@ def area_under_curve(score: Tensor, target: Tensor) -> float | None:
     """Probability that a score [P] of a target above 0 exceeds one of the others, ties half; None without either."""
     from sklearn.metrics import roc_auc_score  # slow to import, and of no use to other tasks
 
-    is_positive = (target > 0).cpu().numpy()
+    is_positive = (target > 0).numpy()
     if is_positive.all() or not is_positive.any():
         return None
     lowest = torch.finfo(torch.float32).min
-    return float(roc_auc_score(is_positive, score.float().nan_to_num(nan=lowest).cpu().numpy()))
+    return float(roc_auc_score(is_positive, score.float().nan_to_num(nan=lowest).numpy()))
 
 
 class MatchingScores(RowMeans):
@@ -90,12 +90,10 @@ class MatchingScores(RowMeans):
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; AUC if there are pairs of two grades. Without a counted row, there are no means."""
-        from torchmetrics.utilities import dim_zero_cat
-
         scores = self.means() if self.rows > 0 else {}
         scores["loss"] = self.mean_loss
         if self.graded == 0 and self.pairs > 0:
-            area = area_under_curve(dim_zero_cat(self.score), dim_zero_cat(self.target))
+            area = area_under_curve(joined(self.score), joined(self.target))
             if area is not None:
                 scores["auc"] = self.loss_sum.new_tensor(area)
         scores["pairs"] = self.pairs.double()

@@ -10,7 +10,7 @@ from torch import Tensor
 from datamodules.clickthrough import ClickSplit, ClickthroughDataModule, document_hits
 from datamodules.retrieval import FolderMemory, Neighbors, Retriever
 from datamodules.retrieval.base import Hits
-from zoo.tasks.metrics import PARTS, RowMeans, sign_test
+from zoo.tasks.metrics import PARTS, RowMeans, joined, sign_test
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 
 NAMES = ("ndcg@1", "ndcg@3", "ndcg@10", "map", "mrr", "recall@100")
@@ -65,15 +65,13 @@ class RetrievalScores(RowMeans):
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; the means are over `queries`. Without one, there are no means."""
-        from torchmetrics.utilities import dim_zero_cat
-
         counts = {"queries": self.rows.double(), "queries_without_relevant": self.without.double()}
         if self.rows == 0:
             return counts
-        choice = dim_zero_cat(self.choice)
+        choice = joined(self.choice)
         self.best = selected_mixture(choice[:, : self.mixtures])
         own = choice[:, self.best]
-        self.by_query = dict(zip(dim_zero_cat(self.query).tolist(), own.tolist(), strict=True))
+        self.by_query = dict(zip(joined(self.query).tolist(), own.tolist(), strict=True))
         for number, name in enumerate(self.alone, self.mixtures):
             means, gains = self.means(number), choice[:, number] - own
             better, worse = int((gains > 0).sum()), int((gains < 0).sum())
