@@ -65,10 +65,9 @@ class RecurrentTower(Tower):
             return last_states(self._products(words), self.recurrent, text, lengths)
         states = self.trace(words, text)["state"]
         last = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
-        # The backward network's last state is at the first word.
-        ends = [states[..., : self.hidden_size].gather(1, last).squeeze(1)]
-        ends += [states[:, 0, self.hidden_size :]] if self.directions == 2 else []
-        return torch.cat(ends, dim=1)
+        forward = states[..., : self.hidden_size].gather(1, last).squeeze(1)
+        # The last state of a backward network is at the first word.
+        return torch.cat([forward, states[:, 0, self.hidden_size :]], dim=1)
 
     def trace(self, words: Tensor, text: Tensor) -> dict[str, Tensor]:
         """Compute the equations step by step, both directions at once; arguments as in `forward`.
