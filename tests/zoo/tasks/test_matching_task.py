@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ir_measures
@@ -110,12 +111,17 @@ def test_nan_ranks_last() -> None:
     assert measures["mrr"] == pytest.approx(1 / 3)
 
 
+def counted(target: Tensor, weight: Tensor, query: Tensor) -> Any:
+    """A batch, as far as the scores read it."""
+    return SimpleNamespace(target=target, weight=weight, query=query, is_duplicate=None)
+
+
 def ranking_scores(lists: Lists, batch_size: int = 7) -> dict[str, float]:
     scores = MatchingScores("ranking")
     for start in range(0, len(lists), batch_size):
         part = lists[start : start + batch_size]
         score, target, number = flat(part)
-        scores.update(score, target, torch.ones(len(score)), number, torch.ones(2))
+        scores.update(score, torch.ones(2), counted(target, torch.ones(len(score)), number))
     return {name: float(value) for name, value in scores.compute().items()}
 
 
@@ -136,7 +142,7 @@ def test_without_a_positive_there_are_no_means() -> None:
     assert scores.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
     assert scores["questions_without_positive"] == 1
     pairs = MatchingScores("classification")
-    pairs.update(torch.ones(2), torch.ones(2), torch.ones(2), torch.arange(2), torch.ones(2))
+    pairs.update(torch.ones(2), torch.ones(2), counted(torch.ones(2), torch.ones(2), torch.arange(2)))
     assert pairs.compute().keys() == {"accuracy", "loss", "pairs"}
 
 
@@ -146,9 +152,9 @@ def test_padding_and_unknown_pairs_count_nothing() -> None:
     weight = (number % 3 > 0).float()
     unknown = torch.where(number % 3 > 0, target, torch.nan)
     expected = ranking_scores([pair for i, pair in enumerate(lists) if i % 3 > 0], 9)
-    for given in ((score, target, weight), (score, unknown, torch.ones_like(score))):
+    for given in ((target, weight), (unknown, torch.ones_like(score))):
         scores = MatchingScores("ranking")
-        scores.update(*given, number, torch.ones(2))
+        scores.update(score, torch.ones(2), counted(*given, number))
         assert {name: float(value) for name, value in scores.compute().items()} == expected
 
 
@@ -161,7 +167,7 @@ def test_scores_of_pairs() -> None:
     scores = MatchingScores("classification")
     score, target = torch.tensor([0.5, -1.0, 0.0, 2.0, 9.0]), torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0])
     weight = torch.tensor([1.0, 1, 1, 1, 0])
-    scores.update(score, target, weight, torch.arange(5), torch.tensor([0.25, 0.75]))
+    scores.update(score, torch.tensor([0.25, 0.75]), counted(target, weight, torch.arange(5)))
     values = {name: float(value) for name, value in scores.compute().items()}
     # Of the four positive-negative comparisons, .5 and 0 lie above -1 and below 2.
     assert values == {"accuracy": 0.5, "auc": 0.5, "loss": 0.5, "pairs": 4}
@@ -170,7 +176,7 @@ def test_scores_of_pairs() -> None:
 def test_nothing_to_count_is_finite() -> None:
     empty = torch.zeros(0)
     for scores in (MatchingScores("ranking"), MatchingScores("classification")):
-        scores.update(empty, empty, empty, empty.long(), empty)
+        scores.update(empty, empty, counted(empty, empty, empty.long()))
         assert all(math.isfinite(value) for value in scores.compute().values())
 
 

@@ -1,5 +1,8 @@
 """Measures of rankings against those of lists, recall by hand, and means on any number of processes."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -70,8 +73,10 @@ def counted(order: list[int], score: Tensor, judged: Judged, mixtures: int = 1) 
         own = judged.query == row
         part = Judged(judged.query[own] * 0, judged.document[own], judged.grade[own])
         given = [score[row : row + 1] * (1 if number == 0 else -1) for number in range(mixtures)]
-        nothing = torch.zeros(1, dtype=torch.bool)
-        scores.update(given, part, torch.tensor([row]), torch.ones(1), torch.ones(1), nothing)
+        batch: Any = SimpleNamespace(
+            row=torch.tensor([row]), weight=torch.ones(1), is_duplicate=torch.zeros(1) > 0
+        )
+        scores.update(given, part, torch.ones(1), batch)
     return scores
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from datamodules.batch import MatchingBatch
 from zoo.tasks.metrics import PARTS, RowMeans, joined
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 
@@ -58,18 +59,11 @@ class MatchingScores(RowMeans):
         self.add_state("score", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
 
-    def update(
-        self,
-        score: Tensor,
-        target: Tensor,
-        weight: Tensor,
-        query: Tensor,
-        loss: Tensor,
-        is_duplicate: Tensor | None = None,
-    ) -> None:
-        """Count P pairs, whole lists `query`, with terms [n] of the loss; nan grades are unknown, weights of 0 pad."""
-        counted = (weight > 0) & ~target.isnan()
-        score, target, query = score[counted].detach().float(), target[counted].float(), query[counted]
+    def update(self, score: Tensor, loss: Tensor, batch: MatchingBatch) -> None:
+        """Count P pairs, whole lists, with terms [n] of the loss; nan grades are unknown, weights of 0 pad."""
+        counted = (batch.weight > 0) & ~batch.target.isnan()
+        score, target = score[counted].detach().float(), batch.target[counted].float()
+        query, is_duplicate = batch.query[counted], batch.is_duplicate
         is_duplicate = None if is_duplicate is None else is_duplicate[counted]
         self.add_loss(loss)
         self.pairs += len(score)

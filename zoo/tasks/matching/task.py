@@ -134,8 +134,7 @@ class MatchingTask(Task[MatchingDataModule]):
     @override
     def count(self, scores: MatchingScores, batch: MatchingBatch) -> None:
         output = self(batch)
-        terms = self.loss_terms(output, batch)
-        scores.update(output.score, batch.target, batch.weight, batch.query, terms, batch.is_duplicate)
+        scores.update(output.score, self.loss_terms(output, batch), batch)
 
     def loss_terms(self, output: MatchingOutput, batch: MatchingBatch) -> Tensor:
         """Terms whose mean is the loss of a batch: one per list, or with cross entropy one per pair."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from datamodules.batch import QueryBatch
 from datamodules.clickthrough import ClickSplit, ClickthroughDataModule, document_hits
 from datamodules.retrieval import FolderMemory, Neighbors, Retriever
 from datamodules.retrieval.base import Hits
@@ -44,23 +45,15 @@ class RetrievalScores(RowMeans):
         #: keys are `ndcg@10/BM25 alone`, ...; `p` is that of a sign test. Empty without a relevant document.
         self.compared: dict[str, float] = {}
 
-    def update(
-        self,
-        scores: list[Tensor],
-        judged: Judged,
-        row: Tensor,
-        weight: Tensor,
-        loss: Tensor,
-        is_duplicate: Tensor | None = None,
-    ) -> None:
-        """Count a batch of queries, numbers `row` [B], by scores [B, D] of each ranking; those of weight 0 pad."""
-        has_relevant = torch.bincount(judged.query[judged.grade > 0], minlength=len(row)) > 0
-        counted = (weight > 0) & has_relevant
+    def update(self, scores: list[Tensor], judged: Judged, loss: Tensor, batch: QueryBatch) -> None:
+        """Count a batch of queries, by scores [B, D] of each ranking; those of weight 0 pad."""
+        has_relevant = torch.bincount(judged.query[judged.grade > 0], minlength=len(batch.row)) > 0
+        counted = (batch.weight > 0) & has_relevant
         values = torch.stack([measure_rankings(score, judged, NAMES) for score in scores])
-        self.add_rows(values, counted, is_duplicate)
-        self.without += ((weight > 0) & ~has_relevant).sum()
+        self.add_rows(values, counted, batch.is_duplicate)
+        self.without += ((batch.weight > 0) & ~has_relevant).sum()
         self.loss += (loss[counted].double() * PARTS).round().long().sum()
-        self.query.append(row[counted])
+        self.query.append(batch.row[counted])
         self.choice.append(values[:, counted, CHOICE].T)  # [queries, rankings]
 
     def compute(self) -> dict[str, Tensor]:

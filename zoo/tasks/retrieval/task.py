@@ -212,7 +212,7 @@ class RetrievalTask(Task[ClickthroughDataModule]):
         if self._alone:
             network = ranked[-1]
             ranked = [ranked[0], *(self._score_alone(hits, batch, network) for hits in self._alone.values())]
-        scores.update(ranked, judged, batch.row, batch.weight, loss, batch.is_duplicate)
+        scores.update(ranked, judged, loss, batch)
 
     def _score_alone(self, hits: Hits | None, batch: QueryBatch, score: Tensor) -> Tensor:
         """Return the scores of a retriever with these hits, or those of the network (None), which are given: [B, D]."""
