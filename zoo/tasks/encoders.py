@@ -147,18 +147,15 @@ class ReadsTransformer(Task):
         transformer, tokenizer = self.transformer, data.options.tokenizer
         if transformer is None:
             return
+        advice = f"set --data.tokenizer {transformer}"
         if tokenizer in OWN_TOKENIZERS:
-            raise InputError(
-                f"data.tokenizer={tokenizer}: the transformer needs its own tokens: set --data.tokenizer {transformer}"
-            )
+            raise InputError(f"data.tokenizer={tokenizer}: the transformer needs its own tokens: {advice}")
         check_reachable(transformer)
         if tokenizer != transformer:
             # Two names of the same tokens are fine; ids of another vocabulary would be other words.
             expected = make_tokenizer(transformer, lowercase=False).describe()["contents"]
             if data.words.tokenizer.describe()["contents"] != expected:
-                raise InputError(
-                    f"data.tokenizer={tokenizer}: not the transformer's tokens: set --data.tokenizer {transformer}"
-                )
+                raise InputError(f"data.tokenizer={tokenizer}: not the transformer's tokens: {advice}")
         lengths = data.lengths_by_option()
         if not self.joins_texts:
             longest = max(lengths, key=lengths.__getitem__)

@@ -155,9 +155,8 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str], unlabelle
         numbers = label_numbers(rows, labels).tolist()
         for row, (text, number) in enumerate(zip(rows.texts[:], numbers, strict=True)):
             if number < 0:
-                raise InputError(
-                    f"{rows.source}: row {row}: {excerpt((rows.labels or [])[row])!r} is no label of the training table"
-                )
+                label = excerpt((rows.labels or [])[row])
+                raise InputError(f"{rows.source}: row {row}: {label!r} is no label of the training table")
             if not text.strip():
                 raise InputError(f"{rows.source}: row {row} has no text; write one, or remove the row")
             texts.append(text)
