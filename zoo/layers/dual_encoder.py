@@ -43,14 +43,12 @@ class DualEncoder(nn.Module):
 
     def forward(self, batch: ClickBatch) -> Tensor:
         """The cosine of each distinct query and each distinct document of a batch: float32 [N, M]."""
-        if self.document is self.query:
-            words = self.query.hashing(batch.char)
-            queries = self._encode(self.query, words, batch.query_text)
-        else:
+        words = of_queries = self.document.hashing(batch.char)
+        if self.document is not self.query:
             # Queries have few of a batch's words, and the data puts those first.
             last = int(batch.query_text.max()) if batch.query_text.numel() else 0
-            queries = self._encode(self.query, self.query.hashing(batch.char[: last + 1]), batch.query_text)
-            words = self.document.hashing(batch.char)
+            of_queries = self.query.hashing(batch.char[: last + 1])
+        queries = self._encode(self.query, of_queries, batch.query_text)
         documents = self._encode(self.document, words, batch.document_text)
         with torch.autocast(queries.device.type, enabled=False):
             return queries @ documents.T
