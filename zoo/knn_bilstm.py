@@ -182,15 +182,14 @@ class KNNNetwork(nn.Module):
         # Scores are float32 whatever the precision.
         with torch.autocast(features[0].device.type, enabled=False):
             logits: Tensor = self.classifier(torch.cat([feature.float() for feature in features], dim=1))
-        output = ClassificationOutput(logits, memory_weight, text_vector=text)
-        if self.rule is None:
-            return output
-        both = torch.stack([torch.zeros_like(logits), logits], dim=1)  # that a label is missing, and present
-        output = output._replace(logits=both)
-        if self.training:  # chooses no sets: the rule would be copied from a GPU in each step
-            return output
-        threshold, fills = self.rule.tolist()
-        return output._replace(chosen=choose_labels(logits.sigmoid(), (threshold, fills > 0)))
+        chosen = None
+        if self.rule is not None:
+            if not self.training:  # the rule would be copied from a GPU in each step
+                threshold, fills = self.rule.tolist()
+                chosen = choose_labels(logits.sigmoid(), (threshold, fills > 0))
+            # That a label is missing, and that it is present.
+            logits = torch.stack([torch.zeros_like(logits), logits], dim=1)
+        return ClassificationOutput(logits, memory_weight, text_vector=text, chosen=chosen)
 
 
 def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
