@@ -243,14 +243,12 @@ def answer_threshold(scores: HeldOutRows, max_error: float, confidence: float) -
 
 def rows_that_do(scores: HeldOutRows, max_error: float, confidence: float) -> int | None:
     """Return the number of rows like these that can certify a level; None = not even those that a model keeps."""
-    numbers = range(2, MOST_ROWS // max(len(scores.probability), 1) + 1)
-    probability, is_right = scores.probability, scores.is_right
-    copies = (
-        replace(scores, probability=np.tile(probability, number), is_right=np.tile(is_right, number))
-        for number in numbers
-    )
-    certified = (each for each in copies if certified_threshold(each, max_error, confidence) is not None)
-    return next((len(each.probability) for each in certified), None)
+    for number in range(2, MOST_ROWS // max(len(scores.probability), 1) + 1):
+        probability, is_right = np.tile(scores.probability, number), np.tile(scores.is_right, number)
+        copies = replace(scores, probability=probability, is_right=is_right)
+        if certified_threshold(copies, max_error, confidence) is not None:
+            return len(probability)
+    return None
 
 
 def rows_needed(max_error: float, confidence: float) -> int:
