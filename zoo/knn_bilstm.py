@@ -112,10 +112,9 @@ class KNNNetwork(nn.Module):
         self.encoder = encoder
         self.drop_text = TextDropout(options.text_dropout)
         self.features = FEATURES[options.features]
-        self.num_memory_classes = len(spec.memory_labels)
-        views = max(num_perspectives, 1)
-        label_size = views * self.num_memory_classes
-        sizes = {"text": encoder.size, "label": label_size, "neighbor": views * encoder.size}
+        views, classes = max(num_perspectives, 1), len(spec.memory_labels)
+        self.num_memory_classes = classes
+        sizes = {"text": encoder.size, "label": views * classes, "neighbor": views * encoder.size}
         self.attention: SharpAttention | None = None
         if self.features != ("text",):
             self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)

@@ -96,8 +96,7 @@ class Predictor(ABC, Generic[DataT]):
             facts["retriever"] = type(self.data.retriever).__name__
         encoder = getattr(self.model, "transformer", None)
         if encoder is not None or self.model.vector_size is not None:
-            trained = f"trained here, {self.model.vector_size} numbers a text"
-            facts["encoder"] = trained if encoder is None else encoder
+            facts["encoder"] = encoder or f"trained here, {self.model.vector_size} numbers a text"
         lines = [f"  {name:9}  {value}" for name, value in facts.items()]
         return "\n".join([type(self).__name__, *lines])
 

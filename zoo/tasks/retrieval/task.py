@@ -169,10 +169,9 @@ class RetrievalTask(Task[ClickthroughDataModule]):
 
     def _encode(self, loader: Any) -> None:
         trainer: Any = self.trainer
+        block, process = loader.batch_sampler.batch_size, (trainer.global_rank, trainer.world_size)
         with trainer.precision_plugin.forward_context():
-            documents = self.encode_collection(
-                loader.dataset, loader.batch_sampler.batch_size, trainer.global_rank, trainer.world_size
-            )
+            documents = self.encode_collection(loader.dataset, block, *process)
         if isinstance(documents, Tensor):
             # Each row is 0 in all processes but one.
             documents = trainer.strategy.reduce(documents, reduce_op="sum")
