@@ -152,12 +152,10 @@ class DialogueTask(Task[DialogueDataModule]):
     @override
     def shown_predictions(self, data: DialogueDataModule, rows: int) -> PredictionTable:
         split, lines = data.split("validation"), list[list[object]]()
-        for prediction, answer in DialoguePredictor(self, data).predict_split(split, dialogues=rows):
-            turns = "\n".join(f"{turn.attention:.3f} {turn.text}" for turn in prediction.turns)
-            words = "\n".join(f"{word.attention:.3f} {word.word}" for word in prediction.words)
-            lines.append(
-                [prediction.question, answer, prediction.answer, prediction.probability, turns, words]
-            )
+        for answer, right in DialoguePredictor(self, data).predict_split(split, dialogues=rows):
+            turns = "\n".join(f"{turn.attention:.3f} {turn.text}" for turn in answer.turns)
+            words = "\n".join(f"{word.attention:.3f} {word.word}" for word in answer.words)
+            lines.append([answer.question, right, answer.answer, answer.probability, turns, words])
         return ["question", "answer", "predicted", "probability", "turns", "words"], lines
 
 
