@@ -113,10 +113,8 @@ class WordAverages(Fitted[ClassificationDataModule], ClassificationTask):
             raise InputError(f"{split.rows.source}: no text has a word of the vocabulary")
         vectors = self.learn_vectors(corpus, vocabulary, seed=data.seed)
         known = np.bincount(corpus.words, minlength=len(vocabulary)) > 0
-        self.fitted = {
-            "vectors": torch.from_numpy(vectors * known[:, None]),
-            "known": torch.from_numpy(known),
-        }
+        vectors = vectors * known[:, None]
+        self.fitted = {"vectors": torch.from_numpy(vectors), "known": torch.from_numpy(known)}
         blocks = [self.vectors(batch)[0] for batch in data.dataset(split).batches(BLOCK)]
         machine = LinearSVC(random_state=0, dual=False).fit(torch.cat(blocks).numpy(), labels)
         # Rows one after the other, as in a file: a product rounds in the order of the memory.
