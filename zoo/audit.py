@@ -120,22 +120,16 @@ def audit(source: Predictor[Any] | Memory) -> Audit:
         named = f"has only the label {labels[0]!r}" if labels else "has no labels"
         raise InputError(f"{memory.location()}: {named}; an audit needs rows with two labels or more")
     if len(np.unique(duplicate_codes(memory.rows.texts[:]))) <= (len(labels) if separator is None else 1):
-        raise InputError(
-            f"{memory.location()}: a single text, or one a label: no other can judge it; add rows"
-        )
+        raise InputError(f"{memory.location()}: a single text, or one a label: none can judge it; add rows")
     held_out, logs = judge(memory, labels, predictor, separator)
     return _ranked(memory, labels, held_out, logs, separator)
 
 
 def _ranked(
-    memory: FolderMemory,
-    labels: list[str],
-    held_out: HeldOut,
-    logs: NDArray[np.float64],
-    separator: str | None,
+    memory: FolderMemory, labels: list[str], judged: HeldOut, logs: NDArray[np.float64], separator: str | None
 ) -> Audit:
     """Rank the rows of a memory by the probability of their labels; of a set, by its least probable part."""
-    target, suggested = held_out.target.numpy(), logs.argmax(axis=1)
+    target, suggested = judged.target.numpy(), logs.argmax(axis=1)
     wrong = share_of_errors(logs, target)
     if separator is None:  # a class is a set of one label
         own = logs[np.arange(len(logs)), target]
@@ -151,7 +145,7 @@ def _ranked(
         for row in group
     }
     # The nearest neighbors of each search first; -1 for none.
-    neighbors = [vote.rows for vote in votes_of(held_out.outputs).values() if vote.rows is not None]
+    neighbors = [vote.rows for vote in votes_of(judged.outputs).values() if vote.rows is not None]
     nearest = torch.stack(neighbors, dim=2).flatten(1)
 
     def contradictions(row: int) -> list[Contradiction]:

@@ -25,9 +25,7 @@ Batch: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 class _Reader:
     """An actor: labels or encodes batches of rows; it opens its model once."""
 
-    def __init__(
-        self, model: str, text: str = "text", keep: Sequence[str] = (), encodes: bool = False
-    ) -> None:
+    def __init__(self, model: str, text: str, keep: Sequence[str], encodes: bool) -> None:
         """Open a model, which the machine must have under this name; see `predict` for the columns."""
         self.predictor, self.text, self.keep, self.encodes = load(model), text, list(keep), encodes
         if not encodes and not isinstance(self.predictor, ClassificationPredictor):

@@ -22,9 +22,8 @@ class Entry(NamedTuple):
 
 
 _ZHANG = "Zhang, Zhao, LeCun: Character-level Convolutional Networks for Text Classification (2015)"
-_HUANG = (
-    "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
-)
+# fmt: off
+_HUANG = "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
 _SHEN = "Shen et al.: A Latent Semantic Model with Convolutional-Pooling Structure for IR (2014)"
 _HU = "Hu, Lu, Li, Chen: Convolutional Neural Network Architectures for Matching Sentences (2014)"
 _ROBERTSON = "Robertson et al.: Okapi at TREC-3 (1994), as Lucene computes it"
@@ -32,7 +31,6 @@ _SUKHBAATAR = "Sukhbaatar, Szlam, Weston, Fergus: End-To-End Memory Networks (NI
 _TANG = "Tang, Wang, Zheng, Mei: End-to-end Learning for Short Text Expansion (KDD 2017)"
 _NONE = "no publication: "
 
-# fmt: off
 #: Name -> entry of every model.
 MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, paper in (
     ("MemoryEnsemble", "ensemble.model", "classification", _NONE + "a logarithmic opinion pool (Genest, Zidek 1986)"),

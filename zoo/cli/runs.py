@@ -31,9 +31,7 @@ def run(command: str, options: Sequence[str], /) -> None:
     given = dict(named_values(options))
     names = [each.partition("=")[0] for each in options if each[:2] == "--"]
     files = [configs.contents(value) for name, value in named_values(options) if name == "--config"]
-    named = {
-        group: given.get(f"--{group}", given.get(f"--{group}.class_path")) for group in ("model", "data")
-    }
+    named = {part: given.get(f"--{part}", given.get(f"--{part}.class_path")) for part in ("model", "data")}
     source = given.get("--ckpt_path")
     shows_help = "-h" in options or any(name.endswith(("--help", ".help")) for name in names)
     folder, base = None, PlainDict()

@@ -227,14 +227,12 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         if self.deadline == math.inf:
             return True
         left = self.deadline - time.monotonic()
-        allowed = (
-            seconds <= left if self._trainer is None else self.trainer.strategy.broadcast(seconds <= left)
-        )
-        if not allowed:
+        fits = seconds <= left if self._trainer is None else self.trainer.strategy.broadcast(seconds <= left)
+        if not fits:
             reason = f"about {seconds:.0f} s, {left:.0f} left" if left > 0 else "no time left"
             self.skipped.append(f"{stage} ({reason})")
             log.info("skipped for --time_limit: %s", self.skipped[-1])
-        return bool(allowed)
+        return bool(fits)
 
 
 def read_table(

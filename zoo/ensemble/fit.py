@@ -47,9 +47,7 @@ log = logging.getLogger("zoo")
 _FOLD_CONDITION = (
     "each row of the table is classified with weights that were fitted without its part of the rows"
 )
-_NO_CONDITION = (
-    "some rows of the table had a part in the weights that classify them, since no others are left"
-)
+_NO_CONDITION = "some rows of the table had a part in the weights that classify them: no others are left"
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
 _UNMEASURED = (
@@ -235,31 +233,21 @@ class EnsembleFit:
         assert network.pool is not None
         names = ["validation rows", "training rows, each classified by members that were fitted without it"]
         counts = [len(part.distinct().target) for part in fitted_on]
-        rows = " and ".join(
-            f"{count:,} {name}"
-            for count, name in zip(counts, names[split == "training" :], strict=False)
-            if count
-        )
+        named = zip(counts, names[split == "training" :], strict=False)
+        rows = " and ".join(f"{count:,} {name}" for count, name in named if count)
         notes = [f"Weights are fitted on {rows}; {condition}."]
         if split == "training" and len(self.validation.rows):
-            notes.append(
-                "No validation row can be counted: all have duplicates elsewhere, near ones included."
-            )
+            notes.append("No validation row can be counted: all have duplicates elsewhere, or near ones.")
         if network.pool.class_weights:
-            notes.append(
-                "All but the references are weighted by model.class_weight; here errors count equally."
-            )
+            notes.append("All but references are weighted by model.class_weight; here errors count equally.")
         if self.model.skipped:
             notes.append(f"Skipped for --time_limit: {'; '.join(self.model.skipped)}.")
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since held-out rows do not speak for them: {', '.join(unused)}.")
-        notes += [
-            f"Not used, since {reason}: {', '.join(names)}." for reason, names in self.model.unusable.items()
-        ]
+        unusable = self.model.unusable.items()
+        notes += [f"Not used, since {reason}: {', '.join(names)}." for reason, names in unusable]
         if "dense_vote" in network.members and network.memory is None:
-            notes.append(
-                "The dense vote is empty: an existing index cannot be searched by this encoder's vectors."
-            )
+            notes.append("The dense vote is empty: an existing index cannot be searched by this encoder.")
         return notes
 
 

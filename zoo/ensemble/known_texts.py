@@ -32,9 +32,7 @@ class KnownTexts:
     rows, this probability is measured on the duplicates within the memory: near 1 on clean tables, lower on noisy ones.
     """
 
-    def __init__(
-        self, memory: FolderMemory, spec: ClassificationSpec, new_labels: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, memory: FolderMemory, spec: ClassificationSpec, new_labels: Sequence[str]) -> None:
         """Take a memory and the labels of the model; rows with other labels answer nothing."""
         self.memory, self._targets = memory, partial(targets_of, spec=spec, new_labels=new_labels)
 

@@ -43,9 +43,7 @@ class MemoryEnsemble(EnsembleModel):
         if stage == "fit" and not data.split("validation").independent_rows.size:
             rows = data.split("train").rows
             if len(np.unique(data.duplicate_keys(rows))) < 2:
-                raise InputError(
-                    f"{rows.source}: a single text leaves none to fit weights on; give more rows"
-                )
+                raise InputError(f"{rows.source}: a single text leaves none to fit weights on; add rows")
 
     @override
     def finish(self, data: ClassificationDataModule) -> None:

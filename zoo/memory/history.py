@@ -62,7 +62,7 @@ def diff(model: str, first: int, second: int) -> None:
     print(f"version {first} to {second}: {numbers}", *_lines_of(kinds), sep="\n")
 
 
-def _lines_of(kinds: dict[str, PlainDict], ids: Container[str] | None = None) -> Iterator[str]:
+def _lines_of(kinds: PlainDict, ids: Container[str] | None = None) -> Iterator[str]:
     for kind, described in kinds.items():
         for row in described["rows"]:
             if ids is None or row["id"] in ids:
@@ -88,9 +88,7 @@ def blame(model: str, text: str) -> None:
     entries = {entry["version"]: entry for entry in memory.history()}
     answer_of = cache(lambda version: classifier(folder, version).predict([text])[0])
     earlier, label = range(min(entries), memory.version), answer_of(memory.version).label
-    changed = earlier.start + bisect_left(
-        earlier, True, key=lambda version: answer_of(version).label == label
-    )
+    changed = earlier.start + bisect_left(earlier, True, key=lambda number: answer_of(number).label == label)
     if changed == earlier.start:
         print(f"no change found: versions {changed} and {memory.version} answer {visible(str(label))}")
         return
@@ -132,9 +130,7 @@ def revert_to(opened: OpenedMemory, version: int, note: str | None) -> Change:
     return opened.folder.revert(version, note, with_values)
 
 
-def describe_difference(
-    memory: FolderMemory, first: int, second: int, most: int | None = None
-) -> dict[str, PlainDict]:
+def describe_difference(memory: FolderMemory, first: int, second: int, most: int | None = None) -> PlainDict:
     """Return `count` and `rows`, at most so many, of the rows that were added, removed and changed, with excerpts."""
     added, removed, before, after = difference(*map(memory.open_version, (first, second)))
     changed = zip(_records(after, most), _records(before, most), strict=True)

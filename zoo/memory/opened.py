@@ -105,9 +105,8 @@ class OpenedMemory(NamedTuple):
     def addable_labels(self, wanted: Iterable[str], new_labels: bool = False) -> list[str] | None:
         """Return the labels that rows of the memory may have, of sets those among `wanted`; None = any."""
         if new_labels and self.model is None:
-            raise InputError(
-                f"--new_labels: {self.memory.location()}: a memory folder takes any label; omit it"
-            )
+            place = self.memory.location()
+            raise InputError(f"--new_labels: {place}: a memory folder takes any label; omit it")
         if new_labels and self.model is not None and not self.model.meta.takes_new_labels:
             raise InputError(
                 f"--new_labels: a {self.model.meta.model} cannot predict labels that it was not trained with; train it"

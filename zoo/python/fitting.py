@@ -187,12 +187,8 @@ def label_sets(labels: Any, number: int) -> list[list[str]] | None:
     if len(labels) != number:
         raise InputError(f"labels: {number:,} texts but {len(labels):,} sets; give one for each text")
     for row, each in enumerate(labels):
-        if not isinstance(each, list | tuple | set) or not all(
-            isinstance(label, str | int) for label in each
-        ):
-            raise InputError(
-                f"labels: row {row} is no list of strings or whole numbers; give one for each text"
-            )
+        if not isinstance(each, list | tuple | set) or not all(isinstance(name, str | int) for name in each):
+            raise InputError(f"labels: row {row} is no list of strings or whole numbers; give such lists")
     return [sorted(map(str, each)) for each in labels]
 
 

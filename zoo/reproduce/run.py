@@ -72,19 +72,13 @@ class Reproduction:
     """A table in progress. The command makes it; a finished run's folder has `result.json`."""
 
     def __init__(
-        self,
-        table: Table,
-        wanted: Sequence[str],
-        seeds: int,
-        data_dir: Path,
-        test_file: Path | None,
-        out: Path,
+        self, table: Table, wanted: Sequence[str], seeds: int, data_dir: Path, test: Path | None, out: Path
     ) -> None:
         """Check the files of the wanted runs and of those that they start from; nothing runs yet.
 
         Each of `wanted` is the name of a row, for all of its seeds, or `ROW/SEED`.
         """
-        self.table, self.data_dir, self.test_file, self.out = table, data_dir, test_file, out
+        self.table, self.data_dir, self.test_file, self.out = table, data_dir, test, out
         if table.skip_absent:
             rows = {name: self._without_absent_test(row) for name, row in table.rows.items()}
             self.table = replace(table, rows=rows)
@@ -97,11 +91,11 @@ class Reproduction:
             raise InputError(f"--data_dir {data_dir}: holds the data of no row of {table.name}")
         #: data options of `zoo test` for rows without a test of their own.
         self.test_options: PlainDict = {}
-        if test_file is not None:
+        if test is not None:
             without_test = next((run for run in self.runs if not self._has_test(run)), None)
             if without_test is None:
                 raise InputError(f"--test_file: every row of {table.name} has a test of its own")
-            self.test_options = self._read_test(test_file, without_test)
+            self.test_options = self._read_test(test, without_test)
 
     def _with_starts(self, wanted: Sequence[str], seeds: int) -> list[Row]:
         """Return the wanted runs and those that they start from, by seed."""
@@ -305,9 +299,7 @@ class Reproduction:
         command = ["test", f"--ckpt_path={folder}", f"--output={folder / 'test.json'}", *arguments]
         _zoo(command, folder.with_suffix(".log"))
         scores = json.loads((folder / "test.json").read_text())  # null = not finite
-        return {
-            f"test/{name}": float(value) for name, value in scores.items() if isinstance(value, int | float)
-        }
+        return {f"test/{name}": float(each) for name, each in scores.items() if isinstance(each, int | float)}
 
 
 def score_table(scores: Sequence[Score]) -> str:

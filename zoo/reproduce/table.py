@@ -183,10 +183,8 @@ def _check(where: str, mapping: object, keys: Collection[str]) -> None:
     """Refuse unknown keys and values of other types."""
     if not isinstance(mapping, dict):
         raise InputError(f"{where}: must be a mapping, not {excerpt(repr(mapping))}")
-    if unknown := mapping.keys() - keys:
-        raise InputError(
-            f"{where}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(keys))}"
-        )
+    if unknown := sorted(map(str, mapping.keys() - keys)):
+        raise InputError(f"{where}: {excerpt(unknown[0])}: no such key; use {', '.join(sorted(keys))}")
     for name, value in mapping.items():
         kind = _TYPES.get(name, str)
         if value is not None and not isinstance(value, kind):
@@ -206,9 +204,8 @@ def _make_row(where: str, name: str, entry: PlainDict, table: Table, shared: Pla
             raise InputError(f"{where}: paper: {metric}: must be a number, not {excerpt(repr(figure))}")
     paper = {metric: round(figure / table.percent(metric, 1), 6) for metric, figure in paper.items()}
     own = entry.get("overrides") or {}
-    row = Row(
-        name, **{**entry, "overrides": {**_options_of(own.get("model"), shared), **own}, "paper": paper}
-    )
+    overrides = {**_options_of(own.get("model"), shared), **own}
+    row = Row(name, **{**entry, "overrides": overrides, "paper": paper})
     if row.init_from is not None and row.init_from not in table.rows:
         raise InputError(f"{where}: starts from no row before it: {row.init_from}")
     return row

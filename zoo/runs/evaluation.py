@@ -114,9 +114,7 @@ def evaluate(
     return evaluation
 
 
-def restore(
-    model: Task, data: DataModule, folder: ModelFolder, split: str, names_memory: bool = False
-) -> None:
+def restore(model: Task, data: DataModule, folder: ModelFolder, split: str, names_memory: bool) -> None:
     """Give the trained weights to a model, and its memory to the data, unless the user names another."""
     source = f"--ckpt_path {folder.source}"
     if data.spec_type is not model.spec_type:

@@ -63,10 +63,8 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
             {**_shortened(row), "contradictions": list(map(_shortened, row.contradictions))}
             for row in result.rows
             if row.suggested != row.label
-        ]
-        return answer(
-            {"summary": describe(result), "rows": suspects[:rows], "memory_version": memory.version}
-        )
+        ][:rows]
+        return answer({"summary": describe(result), "rows": suspects, "memory_version": memory.version})
 
 
 def _shortened(row: AuditedRow | Contradiction) -> PlainDict:
