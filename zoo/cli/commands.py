@@ -66,9 +66,7 @@ GROUPS = {
 }
 # fmt: on
 
-COMMANDS: dict[str, Command] = {
-    name: command for commands in GROUPS.values() for name, command in commands.items()
-}
+COMMANDS = {name: command for commands in GROUPS.values() for name, command in commands.items()}
 
 
 def usage() -> str:

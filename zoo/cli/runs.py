@@ -88,8 +88,7 @@ def _config_of_run(source: str, names: Sequence[str]) -> PlainDict:
         raise InputError(f"--ckpt_path {source}: a run is resumed from its checkpoints/last.ckpt; or {start}")
     if others := [name for name in names if name not in _WHEN_RESUMED]:
         raise InputError(
-            f"{', '.join(others)}: a resumed run has its own options, and only --trainer.max_epochs can be given; omit"
-            f" the others, or {start}"
+            f"{', '.join(others)}: a resumed run has its own options, except --trainer.max_epochs; omit it, or {start}"
         )
     folder = Path(os.path.normpath(Path(source) / ".." / ".."))
     config = folder / "config.yaml"

@@ -297,16 +297,13 @@ class Regression(Member):
             self.linear.bias.fill_(-10.0)[present] = 10.0
 
     def fit_labels(
-        self,
-        vectors: NDArray[np.float32],
-        target: NDArray[np.int64],
-        weight: NDArray[np.float64] | None = None,
+        self, vectors: NDArray[np.float32], sets: NDArray[np.int64], weight: NDArray[np.float64] | None = None
     ) -> None:
         """Fit a regression for each label to vectors [n, l] of sets [n, C], with weights [n] of their errors."""
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(C=COST, max_iter=500)
-        fitted = planes_by_label(lambda *rows: planes_of(model.fit(*rows, weight)), vectors, target)
+        fitted = planes_by_label(lambda *rows: planes_of(model.fit(*rows, weight)), vectors, sets)
         for part, values in zip((self.linear.weight, self.linear.bias), fitted, strict=True):
             part.copy_(torch.from_numpy(values))
 
@@ -338,8 +335,7 @@ class SelfTrained(Regression):
     workshop 2013). Their probabilities are scaled to shares of the classes between those of the labelled rows and those
     that they have (distribution alignment: Berthelot et al., "ReMixMatch", ICLR 2020, Section 3.1): labels are often as
     many for each class, but guesses by two rows of a class say less. All of them weigh as much as the labelled rows
-    together, or more, where rows that were left out are then more likely. Its scores are 0 where there is neither a
-    word nor such a text.
+    together, or more, where rows that were left out are then more likely. Its scores are 0 where there are neither.
     """
 
     name = "self_trained"
@@ -388,10 +384,7 @@ class SelfTrained(Regression):
         return self.linear(torch.from_numpy(vectors).to(self.linear.weight.device)).cpu()
 
     def _best_cost(
-        self,
-        vectors: NDArray[np.float32],
-        target: NDArray[np.int64],
-        fit_to: Callable[[NDArray[np.int64], float], None],
+        self, vectors: NDArray[np.float32], target: NDArray[np.int64], fit_to: Callable[..., None]
     ) -> float:
         """The cost with which n rows, with vectors [n, l], are the most likely where a fit lacks them."""
         from sklearn.model_selection import KFold

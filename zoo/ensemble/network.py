@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +38,7 @@ class EnsembleNetwork(nn.Module):
     known: KnownTexts | None = None
 
     def __init__(
-        self,
-        members: Sequence[str],
-        sizes: Sizes,
-        encoder: TransformerEncoder | None = None,
-        words: WordEncoder | None = None,
+        self, members: list[str], sizes: Sizes, encoder: TransformerEncoder | None, words: WordEncoder | None
     ) -> None:
         """Make the members; `encoder` is None where none reads vectors, and `words` where none reads bags."""
         super().__init__()

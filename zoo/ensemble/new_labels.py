@@ -44,8 +44,7 @@ def combine(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return logits [B, C + N] of the members with a weight, and contributions that add up to them.
 
-    `rarity` has a factor of each of the N classes that only the memory has; see `rarity_of`. `blank` is 0 [B, C]. Of
-    sets, they are [B, 2, C + N].
+    `rarity` has a factor of each of the N new classes, see `rarity_of`. `blank` is 0 [B, C]. Of sets: [B, 2, C + N].
     """
     weights = pool.weights["all"]
     contributions = {
@@ -86,11 +85,7 @@ def votes_of(outputs: Mapping[str, Outputs]) -> dict[str, Votes]:
 
 
 def with_new_classes(
-    logits: Tensor,
-    contributions: Mapping[str, Tensor],
-    votes: Mapping[str, Votes],
-    pool: Pool,
-    rarity: Tensor,
+    logits: Tensor, contributions: dict[str, Tensor], votes: Mapping[str, Votes], pool: Pool, rarity: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Extend logits [B, C] and contributions that add up to them by N classes that only the memory has.
 
@@ -99,19 +94,14 @@ def with_new_classes(
     Each contribution has the mean 0 over the possible classes.
     """
     num_classes, num_new = logits.shape[1], len(rarity)
-    weights = pool.weights.get("memory", {})
-    votes = {
-        name: replace(each, num_classes=num_classes + num_new)
-        for name, each in votes.items()
-        if weights.get(name)
-    }
+    number, weights = num_classes + num_new, pool.weights.get("memory", {})
+    votes = {name: replace(each, num_classes=number) for name, each in votes.items() if weights.get(name)}
     if not votes:
         never = logits.new_full((len(logits), num_new), NEVER)
-        parts = {
-            name: torch.cat([part, never / len(contributions)], dim=1) for name, part in contributions.items()
-        }
+        share = never / len(contributions)
+        parts = {name: torch.cat([part, share], dim=1) for name, part in contributions.items()}
         return torch.cat([logits, never], dim=1), parts
-    retrieved = logits.new_zeros(len(logits), num_classes + num_new)
+    retrieved = logits.new_zeros(len(logits), number)
     weighted: dict[str, Tensor] = {}
     for name, each in votes.items():
         retrieved += count_votes(each.mask.float(), each.target, each.num_classes)

@@ -161,18 +161,15 @@ class Pool(NamedTuple):
 
     def table_logits(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Row of the answer's table -> [n, C], or of sets [n, 2, C]: references, members alone, and combinations."""
-        log_probabilities = self.calibrate(outputs)
+        logs = self.calibrate(outputs)
         references = {
-            name: log_probabilities.pop(name, each.scores)
+            name: logs.pop(name, each.scores)
             for name, each in outputs.items()
             if name in REFERENCES and name not in self.weights["all"] and isinstance(each, Scores)
         }
-        combined = {
-            title: self.combine(log_probabilities, name)
-            for name, title in COMBINATIONS.items()
-            if name in self.weights
-        }
-        weighted = {name: self._weighted(log) for name, log in log_probabilities.items()}
+        titles = {name: title for name, title in COMBINATIONS.items() if name in self.weights}
+        combined = {title: self.combine(logs, name) for name, title in titles.items()}
+        weighted = {name: self._weighted(log) for name, log in logs.items()}
         return {**references, **weighted, **combined}
 
     def _weighted(self, log_probabilities: Tensor) -> Tensor:
@@ -276,9 +273,7 @@ def _loses(
     return float(gains.sum()) < -_STANDARD_ERRORS * math.sqrt(float((gains**2).sum()))
 
 
-def fit_weights(
-    log_probabilities: Mapping[str, Tensor], target: Tensor, trusted: str | None = None
-) -> dict[str, float]:
+def fit_weights(logs: Mapping[str, Tensor], target: Tensor, trusted: str | None = None) -> dict[str, float]:
     """Weights >= 0 of the highest likelihood of classes [n] by log probabilities [n, C]; 0 for what hardly helps.
 
     Of sets [n, C], by log probabilities [n, 2, C].
@@ -287,7 +282,7 @@ def fit_weights(
     nearly everything. Without any, all classes are equal. The member that is `trusted` always stays, and weights are
     near 1 for it and 0 for others as far as rows do not speak against it: 24 rows take any member for the best.
     """
-    stacked = {name: values.double() for name, values in log_probabilities.items()}
+    stacked = {name: values.double() for name, values in logs.items()}
     blank = torch.zeros_like(next(iter(stacked.values())))
 
     def fit(names: Sequence[str]) -> tuple[list[float], NDArray[np.float64]]:
@@ -304,7 +299,7 @@ def fit_weights(
         if gains.sum() > max(PRICE, _STANDARD_ERRORS * gains.std() * math.sqrt(len(target))):
             break
         kept, (weights, losses) = others[least], without[least]
-    return {name: weights[kept.index(name)] if name in kept else 0.0 for name in log_probabilities}
+    return {name: weights[kept.index(name)] if name in kept else 0.0 for name in logs}
 
 
 def _maximize_likelihood(

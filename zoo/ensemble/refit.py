@@ -173,9 +173,7 @@ def refit_members(
     """
     network = model.network
     if not isinstance(memory, FolderMemory):
-        raise InputError(
-            "zoo memory tune: --refit reads all rows; an index of your own can only be searched; omit it"
-        )
+        raise InputError("--refit reads all rows; an index of your own can only be searched; omit it")
     names = [name for name in network.names if network.members.by_name[name].has_fit]
     if not names:
         raise InputError("--refit fits members without gradients, and this model has none; omit it")

@@ -111,9 +111,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.model_ = self._first_model = model
         return self
 
-    def partial_fit(
-        self, X: Iterable[str], y: Iterable[object], classes: Iterable[object] | None = None
-    ) -> Self:
+    def partial_fit(self, X: Iterable[str], y: Iterable[object], classes: object = None) -> Self:
         """Add n texts with their labels to the memory of the fitted model, as `zoo memory add` does; or fit a model.
 
         Predictions use them at once, without training; a `MemoryEnsemble` takes labels that are new. Its weights are

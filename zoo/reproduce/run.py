@@ -117,8 +117,7 @@ class Reproduction:
         missing = next((file for _, file in self._paths(row) if not file.exists()), None)
         if missing is not None and not self.table.skip_absent:
             raise InputError(
-                f"{missing}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
-                " that holds it with --data_dir"
+                f"{missing}: no such file, for row {row.name} of {self.table.name}; name its folder with --data_dir"
             )
         if missing is not None:
             self.skipped[row.name] = f"{missing} is missing"

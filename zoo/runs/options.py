@@ -49,11 +49,7 @@ class RunOptions:
     """
 
     def __init__(
-        self,
-        command: str,
-        classes: Iterable[str],
-        layers: Iterable[Mapping[str, object]],
-        arguments: Sequence[str] = (),
+        self, command: str, classes: Iterable[str], layers: Iterable[PlainDict], arguments: Sequence[str] = ()
     ) -> None:
         _import_classes({*classes})
         self.parser = _parser(command)
@@ -89,12 +85,11 @@ class RunOptions:
     def fit(self, run_dir: Path, files: Mapping[str, str] | None = None) -> Trained | None:
         """Train the model that the options describe."""
         values, config = self.values, self.describe()
-        resumes = values.ckpt_path is not None
         artifact, files = None, {**(files or {})}
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             for logger in as_list(values.trainer.logger):
                 if getattr(logger, "class_path", "").endswith("WandbLogger"):
-                    artifact = self._choose_wandb_run(logger, run_dir, resumes, config)
+                    artifact = self._choose_wandb_run(logger, run_dir, config)
                     files["wandb_id"] = logger.init_args.id
         model, data, trainer = self.make()
         return train(model, data, replace(trainer, artifact=artifact), run_dir, config, files)
@@ -106,12 +101,10 @@ class RunOptions:
         check_fit(model, data)
         data.prepare_data()
 
-    def _choose_wandb_run(
-        self, logger: Namespace, run_dir: Path, resumes: bool, config: PlainDict
-    ) -> str | None:
+    def _choose_wandb_run(self, logger: Namespace, run_dir: Path, config: PlainDict) -> str | None:
         """Continue the run of a resumed run in W&B; return the name of the artifact that the model becomes there."""
         options, file = logger.init_args, run_dir / "wandb_id"
-        before = file.read_text() if resumes and file.exists() else None
+        before = file.read_text() if self.values.ckpt_path is not None and file.exists() else None
         # The agent of a sweep sets WANDB_RUN_ID.
         options.id = before or options.id or os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8]
         if options.group is None and not os.environ.get("WANDB_RUN_GROUP"):
@@ -133,9 +126,7 @@ class RunOptions:
 
 def _parser(command: str) -> Parser:
     parser = Parser(prog=f"zoo {command}", description=_SUMMARIES[command])
-    parser.add_argument(
-        "-c", "--config", action=ActionConfigFile, help="a YAML file, or a name of `zoo config`"
-    )
+    parser.add_argument("-c", "--config", action=ActionConfigFile, help="a YAML file, or one of `zoo config`")
     parser.add_argument("--seed_everything", type=int, default=0, help="seed of all random numbers")
     parser.add_class_arguments(pl.Trainer, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
     parser.add_subclass_arguments(Task, "model", fail_untyped=False, required=False)
@@ -143,14 +134,9 @@ def _parser(command: str) -> Parser:
     text = str | None
     parser.add_argument("--run_dir", type=text, help="folder of the run; default: runs/MODEL/DATE-TIME-XXXX")
     parser.add_argument("--output", type=text, help="JSON file for the scores of validate and test")
-    parser.add_argument(
-        "--ckpt_path", type=text, help="checkpoint of the run to resume; validate, test: a trained model"
-    )
-    parser.add_argument(
-        "--time_limit",
-        type=float | None,
-        help="seconds of fit: the rest of the epochs and dear members are skipped",
-    )
+    parser.add_argument("--ckpt_path", type=text, help="checkpoint to resume; validate, test: trained model")
+    seconds = "seconds of fit: the rest of the epochs and dear members are skipped"
+    parser.add_argument("--time_limit", type=float | None, help=seconds)
     # Our own sampler distributes batches, exactly.
     parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
     return parser

@@ -122,9 +122,7 @@ def _refusing() -> Iterator[None]:
         if option is None:
             raise
         raise InputError(f"{option}: {reason(error)}") from error
-    except getattr(
-        sys.modules.get("wandb.errors"), "Error", ()
-    ) as error:  # of a package that is imported if used
+    except getattr(sys.modules.get("wandb.errors"), "Error", ()) as error:  # if it is imported
         raise InputError(
             f"--trainer.logger WandbLogger: {reason(error)} Log in with `wandb login` or $WANDB_API_KEY, or set"
             " WANDB_MODE=offline and upload the run later with `wandb sync`"

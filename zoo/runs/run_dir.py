@@ -32,9 +32,7 @@ def _check(folder: Path, resumes: bool) -> None:
         if resumes or _is_empty(folder):
             return
     if not _holds_run(folder):
-        raise InputError(
-            f"--run_dir {folder}: holds files, but no run of `zoo fit` that could be moved aside; name another folder"
-        )
+        raise InputError(f"--run_dir {folder}: holds files, but no run of `zoo fit`; name another folder")
     if Path.cwd().is_relative_to(folder.resolve()):
         raise InputError(
             f"--run_dir {folder}: is the folder that you are in, so its run can't be moved aside; name another"

@@ -141,9 +141,7 @@ def _is_trained(model: Task, checkpoint: Path, arguments: PlainDict, run_dir: Pa
     new = f"zoo fit --config {run_dir / 'config.yaml'} --run_dir FOLDER"
     if is_trained:
         more = f"zoo fit --ckpt_path {checkpoint} --trainer.max_epochs {epochs + 1}"
-        advice = (
-            f"add epochs to its {epochs} with {more}" if model.has_epochs else f"start a new one with {new}"
-        )
+        advice = f"add epochs to its {epochs} with {more}" if model.has_epochs else f"start a run with {new}"
         raise InputError(f"--ckpt_path {checkpoint}: the run is finished; {advice}")
     if ModelFolder.open(run_dir).is_edited:
         raise InputError(
@@ -182,9 +180,8 @@ def _make_trainer(
         check_value(f"--trainer.{name}", arguments.get(name), Size)
     loggers = [each for each in as_list(arguments.get("logger")) if isinstance(each, Logger)]
     callbacks: list[Callback] = as_list(arguments.get("callbacks"))
-    if any(isinstance(each, WandbLogger) for each in loggers) and not any(
-        isinstance(each, PredictionTable) for each in callbacks
-    ):
+    has_table = any(isinstance(each, PredictionTable) for each in callbacks)
+    if any(isinstance(each, WandbLogger) for each in loggers) and not has_table:
         callbacks.append(PredictionTable())
     callbacks += [RunFolder(run_dir, config), Throughput()]
     if trainer.time_limit is not None:

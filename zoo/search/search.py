@@ -63,7 +63,7 @@ def search(
     if queries is None:
         _print_best(_open(memory, retriever), str(query), k)
         return
-    rows = _read_queries(queries, text_column, id_column, needs_ids=run_name is not None)
+    rows = _read_queries(queries, text_column, id_column, for_run=run_name is not None)
     records = progress_bar(_records(_open(memory, retriever), rows, k), "searching", len(rows), " queries")
     with ExitStack() as stack:
         file = sys.stdout
@@ -101,16 +101,14 @@ def hits_of(neighbors: Neighbors, score_name: str = "score") -> list[list[PlainD
     ]
 
 
-def _read_queries(
-    source: str, text_column: TextColumn | None, id_column: Column | None, needs_ids: bool
-) -> Rows:
-    if source.endswith(".txt"):
-        if needs_ids:
-            raise InputError(f"{source}: a TREC run needs ids; give a table with a column `id`")
-        return Rows.from_lists((line.rstrip("\r\n") for line in open_lines(source)), source=source)
-    if needs_ids:
-        return read_identified(source, text_column, id_column)
-    return read_table(source, text_column or "text", label_column=None, id_column=id_column)
+def _read_queries(file: str, text_column: TextColumn | None, id_column: Column | None, for_run: bool) -> Rows:
+    if file.endswith(".txt"):
+        if for_run:
+            raise InputError(f"{file}: a TREC run needs ids; give a table with a column `id`")
+        return Rows.from_lists((line.rstrip("\r\n") for line in open_lines(file)), source=file)
+    if for_run:
+        return read_identified(file, text_column, id_column)
+    return read_table(file, text_column or "text", label_column=None, id_column=id_column)
 
 
 def _records(memory: Memory, queries: Rows, k: int) -> Iterator[PlainDict]:

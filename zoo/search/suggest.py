@@ -138,9 +138,8 @@ def _reached(model: ClassificationPredictor, encoder: str | None) -> float:
     if not isinstance(model.memory, FolderMemory) or model.model.spec.label_separator is not None:
         return 0.0
     memory, network = model.memory, model.model.network
-    rows = np.random.default_rng(0).permutation(
-        distinct_rows(memory.rows.texts, memory.opened.lookup.keys_by_row())
-    )
+    distinct = distinct_rows(memory.rows.texts, memory.opened.lookup.keys_by_row())
+    rows = np.random.default_rng(0).permutation(distinct)
     drawn = memory.rows.select(rows[:_MOST_ROWS])
     if drawn.labels is None or len(drawn) < _FEWEST_ROWS:
         return 0.0
