@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -20,15 +20,12 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.memory import Addition, Change
-from zoo.memory.opened import OpenedMemory
+from zoo.memory.opened import DoneT, Edit, OpenedMemory
 from zoo.model_folder.folder import MEMORY, STATE, ModelFolder
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
 
-DoneT = TypeVar("DoneT", Addition, Change)
-Edit: TypeAlias = Callable[[OpenedMemory], DoneT]
 #: Fits the weights of a model again.
 Fit: TypeAlias = Callable[[ModelFolder], object]
 #: Name of a preview's links, and in those of its indexes on a server.

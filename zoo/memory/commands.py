@@ -19,15 +19,8 @@ from datamodules.retrieval import FolderMemory, IndexMemory
 from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.memory import Addition, Change
 from datamodules.retrieval.memories.versions import Version
-from zoo.memory.answers import (
-    Edit,
-    delete_previews,
-    describe_harm,
-    find_right_answers,
-    preview_edit,
-    read_held_out,
-)
-from zoo.memory.opened import OpenedMemory
+from zoo.memory.answers import delete_previews, describe_harm, find_right_answers, preview_edit, read_held_out
+from zoo.memory.opened import Edit, OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
 from zoo.model_folder.state import Fitted, read_values, write_values
 from zoo.tasks.records import AT_RANDOM
@@ -416,8 +409,9 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
     folder.switch(lambda state: state.with_fitted(version, fitted))
     set_key(folder.state_file, REPORT, f"fitted to version {version} of the memory: {report}")
     report = f"{folder.path}: {report}"
-    if refit and (part := task.learned_by_gradients()) is not None:
-        report += f"\n{part} has learned from the rows of the training only; {how_to_train(folder)}"
+    if refit and task.network.encoder_before is not None:
+        advice = how_to_train(folder)
+        report += f"\nthe encoder's metric has learned from the rows of the training only; {advice}"
     return report
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.multilabel import distinct_labels, join_labels, split_labels
@@ -14,6 +14,9 @@ from datamodules.retrieval import FolderMemory, Memory, open_memory
 from datamodules.retrieval.memories.changes import corrections
 from datamodules.retrieval.memories.memory import Addition, Change
 from zoo.model_folder.folder import ModelFolder, is_model
+
+DoneT = TypeVar("DoneT", Addition, Change)
+Edit: TypeAlias = "Callable[[OpenedMemory], DoneT]"
 
 
 class OpenedMemory(NamedTuple):

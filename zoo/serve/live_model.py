@@ -11,8 +11,8 @@ from datamodules.core.errors import DamagedError, InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory
 from zoo.loading import load
-from zoo.memory.answers import Edit, answers_around
-from zoo.memory.opened import OpenedMemory
+from zoo.memory.answers import answers_around
+from zoo.memory.opened import Edit, OpenedMemory
 from zoo.model_folder.folder import ModelFolder
 from zoo.model_folder.state import Fitted
 from zoo.serve.bodies import Texts
