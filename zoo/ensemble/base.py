@@ -210,10 +210,6 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             plans += [MetricPlan(steps, layers=depth, kept=1.0, learning_rate=rate) for rate in (3e-4, 1e-4)]
         return plans
 
-    def learned_by_gradients(self) -> str | None:
-        """The part that only a training can fit again; None if there is none."""
-        return None if self.network.encoder_before is None else "the encoder's metric"
-
     def show_stage(self, stage: str) -> None:
         """Log the stage of the run."""
         if self._trainer is not None and self.trainer.is_global_zero:

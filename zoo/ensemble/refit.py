@@ -195,7 +195,7 @@ def refit_members(
     less = f" (without {lost:,} training texts, which the memory lacks)" if lost else ""
     fitted = f"{', '.join(names)} fitted to {len(rows):,} rows of the memory{less}; "
     # An encoder that has learned from rows knows them; what is cross-fitted does not.
-    marks = data.marks_of(rows, None, None, seen if model.learned_by_gradients() else None)
+    marks = data.marks_of(rows, None, None, None if network.encoder_before is None else seen)
     near = group_near_duplicates(rows.texts[:], keys, split.neighbors)
     groups = near.first_rows(keys)
     words = fold_hashes([] if network.guides is None else network.guides.named)
