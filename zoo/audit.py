@@ -257,8 +257,7 @@ def judge(
     """Judge the rows of a memory with these labels; the vectors are those of the predictor's model, if it has some.
 
     Returns outputs of members for the n rows, and log probabilities, float64 [n, C]; of sets [n, 2, C]. An encoder
-    whose metric was learned is tuned again for each fold, on the rows of the others, from the weights that it had
-    before.
+    whose metric was learned is tuned again for each fold, on the rows of the others, from its earlier weights.
     """
     rows = read_texts(memory, labels, separator)
     model = None if predictor is None else predictor.model

@@ -302,8 +302,7 @@ def fit_members(
 ) -> Readings:
     """Fit some members and references to n rows, and return their inputs and further ones, for the same rows.
 
-    The encoder stays as it is. `published`, float32 [n, l], are vectors by the encoder before it was tuned, where they
-    are known.
+    The encoder stays as it is. `published`, float32 [n, l], are vectors by the encoder before it was tuned, if known.
     """
     network = model.network
     named = network.guides.named if network.guides is not None and "named" in network.used else []

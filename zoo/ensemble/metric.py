@@ -82,8 +82,7 @@ class EncoderMetric:
     ) -> None:
         """Take n rows, their classes and groups [n], the plans of the tuning, and the weights before any tuning.
 
-        `before` = None: the encoder's present weights. With `guides`, which are encoded, these are learned from as
-        well.
+        `before` = None: the encoder's present weights. `guides`, which are encoded, are learned from as well.
         """
         self._model, self._data, self._split, self._guides = model, data, split, guides
         self.encoder, self.target, self.sizes = model.network.encoder, target, sizes

@@ -59,10 +59,8 @@ def fit(
     threads wait for each other.
 
     Args:
-        texts: n texts (a list, an array, a column of a data frame), or the name of a table; None with `label_texts`, if
-            no text has a label.
-        labels: n strings or numbers, or n lists of them, which are sets; None for a table. Predictions have them as
-            strings.
+        texts: n texts (a list, an array, a column of a data frame), or the name of a table; None: only `label_texts`.
+        labels: n strings or numbers, or n lists of them, which are sets; None for a table. Predictions have strings.
         model: name or class of a model; None: `MemoryEnsemble`, or the model of `config`.
         model_options: as after `--model.`: `{"transformer": "NAME"}`.
         trainer: as after `--trainer.`: `{"max_epochs": 3}`. One device is used, unless `devices` are named.
