@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import ExcludedRows
-from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.outputs import Outputs, Votes
 from zoo.layers.kernel_machine import RIDGE
@@ -38,10 +37,6 @@ class SearchedMemory(NamedTuple):
     encoded: EncodedMemory
     #: int64 [rows], classes, or the labels of each row [rows, L]; negative for none, C and above for new ones.
     target: Tensor
-
-    def encoded_by(self, encode: Encode) -> SearchedMemory:
-        """The same memory with the vectors of another encoder."""
-        return self._replace(encoded=self.encoded.encoded_by(encode))
 
 
 class Readings(NamedTuple):

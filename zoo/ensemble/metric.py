@@ -235,12 +235,10 @@ class EncoderMetric:
     def read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
         """The inputs for the n rows by the encoder that has not seen a fold; see `cross_fit`."""
         tuned = next(fold for fold in self.folds if np.array_equal(fold.rows, rows))
-        memory = readings.memory
+        encode, memory, guides = partial(self._encode_by, tuned), readings.memory, readings.guides
         if memory is not None:
-            memory = memory.encoded_by(partial(self._encode_by, tuned))
-        guides = readings.guides
-        if guides is not None:
-            guides = guides.encoded_by(partial(self._encode_by, tuned))
+            memory = memory._replace(encoded=memory.encoded.encoded_by(encode))
+        guides = None if guides is None else guides.encoded_by(encode)
         return readings._replace(vectors=torch.from_numpy(tuned.vectors), memory=memory, guides=guides)
 
     def _encode_by(self, fold: _TunedFold, texts: list[str]) -> NDArray[np.float32]:
