@@ -204,8 +204,7 @@ def audit_memory(model: str, output: str = "audit.csv") -> None:
         output: the table, a CSV file.
     """
     table = check_output(output, [model])
-    audited = load(model) if is_model(model) else open_memory(model)
-    result = audit(audited)
+    result = audit(load(model) if is_model(model) else open_memory(model))
     with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*_COLUMNS, *_LISTS])

@@ -245,8 +245,7 @@ def read_table(
     texts = split.rows.texts.take(rows)
     readings = Readings(texts)
     if batch_inputs := inputs & {"bags", "neighbors"}:
-        contents = BatchContents(memory_texts=False, new_labels=model.new_labels)
-        dataset = data.dataset(split, contents)
+        dataset = data.dataset(split, BatchContents(memory_texts=False, new_labels=model.new_labels))
         with evaluating(model):
             batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, rows))
             readings = Readings.join([network.read(batch, batch_inputs) for batch in batches] or [readings])

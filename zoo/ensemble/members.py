@@ -443,8 +443,7 @@ class Members(nn.ModuleDict):
 
     def classify(self, readings: Readings, names: Iterable[str]) -> dict[str, Outputs]:
         """The outputs of some of them."""
-        members = self.by_name
-        return {name: members[name](readings) for name in names}
+        return {name: self[name](readings) for name in names}
 
 
 def titles() -> dict[str, str]:

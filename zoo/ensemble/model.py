@@ -68,8 +68,7 @@ class MemoryEnsemble(EnsembleModel):
 
     @override
     def batch_contents(self, split: str) -> BatchContents:
-        contents = super().batch_contents(split)
-        return contents._replace(memory_texts=False, new_labels=self.new_labels)
+        return super().batch_contents(split)._replace(memory_texts=False, new_labels=self.new_labels)
 
     @override
     def on_test_epoch_end(self) -> None:

@@ -155,8 +155,7 @@ def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Me
         return []
     rows = memory.rows.select(memory.opened.rows_since(first))
     split = data.split_of(rows, memory, exclude_duplicates=True)
-    marks = data.marks_of(rows, split.neighbors, None, data.seen)
-    used = np.flatnonzero(marks.is_independent)
+    used = np.flatnonzero(data.marks_of(rows, split.neighbors, None, data.seen).is_independent)
     if len(used) == 0:
         return []
     added = classify_rows(model, data, split, used, model.network.names, excludes_duplicates=True).known()
@@ -203,5 +202,4 @@ def refit_members(
     if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:
         return [], fitted
     readings = without_near_duplicates(readings.without_duplicates(), groups, near, split)
-    crossed = cross_fit(readings, network.names, network.sizes, target, groups)
-    return [crossed.select(usable)], fitted
+    return [cross_fit(readings, network.names, network.sizes, target, groups).select(usable)], fitted

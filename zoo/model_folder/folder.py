@@ -63,8 +63,7 @@ class ModelFolder:
         """The state as it is now; another process may switch it."""
         if not self.state_file.exists():
             raise DamagedError(f"{self.state_file}: missing; {_ADVICE}")
-        values = storage.read_checked(self.state_file, _ADVICE)
-        return State.parse(values, str(self.state_file))
+        return State.parse(storage.read_checked(self.state_file, _ADVICE), str(self.state_file))
 
     @property
     def is_edited(self) -> bool:

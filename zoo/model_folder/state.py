@@ -145,6 +145,4 @@ def with_tensors(value: object, tensors: dict[str, Tensor]) -> Any:
         if value.keys() == {_TENSOR}:
             return tensors[value[_TENSOR]]
         return {key: with_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, list):
-        return [with_tensors(item, tensors) for item in value]
-    return value
+    return [with_tensors(item, tensors) for item in value] if isinstance(value, list) else value

@@ -162,8 +162,7 @@ def make_app(
         texts = body.all_texts()
         check_size(texts, "texts", body.k)
         served = live.current()
-        neighbors = served.memory.search(texts, body.k, body.exclude_duplicates)
-        hits = hits_of(neighbors, "retrieval_score")
+        hits = hits_of(served.memory.search(texts, body.k, body.exclude_duplicates), "retrieval_score")
         found: PlainDict = {"hits": hits[0]} if body.text is not None else {"results": hits}
         return answer({**found, "memory_version": served.memory_version})
 
