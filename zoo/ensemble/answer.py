@@ -90,10 +90,7 @@ def lines_of(
 
 
 def left_out_of(marks: DuplicateMarks | None) -> dict[str, int]:
-    """The number of rows of a split that have duplicates, and near-duplicates, which the table does not count.
-
-    Members have learned from these, or retrieve them.
-    """
+    """Count the rows with duplicates, and near-duplicates, which members know: the table leaves them out."""
     if marks is None:
         return {"duplicates": 0, "near": 0}
     return {"duplicates": int(marks.is_duplicate.sum()), "near": int(marks.near.sum())}

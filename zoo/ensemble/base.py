@@ -216,10 +216,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
             log.info("%s", stage)
 
     def has_time(self, stage: str, seconds: float) -> bool:
-        """Return whether a stage of so many seconds ends before the deadline; otherwise the table names it as skipped.
-
-        The first process decides for all.
-        """
+        """Return whether the first process has time for a stage of so many seconds; else the table names it."""
         if self.deadline == math.inf:
             return True
         left = self.deadline - time.monotonic()

@@ -255,10 +255,7 @@ class EncoderMetric:
     # --- the choice ---
 
     def _likelihoods(self, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Log-likelihoods of the held-out rows of a fold, by vectors [n, l] of all rows.
-
-        They are those of the calibrated encoder's member, fitted to the vectors of the other rows.
-        """
+        """Log-likelihoods of a fold's rows by a calibrated `encoder`, fitted to the others of n vectors [n, l]."""
         others = np.setdiff1d(np.arange(len(self.target)), rows)
         member, classes = Encoder(self.sizes), torch.from_numpy(self.target[rows])
         member.fit(Readings([], vectors=torch.from_numpy(vectors[others])), self.target[others])

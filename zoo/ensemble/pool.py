@@ -274,9 +274,7 @@ def _loses(
 
 
 def fit_weights(logs: Mapping[str, Tensor], target: Tensor, trusted: str | None = None) -> dict[str, float]:
-    """Weights >= 0 of the highest likelihood of classes [n] by log probabilities [n, C]; 0 for what hardly helps.
-
-    Of sets [n, C], by log probabilities [n, 2, C].
+    """Weights >= 0 of the highest likelihood of classes [n] by `logs` [n, C], or of sets [n, C] by those [n, 2, C].
 
     A member stays if the rows' log-likelihood loses without it more than `PRICE`, and significantly: a few rows like
     nearly everything. Without any, all classes are equal. The member that is `trusted` always stays, and weights are
@@ -335,10 +333,7 @@ def _maximize_likelihood(
 
 
 def folds_of(target: NDArray[np.int64], folds: int, groups: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The fold 0..folds-1 of each row [n]: drawn at random, each class or rarest label spread evenly over the folds.
-
-    Rows of one group [n], such as duplicates, are in one fold.
-    """
+    """The fold 0..folds-1 of each row [n], equal in groups [n]: at random, each class or rarest label spread evenly."""
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     own = target[first]
     if own.ndim == 2:  # the rarest label of each row; none is a class, too

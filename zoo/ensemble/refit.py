@@ -45,7 +45,6 @@ def refit(
     """Fit calibrations and weights again; duplicates of the memory or of training rows are skipped.
 
     Labels that the model lacks are an error, but for its own held-out rows (`is_own`): these are skipped, too.
-
     Without labelled rows, weights are fitted to cross-fitted rows of the memory, and kept where there are none.
     """
     network = model.network

@@ -56,13 +56,8 @@ def write(
 ) -> None:
     """Write a trained model with the memory of its training, whole or not at all; replace an earlier folder.
 
-    Args:
-        folder: of the model.
-        meta: the model without its weights.
-        weights: by name: tensors, and plain values with tensors.
-        data: of the training.
-        held_out: the held-out rows of the training; None = none.
-        encoder: fingerprint of the encoder whose vectors of the memory are kept; None = none are.
+    `weights` are tensors, and plain values with tensors, by name; `held_out` are the held-out rows of the training.
+    `encoder` is the fingerprint of the encoder whose vectors of the memory are kept; None = none are.
     """
     with new_model_folder(folder, "--run_dir") as partial:
         meta, version, facts = _portable(meta, data, partial), 0, PlainDict()

@@ -191,10 +191,7 @@ def label_sets(labels: Any, number: int) -> list[list[str]] | None:
 
 
 def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[str]:
-    """Return the labels of `number` texts as strings; raise an `InputError` that names the first wrong row.
-
-    `least` is the number of classes that are needed.
-    """
+    """Return the labels of `number` texts, of `least` classes, as strings; an `InputError` names a wrong row."""
     is_list = isinstance(labels, Iterable) and not isinstance(labels, str | Mapping)
     if not is_list or getattr(labels, "ndim", 1) != 1:
         raise InputError(f"labels: a {type(labels).__name__} is not a list of labels; {_ONE_LABEL}")

@@ -22,11 +22,7 @@ from zoo.training.checkpoints import read_contents
 def fit(trainer: pl.Trainer, model: Task, data: DataModule, resumed: str | Path | None = None) -> None:
     """Train a model by gradients, if it has such weights, and finish it.
 
-    Args:
-        trainer: runs the epochs and the last validation.
-        model: without a network, unless it was trained before.
-        data: of the model's kind.
-        resumed: the checkpoint of a run that is resumed; None = a new run.
+    The model has no network, unless it was trained before. `resumed` is the checkpoint of a run that is resumed.
     """
     if model.has_epochs:
         trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)

@@ -93,19 +93,9 @@ def pick(
     encoder: str | None = None,
     most: int = _MOST_TEXTS,
 ) -> list[tuple[int, str]]:
-    """Pick n of the given rows of a table to label next, in random order.
+    """Pick n of the given rows of a table to label next, each with the way: `by model` or `at random`.
 
-    Args:
-        texts: of the table.
-        rows: to pick from, at least n.
-        n: number of rows.
-        random: draws the compared rows, the share at random, and the order.
-        model: see `suggest`.
-        encoder: see `suggest`.
-        most: number of rows that are compared.
-
-    Returns:
-        Each row, and the way it was picked: `by model` or `at random`.
+    At most `most` rows are compared. These, the share at random, and the order are drawn.
     """
     if len(rows) > most:
         rows = np.sort(random.choice(rows, most, replace=False))

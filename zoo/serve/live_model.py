@@ -124,10 +124,7 @@ class LiveModel:
         return {**done._asdict(), "changes": changes, "held_out": held_out}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
-        """Change the memory. Other writers wait.
-
-        When this returns, the new version is on the disk, and every later request to any process uses it.
-        """
+        """Change the memory while other writers wait; then it is on the disk, for any later request to any process."""
         with self._writing:
             served = self.current()
             served.folder.check_changeable()
