@@ -153,7 +153,7 @@ class CSVMetrics(CSVLogger):
 
     @override
     @rank_zero_only
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+    def log_metrics(self, metrics: PlainDict, step: int | None = None) -> None:
         # Learning rates come without an epoch.
         number = {"epoch": metrics["epoch"] + 1} if "epoch" in metrics else {}
         super().log_metrics({**metrics, **number}, step)

@@ -86,7 +86,7 @@ class ModelFolder:
         """The description of the model with the vocabulary."""
         return replace(self.meta, data=replace(self.meta.data, **_object(self.path, VOCABULARY)))
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> PlainDict:
         """Read the weights by name: tensors, and plain values with tensors."""
         plain = _object(self.path, MODEL, WEIGHTS)["values"]
         tensors = load_tensors(self.path / WEIGHTS, _ADVICE)

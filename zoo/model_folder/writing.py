@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -49,7 +48,7 @@ _ADVICE = "copy or download the folder again"
 def write(
     folder: Path,
     meta: Meta,
-    weights: Mapping[str, Any],
+    weights: PlainDict,
     data: DataModule,
     held_out: PlainDict | None = None,
     encoder: str | None = None,
@@ -105,7 +104,7 @@ def _portable(meta: Meta, data: DataModule, folder: Path) -> Meta:
     )
 
 
-def write_files(folder: Path, meta: Meta, weights: Mapping[str, Any]) -> None:
+def write_files(folder: Path, meta: Meta, weights: PlainDict) -> None:
     """Write a description and weights into the folder of a model."""
     tensors: dict[str, Tensor] = {}
     values: PlainDict = {}

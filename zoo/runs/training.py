@@ -201,7 +201,7 @@ def _make_trainer(
     return pl.Trainer(**arguments)
 
 
-def without_output(arguments: Mapping[str, Any]) -> PlainDict:
+def without_output(arguments: PlainDict) -> PlainDict:
     """Return arguments of Lightning's Trainer that print nothing, unless a progress bar or a summary is among them."""
     has_bar = any(isinstance(each, ProgressBar) for each in as_list(arguments.get("callbacks")))
     silent = {"enable_model_summary": False, **({} if has_bar else {"enable_progress_bar": False})}
@@ -267,7 +267,7 @@ class _TimeLimit(Timer):
     """Counts the time of this process alone: a resumed run has all of its limit."""
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: PlainDict) -> None:
         pass
 
 
@@ -276,7 +276,7 @@ class _WholeCheckpoints(TorchCheckpointIO):
 
     @override
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object | None = None
+        self, checkpoint: PlainDict, path: str | Path, storage_options: object | None = None
     ) -> None:
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
