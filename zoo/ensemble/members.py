@@ -17,16 +17,8 @@ from typing_extensions import override
 
 from zoo.ensemble.member import Input, Member, Pipeline, Readings, Sizes
 from zoo.ensemble.outputs import Outputs, Scores, Votes
+from zoo.layers import tfidf
 from zoo.layers.kernel_machine import KernelMachine
-from zoo.layers.tfidf import (
-    Planes,
-    SparseLinear,
-    logistic_regression,
-    naive_bayes,
-    planes_by_label,
-    planes_of,
-    support_vectors,
-)
 from zoo.tasks.classification.guides import UNLABELLED
 from zoo.tasks.classification.multilabel import row_scores
 
@@ -37,8 +29,8 @@ if TYPE_CHECKING:
 #: The pipelines of the reference: n-grams, and classifiers with weights of errors as they are often set.
 _KINDS = ("words and letters", "words", "letters")
 _CLASSIFIERS = {
-    "linear SVM": partial(support_vectors, c=0.5),
-    "logistic regression": partial(logistic_regression, c=10.0),
+    "linear SVM": partial(tfidf.support_vectors, c=0.5),
+    "logistic regression": partial(tfidf.logistic_regression, c=10.0),
 }
 #: Labels of sets, drawn at random, that its pipeline is chosen for.
 _CHOOSING_LABELS = 100
@@ -65,11 +57,11 @@ class Lexical(Member):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        self.linear = SparseLinear(sizes.num_classes)
+        self.linear = tfidf.SparseLinear(sizes.num_classes)
 
-    def fit_planes(self, vectors: csr_matrix, target: NDArray[np.int64]) -> Planes:
+    def fit_planes(self, vectors: csr_matrix, target: NDArray[np.int64]) -> tfidf.Planes:
         """The planes of the classes that have texts."""
-        return support_vectors(vectors, target, self.sizes.c)
+        return tfidf.support_vectors(vectors, target, self.sizes.c)
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
@@ -114,8 +106,8 @@ class NaiveBayes(Lexical):
     title = "naive Bayes of words and letters"
 
     @override
-    def fit_planes(self, vectors: csr_matrix, target: NDArray[np.int64]) -> Planes:
-        return naive_bayes(vectors, target)
+    def fit_planes(self, vectors: csr_matrix, target: NDArray[np.int64]) -> tfidf.Planes:
+        return tfidf.naive_bayes(vectors, target)
 
 
 class Encoder(Member):
@@ -250,7 +242,7 @@ class BestOfSix(Lexical):
         if self.sizes.multilabel:
             target = target[:, np.random.default_rng(0).permutation(target.shape[1])[:_CHOOSING_LABELS]]
         for pipeline in product(_KINDS, _CLASSIFIERS):
-            linear = SparseLinear(target.shape[1] if self.sizes.multilabel else self.sizes.num_classes)
+            linear = tfidf.SparseLinear(target.shape[1] if self.sizes.multilabel else self.sizes.num_classes)
             self._fit(linear, pipeline, learned, target[others])
             scores = linear(self._vectors(rows))
             predicted = (scores > 0).long() if self.sizes.multilabel else scores.argmax(dim=1)
@@ -258,7 +250,7 @@ class BestOfSix(Lexical):
         return max(right, key=lambda pipeline: right[pipeline])
 
     def _fit(
-        self, linear: SparseLinear, pipeline: Pipeline, readings: Readings, target: NDArray[np.int64]
+        self, linear: tfidf.SparseLinear, pipeline: Pipeline, readings: Readings, target: NDArray[np.int64]
     ) -> None:
         from scipy.sparse import csr_matrix
 
@@ -303,7 +295,7 @@ class Regression(Member):
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(C=COST, max_iter=500)
-        fitted = planes_by_label(lambda *rows: planes_of(model.fit(*rows, weight)), vectors, sets)
+        fitted = tfidf.planes_by_label(lambda *rows: tfidf.planes_of(model.fit(*rows, weight)), vectors, sets)
         for part, values in zip((self.linear.weight, self.linear.bias), fitted, strict=True):
             part.copy_(torch.from_numpy(values))
 
@@ -311,7 +303,7 @@ class Regression(Member):
         """Take the planes of a regression; a class that it has not seen never wins."""
         self.linear.weight.zero_()
         self.linear.bias.fill_(-10.0)
-        weight, bias = (torch.from_numpy(part).to(self.linear.weight) for part in planes_of(model))
+        weight, bias = (torch.from_numpy(part).to(self.linear.weight) for part in tfidf.planes_of(model))
         self.linear.weight[model.classes_], self.linear.bias[model.classes_] = weight, bias
 
     def _vectors(self, readings: Readings) -> Tensor:
