@@ -115,7 +115,8 @@ class EnsembleNetwork(nn.Module):
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            table = self.pool.answers(self.pool.table_logits(outputs) | {"all": logits})
+            rows = self.pool.table_logits(outputs) | {"all": logits}
+            table = {name: self.pool.answer(name, of_row) for name, of_row in rows.items()}
         output = ClassificationOutput(
             logits, memory_weight, None, readings.vectors, contributions, retrieved, table, familiarity
         )
