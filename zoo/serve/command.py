@@ -124,7 +124,9 @@ def _load() -> FastAPI:
     from zoo.serve.live_model import LiveModel
 
     torch.set_num_threads(threads)
-    _share_heaps()
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        # Threads share two heaps: glibc would keep one for each, as large as its largest batch.
+        libc.mallopt(_ARENA_MAX, 2)
     with searched(modules_in):
         import_module(module)  # of a model of the user's own
     live = LiveModel(model, device)
@@ -142,12 +144,6 @@ def _end_with_parent() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=wait, daemon=True).start()
-
-
-def _share_heaps() -> None:
-    """Let the threads of this process share two heaps: glibc keeps one for each, as large as its largest batch."""
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_ARENA_MAX, 2)
 
 
 def _check_key(host: str) -> None:

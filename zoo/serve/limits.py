@@ -125,7 +125,9 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._since, self._timer = time.monotonic(), self.loop.call_later(SECONDS, self._check, self)
-        if len(self.connections) > _most_connections():
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # half of them are left to the model
+        most = _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)
+        if len(self.connections) > most:
             waiting: list[Any] = [each for each in self.connections if _waits_for_client(each)]
             # Not by the times of the timers: uvloop gives one time to all that arrive together, the new one included.
             min(waiting, key=lambda each: each._since).transport.abort()
@@ -148,12 +150,6 @@ def _waits_for_client(connection: Any) -> bool:
     cycle, is_closing = connection.cycle, connection.transport.is_closing()
     is_idle = cycle is None or cycle.more_body or cycle.response_complete
     return not is_closing and (is_idle or connection.flow.write_paused)
-
-
-def _most_connections() -> int:
-    """Return the number of connections that leaves half of the process's open files to the model."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)
 
 
 def log_once_a_minute() -> None:
