@@ -82,12 +82,7 @@ class OpenedMemory(NamedTuple):
         return rows if names is None or not unknown else read_table(file, **columns, class_names=names)
 
     def add(
-        self,
-        rows: Rows,
-        new_labels: bool = False,
-        keep_ids: bool = False,
-        relabel: bool = False,
-        note: str | None = None,
+        self, rows: Rows, new_labels: bool, keep_ids: bool, relabel: bool = False, note: str | None = None
     ) -> Addition:
         """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
         if self.separator is not None and self.memory.labels():  # of a request, whose labels have any order

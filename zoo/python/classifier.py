@@ -129,7 +129,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         opened = OpenedMemory.open_to_change(self.model_.source)
         memory, model = opened.folder, opened.named_model("partial_fit")
         rows = Rows.from_lists(texts, names, source="texts")
-        version = opened.add(rows, model.meta.takes_new_labels).version
+        version = opened.add(rows, model.meta.takes_new_labels, keep_ids=False).version
         if model.meta.fits_weights:
             number_of = {entry["version"]: entry["rows"] for entry in memory.history()}
             # Versions before the first one are gone after an export, or `zoo memory compact`.

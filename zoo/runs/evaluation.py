@@ -89,14 +89,9 @@ def _number(value: float, figure: str | None = None) -> str:
 
 
 def evaluate(
-    model: Task,
-    data: DataModule,
-    split: str,
-    trainer: TrainerOptions | None = None,
-    lists_errors: bool = False,
+    model: Task, data: DataModule, split: str, trainer: TrainerOptions, lists_errors: bool = False
 ) -> Evaluation | None:
     """Compute the scores of a trained model on `validation` or `test` rows; None in all processes but the first."""
-    trainer = trainer or TrainerOptions()
     arguments = {"logger": False, **without_output(trainer.arguments), "enable_checkpointing": False}
     with running(trainer.seed), tempfile.TemporaryDirectory() as folder:
         model.run_seed = data.seed = trainer.seed
@@ -126,9 +121,7 @@ def restore(model: Task, data: DataModule, folder: ModelFolder, split: str, name
     if named["train" if data.options.split_shares.get(split) else split] is None:
         option = data.options.table_option.format(split=split)
         command = "validate" if split == "validation" else "test"
-        raise InputError(
-            f"zoo {command}: name a table with --data.{option}, or --config runs/NAME/config.yaml"
-        )
+        raise InputError(f"zoo {command}: name a table by --data.{option}, or --config runs/NAME/config.yaml")
     state = folder.whole_meta.data
     check_split(data.options, data.file_contents, state, split, source)
     model.restore(folder.whole_meta, folder.weights())
