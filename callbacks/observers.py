@@ -20,7 +20,6 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 from torch import Tensor
 from torch.nn.utils import get_total_norm
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from callbacks.chart import write_table
@@ -164,7 +163,7 @@ class GradientNorms(Callback):
 
     @override
     def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: object
     ) -> None:
         gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
         if not gradients:

@@ -50,11 +50,10 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
 
     Args:
         members: some of `lexical` (support vector machine of n-grams), `named` (the same, which learns from the names
-            of the classes as well), `naive_bayes` (of n-grams), `encoder`
-            (kernel machine on the vectors of the `transformer`), `self_trained` (regression on these, which learns
-            from the names of the classes and from texts without labels as well), `bag` (kernel machine on the mean
-            of pre-trained word vectors), `lexical_vote` (of the retriever's memories), `dense_vote` (of the
-            memories with the nearest vectors).
+            of the classes as well), `naive_bayes` (of n-grams), `encoder` (kernel machine on the vectors of the
+            `transformer`), `self_trained` (regression on these, which learns from the names of the classes and from
+            texts without labels as well), `bag` (kernel machine on the mean of pre-trained word vectors),
+            `lexical_vote` (of the retriever's memories), `dense_vote` (of the memories with the nearest vectors).
         metric_steps: steps in which the `transformer` is tuned until texts of one class are neighbors, unless
             held-out rows are more likely without; 0 = none, None = chosen by held-out rows.
         metric_layers: number of its upper layers that are tuned; None = half of them, or all, chosen by held-out
