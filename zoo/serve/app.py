@@ -46,27 +46,23 @@ _HEADERS_OF_FILES = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
+#: Texts or rows of a request, and bytes of its body.
+_MOST_TEXTS, _MOST_BYTES = 1_024, 4_000_000
 #: Characters of all texts of a request: while it computes, which takes seconds, others wait.
 _MOST_CHARACTERS = 300_000
 #: Hits of all texts of a request.
 _MOST_HITS = 20_480
 
 
-def make_app(
-    live: LiveModel,
-    key: str | None = None,
-    pool: Rows | None = None,
-    max_texts: int = 1024,
-    max_bytes: int = 4_000_000,
-) -> FastAPI:
+def make_app(live: LiveModel, key: str | None = None, pool: Rows | None = None) -> FastAPI:
     """Make the application; with a key, every route but `/health` and the files of the page requires it.
 
-    A request has at most `max_texts` texts or rows, and `max_bytes` in its body. A pool (`read_pool`) can be labelled.
+    A pool (`read_pool`) can be labelled.
     """
     about = f"The model {live.source}. If the server has a key: `Authorization: Bearer KEY`."
     # FastAPI's pages (`docs_url`, `redoc_url`) run scripts of another site.
     app = FastAPI(title="Memory Zoo", version=__version__, description=about, docs_url=None, redoc_url=None)
-    app.add_middleware(LimitedRequests, most=max_bytes, key=key, public=_FILES)
+    app.add_middleware(LimitedRequests, most=_MOST_BYTES, key=key, public=_FILES)
     if key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     app.add_exception_handler(InputError, _refuse)
@@ -79,7 +75,7 @@ def make_app(
     def check_size(values: Sequence[str], what: str, hits: int = 0) -> None:
         characters = sum(map(len, values))
         for number, most, counted in (
-            (len(values), max_texts, what),
+            (len(values), _MOST_TEXTS, what),
             (characters, _MOST_CHARACTERS, f"characters in {what}"),
             (len(values) * hits, _MOST_HITS, f"hits (k for each of {what})"),
         ):

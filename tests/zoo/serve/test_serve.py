@@ -241,15 +241,15 @@ def test_weights_that_are_fitted_meanwhile_are_used(folder: Path, client: TestCl
 
 
 def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None:
-    client = client_of(live, max_texts=4, max_bytes=1_300_000)
+    client = client_of(live)
     json_type = {"Content-Type": "application/json"}
     long, name = "a" * 100_001, "l" * 1_001
     for route, body, status, word in (
         ("/predict", {"text": "a", "texts": ["b"]}, 422, "either"),
         ("/predict", {"texts": ["a"], "memory": False}, 422, "memory"),
         ("/predict", {"texts": [1]}, 422, "string"),
-        ("/predict", {"texts": list("abcde")}, 413, "at most 4"),
-        ("/predict", {"text": "a" * 1_300_000}, 413, "1,300,000 bytes"),
+        ("/predict", {"texts": ["a"] * 1_025}, 413, "at most 1,024"),
+        ("/predict", {"text": "a" * 4_000_000}, 413, "4,000,000 bytes"),
         ("/predict", {"texts": ["a", long]}, 422, "texts.1: String should have at most 100000"),
         ("/predict", {"texts": [long[:100_000]] * 3 + ["a"]}, 413, "300,001 characters"),
         ("/predict", {"text": " \n"}, 422, "text: is empty"),
@@ -273,7 +273,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None
         assert ("--" in answer.text, len(answer.text) < 500) == (False, True)
     assert "k: Input" in client.post("/search", json={"text": "a", "k": 0}).json()["detail"]
     # A body without a length is counted as it arrives; a page of another site sends no JSON, and has another name.
-    chunks = iter([b" " * 300_000] * 9)
+    chunks = iter([b" " * 900_000] * 9)
     assert client.post("/predict", content=chunks, headers=json_type).status_code == 413
     assert client.post("/predict", content='{"text": "a"}').status_code == 415
     assert client.post("/predict", json={"text": "a"}, headers={"Host": "example.org"}).status_code == 400
