@@ -142,7 +142,9 @@ def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> Fitted:
     fitted = folder.state.fitted_to(version)
     values, ensemble = folder.path / FITTED, cast("MemoryEnsemble", model)
     if fitted.weights is not None:
-        ensemble.use_weights(read_values(values, fitted.weights))
+        from zoo.ensemble.pool import Pool  # which imports PyTorch
+
+        ensemble.network.pool = Pool.of(read_values(values, fitted.weights))
     if fitted.members is not None:
         ensemble.network.use_members(read_values(values, fitted.members))
     return fitted

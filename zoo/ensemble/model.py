@@ -15,7 +15,6 @@ from datamodules.core.types import PlainDict
 from zoo.ensemble.answer import Answer, left_out_of, lines_of
 from zoo.ensemble.base import EnsembleModel
 from zoo.ensemble.fit import EnsembleFit
-from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.tasks.classification.held_out import HeldOutRows
 from zoo.training.checkpoints import CHECKPOINT_KEY
@@ -87,15 +86,6 @@ class MemoryEnsemble(EnsembleModel):
     # --- what is fitted again for a memory that has grown ---
 
     refit = refit
-
-    def describe_weights(self) -> PlainDict | None:
-        """Calibrations and weights as plain values."""
-        pool: Pool | None = self.network.pool
-        return None if pool is None else pool.describe()
-
-    def use_weights(self, weights: PlainDict) -> None:
-        """Replace calibrations and weights."""
-        self.network.pool = Pool.of(weights)
 
     @override
     def describe_held_out(self) -> PlainDict | None:

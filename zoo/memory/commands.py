@@ -401,7 +401,7 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
     report = task.refit(predictor.data, predictor.memory, rows, refit, is_own)
     values, held_out = folder.path / FITTED, task.describe_held_out()
     fitted = Fitted(
-        weights=write_values(values, "weights", task.describe_weights()),
+        weights=write_values(values, "weights", task.network.pool.describe()),
         members=write_values(values, "members", task.network.describe_members()) if refit else before.members,
         held_out=None if held_out is None else write_values(values, "held_out", held_out),
     )

@@ -122,19 +122,19 @@ def test_tuning_that_is_killed(
 ) -> None:
     folder, add = grown
     done(zoo_command(*add))
-    before = zoo.load(folder).model.describe_weights()
+    before = zoo.load(folder).model.network.pool.describe()
     predictions = _predict(folder)
     dev = write_table(tmp_path / "dev.csv", sentences(30, seed=79))
     tune = ["memory", "tune", str(folder), str(dev), *options]
     for code in _failures(folder, tune):
         assert code == KILLED
-        weights = zoo.load(folder).model.describe_weights()
+        weights = zoo.load(folder).model.network.pool.describe()
         assert weights != before or _predict(folder) == predictions
         done(zoo_command(*tune))
         model = zoo.load(folder).model
-        assert model.describe_weights() != before
+        assert model.network.pool.describe() != before
         # Killed after its last step, the syncing of the folder, the command has done its work.
-        assert weights in (before, model.describe_weights())
+        assert weights in (before, model.network.pool.describe())
         assert model.network.fitted_version == (2 if options else 0)
 
 

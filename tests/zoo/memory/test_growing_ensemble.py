@@ -46,7 +46,7 @@ def test_added_rows_are_encoded_once_vote_at_once_and_weights_are_fitted_again(
     zoo.load(folder).predict("apple")
     assert encoded == []
     checkpoints = {path: path.read_bytes() for path in folder.rglob("*.ckpt")}
-    trained = zoo.load(folder).model.describe_weights()
+    trained = zoo.load(folder).model.network.pool.describe()
     edit("add", folder, [("quince quince jam", "fruit"), ("quince tart", "fruit")])
     (prediction,) = zoo.load(folder).predict("quince")
     zoo.load(folder).predict("pear")
@@ -56,9 +56,9 @@ def test_added_rows_are_encoded_once_vote_at_once_and_weights_are_fitted_again(
     printed = edit("tune", folder, sentences(40, seed=79))
     assert "weights lexical_vote" in printed
     assert "and 2 of the memory, each classified without it" in printed
-    tuned = zoo.load(folder).model.describe_weights()
+    tuned = zoo.load(folder).model.network.pool.describe()
     assert tuned != trained
-    assert zoo.load(folder, memory_version=1).model.describe_weights() == trained
+    assert zoo.load(folder, memory_version=1).model.network.pool.describe() == trained
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
     # `test` uses them as well.
     assert measure(folder, sentences(40, seed=79))["answer"]["weights"] == tuned["weights"]["all"]

@@ -62,7 +62,7 @@ def test_a_removed_row_leaves_no_trace(shared_run: Fit, zoo_command: Zoo, tmp_pa
     fit_again(ModelFolder.open(never), None, True)
     mine, others = zoo.load(folder), zoo.load(never)
     assert mine.predict(TEXTS) == others.predict(TEXTS)
-    assert mine.model.describe_weights() == others.model.describe_weights()
+    assert mine.model.network.pool.describe() == others.model.network.pool.describe()
     assert [each.probabilities for each in zoo.load(folder, memory_version=1).predict(TEXTS)] == before
 
     # For good: in the memory, and in the members that replace those of the training.
@@ -202,12 +202,12 @@ def test_a_correction_by_add_is_a_relabel(shared_run: Fit, zoo_command: Zoo, tmp
 
 def test_weights_follow_an_addition_in_one_command(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     folder = shared_run(ROWS, LEXICAL, validation=DEV)
-    before = zoo.load(folder).model.describe_weights()
+    before = zoo.load(folder).model.network.pool.describe()
     more = write_table(tmp_path / "more.csv", distinct_sentences(60, seed=2))
     lines = run_lines(zoo_command, "add", folder, more, "--tune=true")
     assert lines[4] == "and 57 more texts with their labels"
     assert "on the 40 rows that they were fitted on and 60 of the memory, each classified without" in lines[5]
-    assert zoo.load(folder).model.describe_weights() != before
-    assert zoo.load(folder, memory_version=1).model.describe_weights() == before
+    assert zoo.load(folder).model.network.pool.describe() != before
+    assert zoo.load(folder, memory_version=1).model.network.pool.describe() == before
     plain = FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).copy_to(tmp_path / "plain").folder
     refusal(zoo_command("memory", "add", plain, more, "--tune=true"), "has no weights; name the model")
