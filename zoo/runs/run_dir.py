@@ -31,7 +31,8 @@ def _check(folder: Path, resumes: bool) -> None:
             raise InputError(f"--run_dir {folder}: is a file; name a folder")
         if resumes or _is_empty(folder):
             return
-    if not _holds_run(folder):
+    is_run = {"model", "data", "trainer"} <= contents(folder / "config.yaml").keys()
+    if not (is_run or any((folder / name).is_file() for name in ("checkpoints/last.ckpt", "result.json"))):
         raise InputError(f"--run_dir {folder}: holds files, but no run of `zoo fit`; name another folder")
     if Path.cwd().is_relative_to(folder.resolve()):
         raise InputError(
@@ -87,12 +88,6 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _is_empty(folder: Path) -> bool:
     return not folder.exists() or all(path.name in _BEFORE_START for path in folder.iterdir())
-
-
-def _holds_run(folder: Path) -> bool:
-    """Return True for a folder of `zoo fit` or `zoo reproduce`."""
-    is_run = {"model", "data", "trainer"} <= contents(folder / "config.yaml").keys()
-    return is_run or (folder / "checkpoints" / "last.ckpt").is_file() or (folder / "result.json").is_file()
 
 
 def _move_aside(folder: Path) -> Path:
