@@ -301,11 +301,8 @@ def read_texts(memory: FolderMemory, labels: list[str], separator: str | None = 
 def cross_judge(rows: _Rows, metric: EncoderMetric | None = None) -> tuple[HeldOut, NDArray[np.float64]]:
     """Judge each row by members, and an encoder if its metric was learned, that were fitted without its fold."""
     readings = rows.readings
-    names = [
-        name
-        for name, member in MEMBERS.items()
-        if all(getattr(readings, each) is not None for each in member.reads | member.learns_from)
-    ]
+    given = {name for name in Readings._fields if getattr(readings, name) is not None}
+    names = [name for name, member in MEMBERS.items() if member.reads | member.learns_from <= given]
     tuned = None if metric is None else (metric.fold_of_row, metric.read_without)
     held_out = cross_fit(readings, names, rows.sizes, rows.target, rows.groups, tuned)
     pool = fit_pool(held_out)

@@ -45,11 +45,9 @@ class EnsemblePredictor(ClassificationPredictor):
         explained = []
         for row, prediction in enumerate(super()._of_batch(texts, memories, output)):
             changes: PlainDict = {"familiarity": None if shares is None else shares[row]}
-            of_row = {
-                name: scores[row]
-                for name, scores in output.contributions.items()
-                if name != IN_MEMORY or scores[row].any()
-            }
+            of_row = {name: scores[row] for name, scores in output.contributions.items()}
+            if IN_MEMORY in of_row and not of_row[IN_MEMORY].any():
+                del of_row[IN_MEMORY]
             if prediction.of_labels is None:
                 column = columns[str(prediction.label)]
                 changes["contributions"] = {name: float(scores[column]) for name, scores in of_row.items()}

@@ -47,19 +47,16 @@ def combine(
     `rarity` has a factor of each of the N new classes, see `rarity_of`. `blank` is 0 [B, C]. Of sets: [B, 2, C + N].
     """
     weights = pool.weights["all"]
-    contributions = {
-        name: weights[name] * (log - log.mean(dim=1, keepdim=True))
-        for name, log in pool.calibrate(outputs).items()
-        if weights.get(name)
-    }
+    logs = {name: log for name, log in pool.calibrate(outputs).items() if weights.get(name)}
+    parts = {name: weights[name] * (log - log.mean(dim=1, keepdim=True)) for name, log in logs.items()}
     if pool.class_weights:
-        contributions[CLASS_WEIGHT] = blank + blank.new_tensor(pool.class_weights)
-    logits = sum(contributions.values(), start=blank)
+        parts[CLASS_WEIGHT] = blank + blank.new_tensor(pool.class_weights)
+    logits = sum(parts.values(), start=blank)
     if len(rarity) == 0:
-        return logits, contributions
+        return logits, parts
     if blank.ndim == 3:
-        return _with_new_labels(logits, contributions, votes_of(outputs), pool, len(rarity))
-    return with_new_classes(logits, contributions, votes_of(outputs), pool, rarity)
+        return _with_new_labels(logits, parts, votes_of(outputs), pool, len(rarity))
+    return with_new_classes(logits, parts, votes_of(outputs), pool, rarity)
 
 
 def _with_new_labels(

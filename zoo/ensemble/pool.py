@@ -84,10 +84,9 @@ class HeldOut(NamedTuple):
     def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
         """Several as one, with the outputs that all have."""
         first, *others = parts
+        shared = [name for name in first.outputs if all(name in part.outputs for part in others)]
         outputs = {
-            name: each.joined([part.outputs[name] for part in others])
-            for name, each in first.outputs.items()
-            if all(name in part.outputs for part in others)
+            name: first.outputs[name].joined([part.outputs[name] for part in others]) for name in shared
         }
         target = torch.cat([part.target.cpu() for part in parts])
         return cls(outputs, target, np.concatenate([part.groups for part in parts]))
@@ -128,11 +127,8 @@ class Pool(NamedTuple):
 
     def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Log probabilities [n, C] of each member; of sets, [n, 2, C]."""
-        return {
-            name: each.log_probabilities(self.calibrations[name])
-            for name, each in outputs.items()
-            if name in self.calibrations
-        }
+        known = {name: each for name, each in outputs.items() if name in self.calibrations}
+        return {name: each.log_probabilities(self.calibrations[name]) for name, each in known.items()}
 
     def combine(self, log_probabilities: Mapping[str, Tensor], combination: str = "all") -> Tensor:
         """The weighted sum of the members' log probabilities, and the class weights [n, C].

@@ -30,11 +30,8 @@ MOST_CLASSES = 30
 def as_json(evaluation: Evaluation) -> PlainDict:
     """Return an evaluation as plain values, as a command writes it."""
     calibration = _calibration(evaluation)
-    tables = {
-        "by_query": evaluation.queries,
-        "answer": evaluation.table,
-        "calibration": calibration and calibration.as_json(),
-    }
+    described = calibration and calibration.as_json()
+    tables = {"by_query": evaluation.queries, "answer": evaluation.table, "calibration": described}
     return {**evaluation.scores, **evaluation.parts, **{name: each for name, each in tables.items() if each}}
 
 

@@ -59,12 +59,11 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
             raise InputError(f"audit: more than {_MOST_AUDITED:,} rows; run zoo audit {live.source}")
         with one_at_a_time(auditing, "an audit", 10):
             result = audit(served.predictor)
-        suspects = [
-            {**_shortened(row), "contradictions": list(map(_shortened, row.contradictions))}
-            for row in result.rows
-            if row.suggested != row.label
-        ][:rows]
-        return answer({"summary": describe(result), "rows": suspects, "memory_version": memory.version})
+        wrong = [row for row in result.rows if row.suggested != row.label][:rows]
+        shown = [
+            {**_shortened(row), "contradictions": [*map(_shortened, row.contradictions)]} for row in wrong
+        ]
+        return answer({"summary": describe(result), "rows": shown, "memory_version": memory.version})
 
 
 def _shortened(row: AuditedRow | Contradiction) -> PlainDict:

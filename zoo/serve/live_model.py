@@ -112,15 +112,11 @@ class LiveModel:
         served = self.current()
         served.folder.check_changeable()
         done, answers, held_out = answers_around(served.opened, texts, edit, None)
-        changes = [
-            {
-                "text": before.text,
-                "before": [before.label, before.probability],
-                "after": [after.label, after.probability],
-            }
-            for before, after in answers
-            if before.label != after.label
-        ]
+        changes = []
+        for before, after in answers:
+            if before.label != after.label:
+                old, new = ([each.label, each.probability] for each in (before, after))
+                changes.append({"text": before.text, "before": old, "after": new})
         return {**done._asdict(), "changes": changes, "held_out": held_out}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
