@@ -5,14 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from callbacks.chart import Chart as Chart
+from callbacks.chart import Chart
 
 if TYPE_CHECKING:
-    from callbacks.observers import Charts as Charts
-    from callbacks.observers import GradientNorms as GradientNorms
-    from callbacks.observers import PredictionTable as PredictionTable
-    from callbacks.observers import RunFolder as RunFolder
-    from callbacks.observers import Throughput as Throughput
+    from callbacks.observers import Charts, GradientNorms, PredictionTable, RunFolder, Throughput
 
 __all__ = ["Chart", "Charts", "GradientNorms", "PredictionTable", "RunFolder", "Throughput"]
 
