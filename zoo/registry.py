@@ -80,11 +80,8 @@ def list_models(pattern: str = "*", task: str | None = None) -> list[str]:
     tasks = {entry.task for entry in MODELS.values()}
     if task is not None and task not in tasks:
         raise InputError(f"no task {task!r}; there are {', '.join(sorted(tasks))}")
-    return [
-        name
-        for name, entry in MODELS.items()
-        if entry.task == (task or entry.task) and fnmatchcase(name.lower(), pattern.lower())
-    ]
+    names = [name for name, entry in MODELS.items() if entry.task == (task or entry.task)]
+    return [name for name in names if fnmatchcase(name.lower(), pattern.lower())]
 
 
 def create_model(name: str, **options: Any) -> Task:
