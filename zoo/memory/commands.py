@@ -18,6 +18,7 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, IndexMemory
 from datamodules.retrieval.memories.changes import conflicting_rows
 from datamodules.retrieval.memories.memory import Addition, Change
+from datamodules.retrieval.memories.versions import Version
 from zoo.memory.answers import delete_previews, describe_harm, find_right_answers, preview_edit, read_held_out
 from zoo.memory.opened import Edit, OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
@@ -114,7 +115,7 @@ def remove(
         raise InputError("zoo memory remove: give --ids, or --file")
     wanted = _parse_ids(str(ids)) if file is None else _ids_in(file, id_column)
     if refit:  # a command that was killed after its first step is repeated
-        earlier = (memory.open_version(each["version"]).rows.ids for each in memory.history())
+        earlier = (Version.open(memory.folder, each["version"]).rows.ids for each in memory.history())
         gone = set().union(*earlier) - set(memory.rows.ids)
         wanted = [each for each in wanted if each not in gone]
     _correct(opened, lambda each: each.folder.remove(wanted, note), "removed", refit, preview)

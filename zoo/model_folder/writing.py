@@ -29,9 +29,8 @@ from zoo.model_folder.meta import Meta, without_place
 from zoo.model_folder.state import Fitted, State, without_tensors, write_values
 
 #: Files by which `transformers` loads a tokenizer, and those of published modules.
-_TOKENIZER_FILES = [
-    "*.model", "*_tokens*.json", "*config*.json", "merges.txt", "modules.json", "tokenizer*", "vocab*",
-]  # fmt: skip
+_TOKENIZER_FILES = ["*.model", "*_tokens*.json", "*config*.json", "merges.txt", "modules.json"]
+_TOKENIZER_FILES += ["tokenizer*", "vocab*"]
 #: Folder of an encoder of the retriever; further ones have a number.
 _ENCODER = "encoder"
 #: Options that describe how the training started; their effect is in the weights.
