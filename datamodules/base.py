@@ -48,7 +48,6 @@ from datamodules.words import Words
 
 log = logging.getLogger(__name__)
 
-
 # Where nothing depends on the kind, a plain `DataModule` is one of any kind.
 OptionsT = TypeVar("OptionsT", bound=DataOptions, default=Any)
 TableT = TypeVar("TableT", bound=Table, default=Any)

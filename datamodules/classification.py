@@ -198,9 +198,8 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     def table_columns(self) -> PlainDict:
         columns, options = super().table_columns(), self.options
         columns |= {"class_names": options.class_names, "label_separator": options.label_separator}
-        return (
-            columns if options.label_columns is None else {**columns, "label_column": options.label_columns}
-        )
+        columns["label_column"] = options.label_columns or columns["label_column"]
+        return columns
 
     @override
     def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:

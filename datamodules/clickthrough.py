@@ -28,7 +28,7 @@ from datamodules.dataset import BatchDataset, PreparedSplit, Side, rows_and_weig
 from datamodules.drawing import Matches, choose, key_of, uniform
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import DataOptions, MemoryOptions
+from datamodules.options import SPLITS, DataOptions, MemoryOptions
 from datamodules.retrieval import FolderMemory, Memory, Neighbors, Retriever, build_neighbors
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.folding import fold_hashes
@@ -98,11 +98,7 @@ class ClickthroughOptions(MemoryOptions, DataOptions):
 
     files: ClassVar[tuple[str, ...]] = (
         "corpus_file",
-        *(
-            f"{split}_{kind}"
-            for split in ("train", "validation", "test")
-            for kind in ("queries", "judgements")
-        ),
+        *(f"{split}_{kind}" for split in SPLITS for kind in ("queries", "judgements")),
         "memory",
         "word_vectors",
     )
@@ -280,11 +276,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
     """Batches of queries, and the documents that are ranked for them."""
 
     def __init__(
-        self,
-        data: ClickthroughDataModule,
-        split: ClickSplit,
-        contents: BatchContents,
-        only_judged: bool = False,
+        self, data: ClickthroughDataModule, split: ClickSplit, contents: BatchContents, only_judged: bool
     ) -> None:
         """Choose the documents: with `only_judged`, the judged ones of a query, and not the whole collection."""
         self.queries, self.texts = data.sides(split, contents)
@@ -429,9 +421,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             "document_tokens": self.words.tokenize(table.documents, document_length).part,
         }
         if memory is not None:
-            parts["neighbors"] = build_neighbors(
-                table.queries, memory, self.options.num_hits, False, self.cache
-            )
+            num_hits = self.options.num_hits
+            parts["neighbors"] = build_neighbors(table.queries, memory, num_hits, False, self.cache)
         if name != "train":
             # A collection of documents reveals no judgement.
             marks = DuplicateMarks.of(self.duplicate_keys(table), seen)

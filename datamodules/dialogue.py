@@ -232,9 +232,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     options_type = DialogueOptions
     spec_type = DialogueSpec
     split_type = DialogueSplit
-    length_options: ClassVar = dict.fromkeys(
-        ("turn_tokens", "question_tokens", "answer_tokens"), "max_length"
-    )
+    length_options = dict.fromkeys(("turn_tokens", "question_tokens", "answer_tokens"), "max_length")
     #: Mean probability of the right answer: it still distinguishes epochs when hardly any error is left.
     monitor = "val/probability"
 

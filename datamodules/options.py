@@ -11,6 +11,7 @@ from datamodules.corpora.records import Column
 
 #: Unicode words and punctuation.
 DEFAULT_TOKENIZER = "words"
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,7 @@ class DataOptions:
     @property
     def tables(self) -> dict[str, str | list[str] | None]:
         """The tables that are named for `train`, `validation` and `test`; None where none is."""
-        splits = ("train", "validation", "test")
-        return {split: getattr(self, self.table_option.format(split=split)) for split in splits}
+        return {split: getattr(self, self.table_option.format(split=split)) for split in SPLITS}
 
     def files_of(self, split: str) -> list[str]:
         """The tables that are named for a split; raises an `InputError` if none is."""
@@ -87,10 +87,9 @@ class DataOptions:
     @property
     def split_shares(self) -> dict[str, int | float]:
         """The parts of the training table that are split off, in this order, for splits without a table."""
-        parts = {split: getattr(self, f"{split}_split", None) for split in ("test", "validation")}
-        return {
-            split: part for split, part in parts.items() if part is not None and self.tables[split] is None
-        }
+        without_table = [split for split in ("test", "validation") if self.tables[split] is None]
+        parts = {split: getattr(self, f"{split}_split", None) for split in without_table}
+        return {split: part for split, part in parts.items() if part is not None}
 
     def is_split_off(self, split: str) -> bool:
         """Return True if the rows of a split come from the training table."""

@@ -86,9 +86,7 @@ def lock_file(path: Path) -> FileLock:
 
 
 @contextmanager
-def new_folder(
-    folder: Path, fingerprint: str, *, like: Path | None = None, **facts: object
-) -> Iterator[Path]:
+def new_folder(folder: Path, fingerprint: str, like: Path | None = None, **facts: object) -> Iterator[Path]:
     """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`.
 
     The checksums of files that are hard links to those of the folder `like` are taken from its manifest.
@@ -99,15 +97,13 @@ def new_folder(
         partial.mkdir(parents=True)
         try:
             yield partial
-            finish_folder(partial, folder, fingerprint, like=like, **facts)
+            finish_folder(partial, folder, fingerprint, like, facts)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def finish_folder(
-    partial: Path, folder: Path, fingerprint: str, *, like: Path | None = None, **facts: object
-) -> None:
+def finish_folder(partial: Path, folder: Path, fingerprint: str, like: Path | None, facts: PlainDict) -> None:
     """Sync the files of `partial`, write their manifest, with the facts, and replace `folder` by `partial`."""
     files = {}
     known = {} if like is None else check_folder(like)["files"]
@@ -390,7 +386,6 @@ _PROBLEMS = {
     errno.ENOTDIR: _FILE_IN_THE_WAY,
     errno.ENOENT: "can't be made, nothing can be written there. Choose another {option}",
 }
-
 
 #: In messages of errors without a number: of numpy ("N requested and M written"), `copytree`, and safetensors.
 _SIGNS_OF_FULL = ("requested and", f"[Errno {errno.ENOSPC}]", f"(os error {errno.ENOSPC})")

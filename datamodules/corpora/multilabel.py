@@ -61,9 +61,8 @@ def join_fields(
     for record, fields in enumerate(zip(*columns, strict=True)):
         location = block.location(record)
         if len(names) > 1:
-            labels = [
-                str(name) for name, field in zip(names, fields, strict=True) if _flag(field, name, location)
-            ]
+            flags = zip(names, fields, strict=True)
+            labels = [str(name) for name, field in flags if _flag(field, name, location)]
         elif isinstance(fields[0], str) or not hasattr(fields[0], "__iter__"):
             field = fields[0] if isinstance(fields[0], str) else block.select([record]).strings(first)[0]
             labels = split_labels(field, separator)

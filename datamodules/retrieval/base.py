@@ -273,6 +273,5 @@ def joined_rows(exclude: ExcludedRows | None, n: int) -> tuple[NDArray[np.int64]
     """Return where the excluded rows of each of n queries begin, int64 [n + 1], and all of these rows."""
     if exclude is None or n == 0:
         return np.zeros(n + 1, np.int64), np.empty(0, np.int64)
-    return offsets_of([len(rows) for rows in exclude]), np.concatenate(
-        [np.asarray(rows, np.int64) for rows in exclude]
-    )
+    excluded = [np.asarray(rows, np.int64) for rows in exclude]
+    return offsets_of([len(rows) for rows in excluded]), np.concatenate(excluded)

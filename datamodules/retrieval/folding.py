@@ -22,10 +22,8 @@ _ASCII_PUNCTUATION = str.maketrans({mark: " " for mark in punctuation if _PUNCTU
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each text [n]; among a million texts, two collide with probability 3e-8."""
-    digests = b"".join(
-        blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
-    )
-    return np.frombuffer(digests, "<u8").astype(np.uint64)
+    data = b"".join(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(data, "<u8").astype(np.uint64)
 
 
 def fold(text: str) -> str:

@@ -75,9 +75,7 @@ class FusedRetriever(Retriever):
     @override
     def describe_ranking(self) -> PlainDict:
         # The class decides where the index of a member is stored.
-        members = [
-            {"back end": type(member).__name__, **member.describe_ranking()} for member in self.retrievers
-        ]
+        members = [{"back end": type(each).__name__, **each.describe_ranking()} for each in self.retrievers]
         options = {"method": self.method, "weights": self.weights, "depth": self.depth}
         return {"similarity": "fused", "members": members, **options}
 
@@ -135,9 +133,7 @@ def _summed(rows: NDArray[np.int32], shares: NDArray[np.float64], k: int) -> Hit
     """Sum the shares [n, all hits] of each row for each query, and return the best k rows."""
     query, column = np.nonzero(rows >= 0)
     # Query and row in one number: in ascending order, the queries follow one another, each in row order.
-    pairs, inverse = np.unique(
-        query.astype(np.int64) << 32 | rows[query, column].astype(np.int64), return_inverse=True
-    )
+    pairs, inverse = np.unique(query << 32 | rows[query, column], return_inverse=True)
     # Summed in double precision and rounded: ties do not depend on the order of the members.
     scores = np.bincount(inverse, shares[query, column], len(pairs)).astype(np.float32)
     order = np.lexsort((-scores, pairs >> 32))  # stable: equal scores stay in row order

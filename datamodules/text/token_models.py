@@ -32,9 +32,7 @@ class _StaticModel(nn.Module):
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.config = PretrainedConfig(
-            vocab_size=vocab_size, hidden_size=hidden_size, is_encoder_decoder=False
-        )
+        self.config = PretrainedConfig(vocab_size=vocab_size, hidden_size=hidden_size)
         self.embedding = nn.Embedding(vocab_size, hidden_size)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> BaseModelOutput:

@@ -31,9 +31,7 @@ class TransformerEncoder:
             model = load_model(ranking.encoder, published, ranking.revision)
         except InputError:
             raise
-        except (
-            Exception
-        ) as error:  # Rust code, the network and remote configurations have different exceptions
+        except Exception as error:  # of Rust code, the network or a remote configuration
             raise unreadable(ranking.encoder, error) from error
         if model.config.is_encoder_decoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")

@@ -161,9 +161,8 @@ def _write(folder: Path, search: Callable[[slice], Neighbors], total: int, k: in
         for start in range(0, total, BLOCK):
             neighbors = search(slice(start, min(start + BLOCK, total)))
             before = len(number_of)
-            numbers = np.array(
-                [number_of.setdefault(name, len(number_of)) for name in neighbors.memories.ids], np.int32
-            )
+            ids = neighbors.memories.ids
+            numbers = np.array([number_of.setdefault(name, len(number_of)) for name in ids], np.int32)
             write(neighbors.memories.select(np.flatnonzero(numbers >= before)))
             # A row -1 (no memory) reads the appended -1.
             rows.write(np.append(numbers, np.int32(-1))[neighbors.rows])
