@@ -42,7 +42,6 @@ def find(name: str) -> type[DataModule]:
         name = f"{MODULES[short]}.{short}"
     kind: type[DataModule] | None = imported_subclass(DataModule, name)
     if kind is None:
-        raise InputError(
-            f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
-        )
+        known = f"there are {', '.join(MODULES)}, and one of your own must be imported before"
+        raise InputError(f"no data module {name!r}; {known}")
     return kind

@@ -72,9 +72,8 @@ class ClassificationOptions(TextOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.label_separator == "":
-            raise InputError(
-                "data.label_separator: is empty; name the characters between two labels, such as ';'"
-            )
+            advice = "name the characters between two labels, such as ';'"
+            raise InputError(f"data.label_separator: is empty; {advice}")
         if self.label_columns is not None and len(self.label_columns) < 2:
             raise InputError("data.label_columns: name two columns or more, each a label")
         if self.label_separator is not None and self.rows_per_class is not None:
@@ -224,10 +223,9 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
         if len(labels) > max(MANY_LABELS, len(train) // 2):
-            raise InputError(
-                f"{train.source}: {len(labels):,} labels of {len(train):,} rows; is this the column of the labels"
-                " (data.label_column)?"
-            )
+            problem = f"{len(labels):,} labels of {len(train):,} rows"
+            advice = "is this the column of the labels (data.label_column)?"
+            raise InputError(f"{train.source}: {problem}; {advice}")
         return {**tables, "train": train}
 
     @override

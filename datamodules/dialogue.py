@@ -359,10 +359,9 @@ def _check_answers(table: Dialogues, tokens: TokenStore) -> None:
     wrong = np.flatnonzero(known & (counts != 1))
     if len(wrong):
         question = table.questions.select(wrong[:1])
-        raise InputError(
-            f"{question.ids[0]}: the answer {question.label(0)!r} has {counts[wrong[0]]} tokens; an answer is one"
-            " token of the dialogue (see data.tokenizer)"
-        )
+        problem = f"the answer {question.label(0)!r} has {counts[wrong[0]]} tokens"
+        advice = "an answer is one token of the dialogue (see data.tokenizer)"
+        raise InputError(f"{question.ids[0]}: {problem}; {advice}")
 
 
 def _dialogues_with(split: DialogueSplit) -> Counter[str]:

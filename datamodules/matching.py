@@ -433,9 +433,8 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         can_select = pairs.has_positive.any() if self._ranks else len(pairs) > 0
         if name == "validation" and not can_select:
             needed = "question of the validation pairs has a positive" if self._ranks else "pair is left"
-            raise InputError(
-                f"{pairs.source}: no {needed}; give a data.validation_file, or a larger data.validation_split"
-            )
+            advice = "give a data.validation_file, or a larger data.validation_split"
+            raise InputError(f"{pairs.source}: no {needed}; {advice}")
         if self._ranks:
             yield from self._describe_questions(split)
 
@@ -511,10 +510,9 @@ def read_pair_table(
         options.chosen_goal == "classification"
         or (options.layout == "table" and None in (options.question_column, options.id_column))
     ):
-        raise InputError(
-            f"{path}: a ranking with ids needs those of the questions and of the texts: name --question_column and"
-            " --id_column; pairs to classify have no ranking"
-        )
+        problem = "a ranking with ids needs those of the questions and of the texts"
+        advice = "name --question_column and --id_column; pairs to classify have no ranking"
+        raise InputError(f"{path}: {problem}: {advice}")
     if options.layout == "wikiqa":
         return read_wikiqa(path, labelled)
     if options.layout == "quora":

@@ -89,21 +89,18 @@ class MemorySource:
         if path is None:
             return open_memory(self.location, retriever or self.retriever, version)
         if is_existing_index(chosen := retriever or self.retriever):
-            raise InputError(
-                f"{path}: the retriever reads the index {chosen.existing_index}; omit one of both"
-            )
+            problem = f"the retriever reads the index {chosen.existing_index}"
+            raise InputError(f"{path}: {problem}; omit one of both")
         return open_memory(path, retriever if self._any_ranking else chosen, version)
 
 
 def _read_memory_table(name: str, columns: PlainDict) -> Rows:
     if not name.startswith(HUB) and not Path(name).exists():
-        raise InputError(
-            f"data.memory={name}: no such memory folder or table; name an existing one, or build one with `zoo index`"
-        )
+        advice = "name an existing one, or build one with `zoo index`"
+        raise InputError(f"data.memory={name}: no such memory folder or table; {advice}")
     rows = read_table(name, **columns)
     if not any(rows.texts):
-        raise InputError(
-            f"data.memory={name}: no row has text in {columns['text_column']!r}; name the column that has it with"
-            " --data.memory_text_column"
-        )
+        problem = f"no row has text in {columns['text_column']!r}"
+        advice = "name the column that has it with --data.memory_text_column"
+        raise InputError(f"data.memory={name}: {problem}; {advice}")
     return rows

@@ -43,10 +43,9 @@ def check_resumed(now: DataState, before: DataState) -> None:
         if not name.startswith("test_") and contents != now.files[name]
     ]
     if changed:
-        raise InputError(
-            f"{'; '.join(changed)}: other contents than when the run was started; restore them, or start a new run from"
-            " its weights with --model.init_from"
-        )
+        problem = "other contents than when the run was started"
+        advice = "restore them, or start a new run from its weights with --model.init_from"
+        raise InputError(f"{'; '.join(changed)}: {problem}; {advice}")
 
 
 def check_split(options: DataOptions, files: PlainDict, trained: DataState, name: str, source: str) -> None:

@@ -76,18 +76,16 @@ def binary_lines(path: str | Path) -> Iterator[bytes]:
         # Every decompressor has its own exceptions. An OSError of the system has a number, those of others have none.
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{path}: can't be read ({error.strerror}); check file and rights") from error
-        raise InputError(
-            f"{path}: truncated or damaged after line {lines} ({reason(error)}); copy, download or compress it again"
-        ) from error
+        problem = f"truncated or damaged after line {lines} ({reason(error)})"
+        raise InputError(f"{path}: {problem}; copy, download or compress it again") from error
 
 
 def check_expansion(path: Path, packed: int, unpacked: int) -> None:
     """Refuse a compressed file that unpacks to far more bytes than tables do: it would fill the memory."""
     if unpacked > MOST_UNPACKED and unpacked > LARGEST_RATIO * packed:
-        raise InputError(
-            f"{path}: unpacks to more than {MOST_UNPACKED >> 20} MB and {LARGEST_RATIO} times its size, as no table"
-            " does; if it is one, unpack it and name the unpacked file"
-        )
+        limits = f"{MOST_UNPACKED >> 20} MB and {LARGEST_RATIO} times its size"
+        advice = "if it is one, unpack it and name the unpacked file"
+        raise InputError(f"{path}: unpacks to more than {limits}, as no table does; {advice}")
 
 
 @contextmanager

@@ -27,9 +27,8 @@ def check_output(output: str, inputs: Iterable[str]) -> Path:
         kind = "a folder" if path.is_dir() else "a device or a pipe, which would be replaced"
         raise InputError(f"--output {output}: is {kind}; name a file")
     if (path.parent / "model.json").is_file():
-        raise InputError(
-            f"--output {output}: is a file of the model {path.parent}, which this command reads; name another file"
-        )
+        problem = f"is a file of the model {path.parent}, which this command reads"
+        raise InputError(f"--output {output}: {problem}; name another file")
     for file in inputs:
         if Path(file).exists() and path.samefile(file):
             raise InputError(f"--output {output}: is {file}, which this command reads; name another file")
@@ -41,9 +40,8 @@ def json_line(prediction: object, source: str) -> str:
     try:
         return visible(json.dumps(prediction, ensure_ascii=False, allow_nan=False))
     except ValueError as error:
-        raise DamagedError(
-            f"{source}: no finite scores: its training diverged, or its weights are damaged; use another checkpoint"
-        ) from error
+        problem = "no finite scores: its training diverged, or its weights are damaged"
+        raise DamagedError(f"{source}: {problem}; use another checkpoint") from error
 
 
 def spreadsheet_cells(values: Iterable[object]) -> list[object]:

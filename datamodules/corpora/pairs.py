@@ -209,10 +209,9 @@ def _target(label: str, location: str, goal: Goal, column: Column) -> float:
     if not label:
         raise InputError(f"{location}: no label in column {column!r}; write {wanted}")
     if not is_number(label):
-        raise InputError(
-            f"{location}: the label column {column!r} has the text {excerpt(label, 40)!r} instead of {wanted}; are"
-            " first_column, second_column and label_column swapped?"
-        )
+        problem = f"the label column {column!r} has the text {excerpt(label, 40)!r} instead of {wanted}"
+        advice = "are first_column, second_column and label_column swapped?"
+        raise InputError(f"{location}: {problem}; {advice}")
     number = float(label)
     if not (number in (0, 1) if goal == "classification" else number >= 0 and math.isfinite(number)):
         raise InputError(f"{location}: the label {label!r} must be {wanted}; correct it")

@@ -59,9 +59,8 @@ def read_table(
             is one as well. The rows have them sorted. None: each row has one label.
     """
     if isinstance(label_column, list) and label_separator is None:
-        raise InputError(
-            f"label_column {label_column}: several columns are a set of labels; {SEVERAL_LABELS}"
-        )
+        problem = f"several columns are a set of labels; {SEVERAL_LABELS}"
+        raise InputError(f"label_column {label_column}: {problem}")
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):
         class_names = read_class_names(class_names)
@@ -211,13 +210,11 @@ def _class_name(label: str, location: str, class_names: ClassNames | None) -> st
         return class_names[label]
     if label == "0":  # the labels may count from 0, but only the last row would prove it
         named = ", ".join(f"{number}: {name}" for number, name in enumerate(class_names))
-        raise InputError(
-            f"{location}: label '0', but a list of class_names counts from 1; where labels count from 0, name each:"
-            f" '{{{excerpt(named)}}}'"
-        )
+        problem = "label '0', but a list of class_names counts from 1"
+        advice = f"where labels count from 0, name each: '{{{excerpt(named)}}}'"
+        raise InputError(f"{location}: {problem}; {advice}")
     if not label.isdecimal() or not 1 <= int(label) <= len(class_names):
-        raise InputError(
-            f"{location}: label {excerpt(label)!r} is not a number from 1 to {len(class_names)}; correct it, omit"
-            " class_names, or name each label, as in '{0: World, 1: Sports}'"
-        )
+        problem = f"label {excerpt(label)!r} is not a number from 1 to {len(class_names)}"
+        advice = "correct it, omit class_names, or name each label, as in '{0: World, 1: Sports}'"
+        raise InputError(f"{location}: {problem}; {advice}")
     return class_names[int(label) - 1]

@@ -57,9 +57,8 @@ class FusedRetriever(Retriever):
             raise InputError(f"retrievers: {len(retrievers)} given; name two or more to fuse")
         for member in retrievers:
             if member.existing_index is not None:
-                raise InputError(
-                    f"retrievers: the index {member.existing_index!r} has no row numbers; omit `index` to build one"
-                )
+                problem = f"the index {member.existing_index!r} has no row numbers"
+                raise InputError(f"retrievers: {problem}; omit `index` to build one")
         self.retrievers = tuple(retrievers)
         self.is_on_server = any(member.is_on_server for member in retrievers)
         self.method, self.depth = method, depth

@@ -41,9 +41,8 @@ def retriever_class(class_path: str) -> type[Retriever]:
         class_path = f"{RETRIEVERS[name]}.{name}"
     kind = imported_subclass(Retriever, class_path)
     if kind is None:
-        raise InputError(
-            f"no retriever {class_path!r}; use {', '.join(RETRIEVERS)}, or import your own before (zoo --import MODULE)"
-        )
+        advice = f"use {', '.join(RETRIEVERS)}, or import your own before (zoo --import MODULE)"
+        raise InputError(f"no retriever {class_path!r}; {advice}")
     return kind
 
 
@@ -62,18 +61,16 @@ def checked_description(description: object, folder: Path | None = None) -> Plai
     if unknown := sorted(arguments.keys() - option_defaults(kind).keys()):
         raise InputError(f"the retriever {kind.__name__} has no option {excerpt(unknown[0])!r}")
     if local := sorted(kind.local_options & arguments.keys()):
-        raise InputError(
-            f"the description of the retriever {kind.__name__} has the option {local[0]}, which files must not set;"
-            " name a server in ELASTICSEARCH_URL or OPENSEARCH_URL, or with --retriever"
-        )
+        problem = f"has the option {local[0]}, which files must not set"
+        advice = "name a server in ELASTICSEARCH_URL or OPENSEARCH_URL, or with --retriever"
+        raise InputError(f"the description of the retriever {kind.__name__} {problem}; {advice}")
     encoder = arguments.get("encoder")
     if folder is not None and isinstance(encoder, str) and (folder / encoder).exists():
         arguments["encoder"] = str(folder / encoder)
     elif folder is not None and isinstance(encoder, str) and os.path.lexists(encoder):
-        raise InputError(
-            f"{folder}: names the encoder {encoder!r} on the Hub, and here is a file of this name; run the command in"
-            " another folder, or name a retriever with --retriever"
-        )
+        problem = f"names the encoder {encoder!r} on the Hub, and here is a file of this name"
+        advice = "run the command in another folder, or name a retriever with --retriever"
+        raise InputError(f"{folder}: {problem}; {advice}")
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
 
 

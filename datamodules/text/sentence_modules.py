@@ -173,9 +173,8 @@ def _kind_and_path(entry: object, file: Path) -> tuple[str, str]:
     path = str(entry["path"])
     package, *_, kind = str(entry["type"]).split(".")
     if package != "sentence_transformers" or kind not in _KINDS:
-        raise InputError(
-            f"{file}: can't read the module {entry['type']!r}; use {', '.join(_KINDS)} of sentence_transformers"
-        )
+        advice = f"use {', '.join(_KINDS)} of sentence_transformers"
+        raise InputError(f"{file}: can't read the module {entry['type']!r}; {advice}")
     folder = file.parent.resolve()
     if ".." in PurePosixPath(path).parts or not (folder / path).resolve().is_relative_to(folder):
         raise InputError(f"{file}: the path {path!r} of the module {kind} is outside of the folder")
@@ -207,9 +206,8 @@ def _pooling(file: Path, has_prompt: bool) -> Pooling:
     modes = config.get("pooling_mode", flags or "mean")
     modes = modes if isinstance(modes, list) else [modes]
     if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise InputError(
-            f"{file}: the module Pooling has the modes {modes}; use a model with one of {', '.join(POOLINGS)}"
-        )
+        advice = f"use a model with one of {', '.join(POOLINGS)}"
+        raise InputError(f"{file}: the module Pooling has the modes {modes}; {advice}")
     if has_prompt and config.get("include_prompt") is False:
         raise InputError(f"{file}: the module Pooling skips prompts (include_prompt), which is not supported")
     return cast("Pooling", modes[0])

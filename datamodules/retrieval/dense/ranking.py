@@ -94,9 +94,8 @@ class DenseRanking:
         if (path := Path(self.encoder)).is_dir():
             return None
         if path.is_file() or path.suffix == ".ckpt":
-            raise InputError(
-                f"encoder {self.encoder!r}: not a folder; name a run folder, a model folder, or a transformers encoder"
-            )
+            advice = "name a run folder, a model folder, or a transformers encoder"
+            raise InputError(f"encoder {self.encoder!r}: not a folder; {advice}")
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError
 
@@ -136,7 +135,5 @@ def files_of_encoder(encoder: str) -> dict[str, Path]:
 
 def unreadable(encoder: str, error: Exception) -> InputError:
     """Return the error for an encoder that can't be loaded."""
-    return InputError(
-        f"encoder {encoder!r}: use the name or folder of a transformers encoder, or the folder of a model of this zoo"
-        f" (transformers: {reason(error)})"
-    )
+    advice = "use the name or folder of a transformers encoder, or the folder of a model of this zoo"
+    return InputError(f"encoder {encoder!r}: {advice} (transformers: {reason(error)})")

@@ -193,9 +193,8 @@ class TextVectors:
                 encoder = load_encoder(self.ranking, self.device)
                 # An open index has vectors of the encoder that was there when it was opened.
                 if self.ranking.has_changed():
-                    raise InputError(
-                        f"encoder {self.ranking.encoder}: its files have changed; open the index again"
-                    )
+                    problem = "its files have changed; open the index again"
+                    raise InputError(f"encoder {self.ranking.encoder}: {problem}")
                 self._encoder = encoder
             return self._encoder
 

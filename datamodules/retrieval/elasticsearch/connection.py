@@ -170,10 +170,10 @@ class ServerConnection:
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise self.error(
-                f"an answer of another form than {self.product}'s ({type(error).__name__}: {reason(error)}); is a"
-                " gateway in between, or is it another server?"
-            ) from error
+            problem = (
+                f"an answer of another form than {self.product}'s ({type(error).__name__}: {reason(error)})"
+            )
+            raise self.error(f"{problem}; is a gateway in between, or is it another server?") from error
 
     def _retry(self, send: Callable[[], ResultT]) -> ResultT:
         """Call `send` until it succeeds; pause after each failure, twice as long each time."""

@@ -105,10 +105,9 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
         if self.ranking.quantization is not None:
             kind = f"{self.ranking.quantization}_{kind}"
         if self.ranking.quantization == "bbq" and self.vectors.size < _LEAST_BITS:
-            raise InputError(
-                f"quantization bbq: needs vectors of {_LEAST_BITS} numbers or more, and the encoder"
-                f" {self.ranking.encoder} makes {self.vectors.size}; use int8 or null"
-            )
+            needed = f"needs vectors of {_LEAST_BITS} numbers or more"
+            made = f"the encoder {self.ranking.encoder} makes {self.vectors.size}"
+            raise InputError(f"quantization bbq: {needed}, and {made}; use int8 or null")
         properties = {
             # The product of vectors of length 1 is their cosine. The server scores (1 + product) / 2.
             "vector": {

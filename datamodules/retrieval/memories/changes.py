@@ -83,10 +83,9 @@ def check_labels(rows: Rows, memory_has_labels: bool, allowed: Sequence[str] | N
     known: NDArray[np.bool_] = pc.is_in(labels, pa.array(allowed, pa.string())).to_numpy()
     if not known.all():
         position = int(np.argmin(known))
-        raise InputError(
-            f"{_name_row(rows, position)} has the label {labels[position].as_py()!r}, which the model cannot"
-            " predict; correct it, or have a MemoryEnsemble predict it by its memory with --new_labels true"
-        )
+        problem = f"has the label {labels[position].as_py()!r}, which the model cannot predict"
+        advice = "correct it, or have a MemoryEnsemble predict it by its memory with --new_labels true"
+        raise InputError(f"{_name_row(rows, position)} {problem}; {advice}")
 
 
 def check_ids(rows: Rows, memory: Rows | None = None) -> None:
@@ -96,9 +95,8 @@ def check_ids(rows: Rows, memory: Rows | None = None) -> None:
         held, ids = memory.table.column("id"), rows.table.column("id").combine_chunks()
         repeated = held.filter(pc.is_in(held, value_set=ids)).to_pylist()
     if repeated:
-        raise InputError(
-            f"{rows.source}: several rows have the id {name_some(repeated)}; give each its own, or name no id column"
-        )
+        problem = f"several rows have the id {name_some(repeated)}"
+        raise InputError(f"{rows.source}: {problem}; give each its own, or name no id column")
 
 
 def _name_row(rows: Rows, position: int) -> str:

@@ -91,9 +91,8 @@ def open_memory(
     if location is None:
         raise InputError("there is no memory: name a folder of `zoo index`, or a table (--data.memory)")
     if location.startswith("index:"):
-        raise InputError(
-            f"{location}: name it with --data.retriever, such as ElasticsearchRetriever, and its index"
-        )
+        advice = "name it with --data.retriever, such as ElasticsearchRetriever, and its index"
+        raise InputError(f"{location}: {advice}")
     folder = Path(location)
     state = read_pointer(folder)
     if retriever is None:

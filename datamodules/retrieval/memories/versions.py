@@ -287,9 +287,8 @@ def read_pointer(folder: Path) -> PlainDict:
     """
     path = pointer_of(folder)
     if not (path.exists() and folder.is_dir()):
-        raise InputError(
-            f"{folder}: no memory here (it has no {path.name}); make one with `zoo index`, or name another"
-        )
+        advice = "make one with `zoo index`, or name another"
+        raise InputError(f"{folder}: no memory here (it has no {path.name}); {advice}")
     storage.check_inside(folder)
     advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
     state: PlainDict = storage.read_checked(path, advice).get("memory") or {}
@@ -305,9 +304,8 @@ def open_kept(folder: Path, state: PlainDict, number: int) -> Version:
     if not 1 <= number <= state["version"]:
         raise InputError(f"{folder}: has no version {number}; the current one is {state['version']}")
     if number < state["first"]:
-        raise InputError(
-            f"{folder}: version {number} was deleted by `zoo memory compact`; the oldest is {state['first']}"
-        )
+        problem = f"version {number} was deleted by `zoo memory compact`"
+        raise InputError(f"{folder}: {problem}; the oldest is {state['first']}")
     return Version.open(folder, number, contents=True)
 
 
