@@ -173,9 +173,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
         """The token stores of a split, each with the number of tokens that are read of a text."""
-        stores = [getattr(split, name) for name in self.length_options]
-        lengths = zip(stores, self.lengths, strict=True)
-        return [(tokens, length) for tokens, length in lengths if tokens is not None]
+        lengths = zip(self.length_options, self.lengths, strict=True)
+        return [(store, length) for name, length in lengths if (store := getattr(split, name)) is not None]
 
     def read_tables(self, wanted: Sequence[str]) -> dict[str, TableT]:
         """Read the wanted splits; those that no table is named for are split off the training table."""

@@ -80,14 +80,9 @@ class DuplicateMarks(StoredTable):
 def groups_to_split(keys: NDArray[np.integer]) -> NDArray[np.integer]:
     """Log the number of duplicates among rows with these keys [n], which a split keeps together; return the keys."""
     sizes = np.unique(keys, return_counts=True)[1]
-    if (groups := int((sizes > 1).sum())) > 0:
-        log.info(
-            "%d of %d rows to split are duplicates of each other, in %d groups; each group stays on one side of the"
-            " split",
-            int(sizes[sizes > 1].sum()),
-            len(keys),
-            groups,
-        )
+    if len(groups := sizes[sizes > 1]):
+        rows = f"{groups.sum()} of {len(keys)} rows to split are duplicates of each other"
+        log.info("%s, in %d groups; each group stays on one side of the split", rows, len(groups))
     return keys
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
+from traceback import walk_tb
 
 #: The number of characters that a message quotes of a wrong value: a table's header may have 20,000.
 LONGEST = 200
@@ -66,7 +67,5 @@ def reason(error: BaseException) -> str:
 
 def raised_in(error: BaseException) -> str:
     """Return the module whose code raised an error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")) if frames else ""

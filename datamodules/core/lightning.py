@@ -33,9 +33,7 @@ _predicts_only = False
 def predict_only() -> None:
     """Use stand-ins in this process, in which nothing is trained, unless it has imported Lightning already."""
     global _predicts_only
-    if "pytorch_lightning" in sys.modules:
-        return
-    _predicts_only = True
+    _predicts_only = _predicts_only or "pytorch_lightning" not in sys.modules
 
 
 def __getattr__(name: str) -> object:

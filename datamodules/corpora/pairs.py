@@ -69,9 +69,7 @@ class Pairs(StoredTable):
             question_ids, question = _distinct(repairs.column(list(questions), pa.string()))
         named = repairs.column(list(map(str, range(len(first))) if ids is None else ids), pa.string())
         repairs.report(source)
-        target = np.full(len(first), np.nan, np.float32)
-        if targets is not None:
-            target[:] = targets
+        target = np.full(len(first), np.nan if targets is None else targets, np.float32)
         return Pairs(firsts, seconds, first_row, second_row, question, target, named, question_ids, source)
 
     def __len__(self) -> int:
@@ -180,14 +178,9 @@ def read_pairs(
     for side, values in (("first", first), ("second", second)):
         if empty := values.count(""):
             log.warning("%s: %d of %d %s texts are empty", path, empty, len(values), side)
-    return Pairs.from_lists(
-        first,
-        second,
-        targets if label_column is not None else None,
-        more.pop(0) if question_column is not None else None,
-        more.pop() if id_column is not None else None,
-        str(path),
-    )
+    questions = more.pop(0) if question_column is not None else None
+    ids = more.pop() if id_column is not None else None
+    return Pairs.from_lists(first, second, targets or None, questions, ids, str(path))
 
 
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')

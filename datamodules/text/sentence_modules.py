@@ -158,6 +158,8 @@ def load_tokenizer(
     """Load the tokenizer of a folder or a model of the Hub; errors are those of `transformers`."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    # Unless this is set, the library warns in every process that is forked later, although those do not tokenize.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if not published.is_static:
         options = {"subfolder": published.folder, "trust_remote_code": False}
         return AutoTokenizer.from_pretrained(name, revision=revision, **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -206,8 +205,6 @@ class TransformersTokenizer(Tokenizer):
 @lru_cache(maxsize=4)
 def _load(name: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer object, which is no part of the specification, because that must be picklable."""
-    # Unless this is set, the library warns in every process that is forked later, although those do not tokenise.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     check_reachable(name)
     try:
         tokenizer = load_tokenizer(name, SentenceModules.read(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +22,6 @@ class TransformerEncoder:
     """A transformer, or a static table of token vectors, as a `TextEncoder`."""
 
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
-        # Unless this is set, the library warns in every process that is forked later, although those do not tokenize.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         published = ranking.published
         try:
             self.tokenizer = load_tokenizer(ranking.encoder, published, ranking.revision)
