@@ -123,11 +123,8 @@ class ClassificationDataset(TextDataset[ClassificationBatch]):
     @override
     def messages(self) -> Iterator[Message]:
         if self.unknown_labels:
-            yield (
-                logging.WARNING,
-                f"{self.split.rows.source}: {self.unknown_labels} of {len(self)} rows have a label that training lacks;"
-                " they count as errors",
-            )
+            problem = f"{self.unknown_labels} of {len(self)} rows have a label that training lacks"
+            yield logging.WARNING, f"{self.split.rows.source}: {problem}; they count as errors"
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClassificationBatch:

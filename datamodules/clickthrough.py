@@ -457,11 +457,9 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             yield logging.INFO, f"{without} of {number} queries have no relevant document; they are skipped"
         if empty := int(split.empty_queries.sum()):
             first = table.queries.texts[int(split.empty_queries.argmax())]
-            yield (
-                logging.WARNING,
-                f"{empty} of {number} queries have no word (the first is {excerpt(first)!r}); training skips them, and"
-                " all documents are equally good for them",
-            )
+            problem = f"{empty} of {number} queries have no word (the first is {excerpt(first)!r})"
+            effect = "training skips them, and all documents are equally good for them"
+            yield logging.WARNING, f"{problem}; {effect}"
         if name == "train":
             yield from self._describe_negatives(split)
         elif split.hits is not None and (without := int((split.hits.rows < 0).all(axis=1).sum())):

@@ -128,12 +128,10 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         table = self.split.dialogues
         if len(rows):
             first = table.questions.select(rows[:1])
-            yield (
-                logging.WARNING,
-                f"{table.source}: {len(rows)} of {len(table.questions)} questions cannot be answered correctly: the"
-                " answer is neither in the dialogue nor in the vocabulary (the first is"
-                f" {first.label(0)!r}, {first.ids[0]})",
-            )
+            problem = f"{len(rows)} of {len(table.questions)} questions cannot be answered correctly"
+            reason = "the answer is neither in the dialogue nor in the vocabulary"
+            example = f"the first is {first.label(0)!r}, {first.ids[0]}"
+            yield logging.WARNING, f"{table.source}: {problem}: {reason} ({example})"
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> DialogueBatch:
@@ -315,11 +313,8 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         kinds = f"{number} dialogues of {turns.min()} to {turns.max()} turns"
         yield logging.INFO, f"{kinds}, {len(table.questions)} questions"
         if long := int((turns > options.max_turns).sum()):
-            yield (
-                logging.WARNING,
-                f"{long} of {number} dialogues have more than data.max_turns={options.max_turns} turns; the"
-                f" {options.turns_kept} ones are read for each question",
-            )
+            problem = f"{long} of {number} dialogues have more than data.max_turns={options.max_turns} turns"
+            yield logging.WARNING, f"{problem}; the {options.turns_kept} ones are read for each question"
 
     @override
     def count_words(self, train: DialogueSplit) -> Mapping[str, int]:

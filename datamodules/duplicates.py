@@ -68,11 +68,9 @@ class DuplicateMarks(StoredTable):
         rows = f"{name}: {int(self.is_duplicate.sum())} of {len(self.is_duplicate)} rows have a duplicate"
         more = f"; {near} more differ from a memory in a few characters" if near else ""
         if memory or training:
-            yield (
-                logging.WARNING,
-                f"{rows} ({memory} in the memory, {training} among the training rows): their scores measure"
-                f" memorization; scores named ..._without_duplicates skip them{more}",
-            )
+            effect = "their scores measure memorization; scores named ..._without_duplicates skip them"
+            places = f"{memory} in the memory, {training} among the training rows"
+            yield logging.WARNING, f"{rows} ({places}): {effect}{more}"
         elif near:
             yield logging.INFO, rows + more
 

@@ -444,17 +444,12 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         questions = f"{len(pairs)} pairs of {pairs.num_questions} questions"
         yield logging.INFO, f"{questions}; {without} questions have no positive, {single} have one candidate"
         if not pairs.has_positive.any():
-            yield (
-                logging.WARNING,
-                "no question has a positive, so there is no order to measure: MAP, MRR, NDCG, P@1 and AUC are omitted",
-            )
+            problem = "no question has a positive, so there is no order to measure"
+            yield logging.WARNING, f"{problem}: MAP, MRR, NDCG, P@1 and AUC are omitted"
         if empty := int(split.empty_questions.sum()):
             question = pairs.first.texts[int(pairs.question_row[split.empty_questions.argmax()])]
-            yield (
-                logging.WARNING,
-                f"no candidate of {empty} questions has a word (the first is {question!r}); training skips them, and"
-                " their ranking is a guess",
-            )
+            problem = f"no candidate of {empty} questions has a word (the first is {question!r})"
+            yield logging.WARNING, f"{problem}; training skips them, and their ranking is a guess"
 
     @override
     def learn(self, train: MatchingSplit, vocabulary: Vocabulary, memory: Memory | None) -> PlainDict:

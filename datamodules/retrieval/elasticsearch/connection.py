@@ -220,18 +220,14 @@ class ServerConnection:
             return "this is OpenSearch; use OpenSearchRetriever, or DenseRetriever for vectors"
         if status == 401:
             key = f"{self._variables}_API_KEY, or " if self.product == "Elasticsearch" else ""
-            return (
-                f"the server refuses the credentials, or requires some; set {key}{self._variables}_USERNAME and"
-                f" {self._variables}_PASSWORD, in the environment"
-            )
+            names = f"{key}{self._variables}_USERNAME and {self._variables}_PASSWORD"
+            return f"the server refuses the credentials, or requires some; set {names}, in the environment"
         if status == 403:
             return f"the credentials don't allow this ({message}); request the privilege or use others"
         if kind == "index_not_found_exception":
             name = re.search(r"\[(.+?)\]", message)
-            return (
-                f"there is no index {name[1] if name else ''}; build it with `zoo index`, or name its"
-                f" server in {self._variables}_URL"
-            )
+            advice = f"build it with `zoo index`, or name its server in {self._variables}_URL"
+            return f"there is no index {name[1] if name else ''}; {advice}"
         if is_other or (self.product == "OpenSearch" and not kind and not _is_temporary(status)):
             return f"this is not {self.product} (it answers {status}); check host and port"
         return f"{self.product} answers {status} {kind}: {message}"
@@ -253,18 +249,14 @@ class ServerConnection:
         if isinstance(error, elasticsearch.SSLError):
             if "WRONG_VERSION_NUMBER" in error.message or "record layer failure" in error.message:
                 return "the server does not support TLS; use http:// in the URL"
-            return (
-                f"TLS refused: the server's certificate isn't trusted; set {self._variables}_CA_CERTS to the PEM"
-                f" file of its authority ({excerpt(error.message)})"
-            )
+            advice = f"set {self._variables}_CA_CERTS to the PEM file of its authority"
+            return f"TLS refused: the server's certificate isn't trusted; {advice} ({excerpt(error.message)})"
         if isinstance(error, elasticsearch.ConnectionTimeout):
             return f"no answer in {self.timeout:g} s; is the server busy? A longer timeout may help"
         if isinstance(error, elasticsearch.SerializationError):
             return f"this is not {self.product} (its answer can't be read); check host and port"
-        return (
-            f"no connection; is {self.product} running there, and is it http or https? {self._variables}_URL names"
-            f" another server ({excerpt(error.message)})"
-        )
+        problem = f"no connection; is {self.product} running there, and is it http or https?"
+        return f"{problem} {self._variables}_URL names another server ({excerpt(error.message)})"
 
     def in_threads(
         self, work: Callable[[Sequence[ItemT]], None], items: Sequence[ItemT], batch_size: int
