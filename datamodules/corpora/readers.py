@@ -328,7 +328,7 @@ def _arrow_blocks(batches: Iterable[pa.RecordBatch], wanted: Sequence[str], sour
 
 def _python_values(column: pa.Array, first_row: int, source: str) -> list[object]:
     try:
-        values: list[object] = column.to_pylist()
+        return column.to_pylist()
     except UnicodeDecodeError:
         # Parquet does not check its strings. Convert them one by one to name the row.
         for row, value in enumerate(column, first_row):
@@ -338,7 +338,6 @@ def _python_values(column: pa.Array, first_row: int, source: str) -> list[object
                 problem = f"not UTF-8 ({error.reason} at byte {error.start})"
                 raise InputError(f"{source}, row {row}: {problem}; write it again") from None
         raise
-    return values
 
 
 def _load_from_disk(folder: Path) -> Dataset:
@@ -363,10 +362,9 @@ def _load_from_hub(source: str) -> Dataset:
     name, *rest = re.split(r":(?![^\[]*\])", source.removeprefix(HUB))
     if not name or len(rest) > 2 or not all(rest):
         raise InputError(f"{source}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
-    split = rest[-1] if rest else "train"
-    config = rest[0] if len(rest) == 2 else None
+    *config, split = rest or ["train"]
     try:
-        return datasets.load_dataset(name, config, split=split)
+        return datasets.load_dataset(name, *config, split=split)
     except Exception as error:
         # A wrong name, configuration or split, no network, a gated set: each has its own exception class.
         advice = "check name, configuration, split and network"

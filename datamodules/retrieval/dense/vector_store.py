@@ -98,6 +98,7 @@ class VectorStore:
         """
         hashes = text_hashes(texts)
         unknown = np.ones(len(texts), bool)
+        # Arrays of vectors, and for each the row of each text: -1 where another array has it.
         pieces: list[tuple[NDArray[np.float32], NDArray[np.integer]]] = []
         for part in self.parts if known is None else known:
             if len(part.vectors) == len(hashes) and np.array_equal(part.lookup.keys_by_row(), hashes):
@@ -110,7 +111,10 @@ class VectorStore:
             if unknown.all():
                 return new
             pieces.append((new, np.where(unknown, np.cumsum(unknown) - 1, -1)))
-        return _gather(pieces)
+        vectors = np.empty((len(texts), pieces[0][0].shape[1]), np.float32)
+        for stored, places in pieces:
+            vectors[places >= 0] = stored[places[places >= 0]]
+        return vectors
 
     def keep(self, hashes: NDArray[np.uint64]) -> None:
         """Delete the vectors of texts with other hashes, for good; open the store again to read it."""
@@ -169,15 +173,6 @@ def encode_distinct(texts: Sequence[str], encode: Encode) -> NDArray[np.float32]
     """Return the vectors of texts [n, d]; equal texts are encoded once."""
     number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
     return encode(list(number))[[number[text] for text in texts]]
-
-
-def _gather(parts: Sequence[tuple[NDArray[np.float32], NDArray[np.integer]]]) -> NDArray[np.float32]:
-    """Return vectors [n, d] that are rows of several arrays [m, d]; each array has n rows, -1 where another has it."""
-    (first, rows), *_ = parts
-    vectors = np.empty((len(rows), first.shape[1]), np.float32)
-    for known, rows in parts:
-        vectors[rows >= 0] = known[rows[rows >= 0]]
-    return vectors
 
 
 def store_folder(parent: Path, encoder: str) -> Path:

@@ -29,8 +29,7 @@ def select_new(memory: Rows, lookup: RowLookup, rows: Rows) -> tuple[list[int], 
     positions: list[int] = []
     duplicates = conflicting = 0
     matches = lookup.all_rows(hashes)
-    for position, text_hash in enumerate(hashes.tolist()):
-        label = labels[position]
+    for position, (text_hash, label) in enumerate(zip(hashes.tolist(), labels, strict=True)):
         if text_hash not in labels_of:
             labels_of[text_hash] = {memory.label(int(row)) for row in matches[position]}
         if label in labels_of[text_hash]:
