@@ -165,15 +165,11 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         return DialogueBatch(**as_tensors(fields))
 
     def _choices(
-        self,
-        words: Ragged,
-        position: NDArray[np.int64],
-        answers: NDArray[np.int64],
-        dialogue: NDArray[np.int64],
+        self, words: Ragged, row: NDArray[np.int64], answers: NDArray[np.int64], dialogue: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Number the choices: each word's [words], those of each dialogue alone [B, X], each question's answer [P].
 
-        `words` are those of each dialogue, and `position` [words] their rows in the batch's table; `answers` [P] are
+        `words` are those of each dialogue, and `row` [words] their rows in the batch's table; `answers` [P] are
         numbers of words, 0 = unknown; `dialogue` [P] is the dialogue of each question.
         """
         # A dialogue's own words are numbered 0, 1, ...: distinct pairs of dialogue and word, in order.
@@ -181,7 +177,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         pair = words.list_numbers * len(self.ids) + words.values
         pairs, first = np.unique(pair[is_own], return_index=True)
         sizes = np.bincount(pairs // len(self.ids), minlength=len(words))
-        own = Ragged(position[is_own][first], offsets_of(sizes))
+        own = Ragged(row[is_own][first], offsets_of(sizes))
         number = self.num_words + own.positions
         choice = self.ids[words.values]
         choice[is_own] = number[np.searchsorted(pairs, pair[is_own])]
@@ -269,23 +265,21 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None, memory: Memory | None
     ) -> dict[str, Part]:
         options = self.options
-        description = {
+        reading = {
             "dialogues": table.fingerprint,
             "ranking": self.retriever.describe_ranking() if self.uses_retriever else None,
             "max_turns": options.max_turns,
             "turns_kept": options.turns_kept,
         }
         tokens = zip(self.length_options, self._tokenize(table, self.words.tokenize), strict=True)
-        reading = prepared_folder(
-            self.cache,
-            "reading",
-            fingerprint_of(description),
-            lambda folder: self._reading(table).save(folder),
-        )
+
+        def save_reading(folder: Path) -> None:
+            self._reading(table).save(folder)
+
         return {
             "dialogues": prepared_folder(self.cache, "dialogues", table.fingerprint, table.save),
             **{name: store.part for name, store in tokens},
-            "reading": reading,
+            "reading": prepared_folder(self.cache, "reading", fingerprint_of(reading), save_reading),
         }
 
     def split_of(self, table: Dialogues) -> DialogueSplit:
@@ -331,10 +325,8 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         counts = _dialogues_with(train)
         turns, options = np.diff(train.dialogues.turn_offsets), self.options
         limit = OLDEST if options.turns_kept == "retrieved" else options.max_turns
-        return {
-            "frequency": [counts[word] for word in vocabulary.words],
-            "num_turns": int(min(turns.max(), limit)),
-        }
+        num_turns = int(min(turns.max(), limit))
+        return {"frequency": [counts[word] for word in vocabulary.words], "num_turns": num_turns}
 
     @override
     def make_spec(self, vocabulary: Vocabulary, facts: PlainDict) -> DialogueSpec:

@@ -63,11 +63,8 @@ def key_of(seed: int, *purpose: int) -> np.uint64:
 @njit()
 def _random(key, number, draw):  # type: ignore[no-untyped-def]
     """A 63-bit number for a draw of a list."""
-    x = (
-        key
-        + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
-        + np.uint64(draw) * np.uint64(0xD1342543DE82EF95)
-    )
+    x = key + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
+    x += np.uint64(draw) * np.uint64(0xD1342543DE82EF95)
     for _ in range(2):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -514,17 +514,10 @@ def read_pair_table(
         return read_quora(path, labelled)
     if options.layout == "trec":
         raise InputError(f"{path}: give the columns of the pairs with --first_column and --second_column")
-    return read_pairs(
-        path,
-        options.first_column,
-        options.second_column,
-        label_column=options.label_column if labelled else None,
-        question_column=options.question_column if labelled or with_ids else None,
-        id_column=options.id_column if labelled or with_ids else None,
-        header=options.header,
-        quotes=options.quotes,
-        goal=options.chosen_goal,
-    )
+    label = options.label_column if labelled else None
+    ids = (options.question_column, options.id_column) if labelled or with_ids else (None, None)
+    columns = options.first_column, options.second_column, label, *ids
+    return read_pairs(path, *columns, options.header, options.quotes, options.chosen_goal)
 
 
 def question_groups(table: Pairs, keys: NDArray[np.uint64] | None) -> NDArray[np.int64]:

@@ -63,7 +63,5 @@ def check_split(options: DataOptions, files: PlainDict, trained: DataState, name
     if different and (name != "validation" or trained.files.get("validation_file") is None):
         given = " and ".join(f"data.{option}={values[option]}" for option in different)
         expected = " and ".join(f"{option}={trained.options[option]}" for option in different)
-        raise InputError(
-            f"{given}: {source} was trained with {expected}, so it has seen rows that would now be split off; use the"
-            f" same values, or other rows (--data.{name}_file)"
-        )
+        problem = f"{source} was trained with {expected}, so it has seen rows that would now be split off"
+        raise InputError(f"{given}: {problem}; use the same values, or other rows (--data.{name}_file)")

@@ -56,10 +56,10 @@ def read_blocks(
         lines = open_lines(path, replace_bytes)
         if kind in (".csv", ".tsv"):
             quoted = kind == ".csv" if quotes is None else quotes
-            records = _csv_records(lines, path, columns, "\t" if kind == ".tsv" else ",", quoted, header)
+            records = _csv_records(lines, source, columns, "\t" if kind == ".tsv" else ",", quoted, header)
         else:
-            records = _json_records(lines, path, columns)
-        blocks = _blocks_of(records, f"{path}, line")
+            records = _json_records(lines, source, columns)
+        blocks = _blocks_of(records, f"{source}, line")
     num_rows = 0
     with progress_bar(desc=f"reading {path}", unit=" rows", unit_scale=True) as bar:
         for block in blocks:
@@ -121,19 +121,14 @@ def _blocks_of(records: Iterator[Record], source: str) -> Iterator[Block]:
 
 
 def _csv_records(
-    lines: Iterator[str],
-    path: str | Path,
-    columns: Columns,
-    delimiter: str,
-    quoted: bool,
-    header: bool | None,
+    lines: Iterator[str], source: str, columns: Columns, delimiter: str, quoted: bool, header: bool | None
 ) -> Iterator[Record]:
-    """Yield the records of delimited lines, each by the number of its first line; the path is for messages."""
+    """Yield the records of delimited lines, each by the number of its first line."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    lines = _without_nuls(lines, path)
+    lines = _without_nuls(lines, source)
     begin = _to_header(lines)
     if delimiter == "," and begin and _has_semicolons(begin[-1], columns):
-        log.info("%s: fields are separated by semicolons", path)
+        log.info("%s: fields are separated by semicolons", source)
         delimiter = ";"
     reader = csv.reader(
         chain(begin, lines),
@@ -153,7 +148,7 @@ def _csv_records(
                 continue
             if not width:
                 width, first_line = len(fields), start
-                positions = columns.find(fields, f"{path}, line {start}", numbers_only=not has_header)
+                positions = columns.find(fields, f"{source}, line {start}", numbers_only=not has_header)
                 if has_header:
                     continue
             if len(fields) != width:
@@ -161,16 +156,16 @@ def _csv_records(
                 if quoted:
                     hint = f"put fields with a {delimiter!r}, a quote or a line end in double quotes"
                 problem = f"{len(fields)} fields, but line {first_line} has {width}"
-                raise InputError(f"{path}, line {start}: {problem}; {hint}")
+                raise InputError(f"{source}, line {start}: {problem}; {hint}")
             num_records += 1
             yield start, [fields[position] for position in positions]
     except csv.Error as error:
-        raise InputError(f"{path}, line {line}: {_csv_problem(str(error))}") from None
+        raise InputError(f"{source}, line {line}: {_csv_problem(str(error))}") from None
     if has_header and width and not num_records:
-        raise InputError(f"{path}: a header and no rows; add rows or set header to false")
+        raise InputError(f"{source}: a header and no rows; add rows or set header to false")
 
 
-def _without_nuls(lines: Iterable[str], path: str | Path) -> Iterator[str]:
+def _without_nuls(lines: Iterable[str], source: str) -> Iterator[str]:
     """Replace NULs, which the csv module refuses before Python 3.11."""
     num_lines = 0
     for line in lines:
@@ -179,7 +174,7 @@ def _without_nuls(lines: Iterable[str], path: str | Path) -> Iterator[str]:
             line = line.replace("\0", " ")
         yield line
     if num_lines:
-        log.warning("%s: NUL characters in %d lines, each replaced by a space", path, num_lines)
+        log.warning("%s: NUL characters in %d lines, each replaced by a space", source, num_lines)
 
 
 def _to_header(lines: Iterator[str]) -> list[str]:
@@ -208,12 +203,12 @@ def _csv_problem(problem: str) -> str:
     return f"{problem}; double the quotes inside a quoted field, or set quotes to false if they are plain characters"
 
 
-def _json_records(lines: Iterator[str], path: str | Path, columns: Columns) -> Iterator[Record]:
+def _json_records(lines: Iterator[str], source: str, columns: Columns) -> Iterator[Record]:
     wanted: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        where = f"{path}, line {number}"
+        where = f"{source}, line {number}"
         if not wanted and line.lstrip().startswith("["):
             raise InputError(f"{where}: a JSON array; write one object a line (jq -c '.[]')")
         try:

@@ -113,11 +113,7 @@ def read_class_names(file: str | Path) -> list[str]:
 
 
 def _batches(
-    blocks: Iterable[Block],
-    columns: Columns,
-    source: str,
-    class_names: ClassNames | None,
-    separator: str | None,
+    blocks: Iterable[Block], columns: Columns, source: str, names: ClassNames | None, separator: str | None
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
     """Turn blocks into Arrow batches, with hashes of their rows, and refuse rows without a label."""
     repairs = Repairs()
@@ -133,7 +129,7 @@ def _batches(
         texts = _texts(block, len(columns.texts))
         labels = None
         if columns.labels:
-            name_class = partial(_class_name, class_names=class_names)
+            name_class = partial(_class_name, class_names=names)
             if separator is None:
                 labels = block.converted(len(columns.texts), name_class)
             else:

@@ -214,10 +214,8 @@ def _load(name: str) -> PreTrainedTokenizerBase:
     except InputError:  # of the published modules
         raise
     except Exception as error:  # Rust code, the network and remote configurations raise different classes
-        raise InputError(
-            f"tokenizer {name!r}: use words, whitespace, characters, or the name or folder of a transformers tokenizer "
-            f"(its error: {reason(error)})"
-        ) from error
+        advice = "use words, whitespace, characters, or the name or folder of a transformers tokenizer"
+        raise InputError(f"tokenizer {name!r}: {advice} (its error: {reason(error)})") from error
     if tokenizer.is_fast:
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
