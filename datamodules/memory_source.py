@@ -34,9 +34,7 @@ class MemorySource:
     `find` finds or builds the memory of a training. Models and predictors open it.
     """
 
-    def __init__(
-        self, options: MemoryOptions, retriever: Retriever, cache: Path, any_ranking: bool = False
-    ) -> None:
+    def __init__(self, options: MemoryOptions, retriever: Retriever, cache: Path, any_ranking: bool) -> None:
         """Configure; with `any_ranking`, see `open`."""
         self.options, self.retriever, self.cache = options, retriever, cache
         #: None until `DataModule.setup`, or that of a trained model.
@@ -70,11 +68,8 @@ class MemorySource:
             own = _read_memory_table(name, columns)
         if own is None:
             return self.open()
-        description = {
-            "rows": own.fingerprint,
-            "back end": type(self.retriever).__name__,
-            **self.retriever.describe_ranking(),
-        }
+        ranking = self.retriever.describe_ranking()
+        description = {"rows": own.fingerprint, "back end": type(self.retriever).__name__, **ranking}
         folder = self.cache / f"memory-{fingerprint_of(description)[:16]}"
         return FolderMemory.build(own, self.retriever, folder)
 

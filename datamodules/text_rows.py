@@ -125,7 +125,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         if neighbors is not None:
             near = np.logical_or.reduce(are_near_neighbors(rows.texts, neighbors), axis=1)
             if memory is not None:
-                in_memory = memory.contains_duplicates_of(rows, same_table, neighbors)
+                in_memory = memory.has_duplicates_of(rows, same_table, neighbors)
         return DuplicateMarks.of(self.duplicate_keys(rows), seen, in_memory, near)
 
     @override

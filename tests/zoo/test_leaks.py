@@ -150,7 +150,7 @@ def test_a_memory_without_hashes_compares_the_hits(tmp_path: Path) -> None:
     memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m")
     queries = Rows.from_lists(["The LION", "the tiger", "xyzzy"])
     hits = memory.search(queries.texts[:], 2)
-    for check in (memory.contains_duplicates_of, partial(Memory.contains_duplicates_of, memory)):
+    for check in (memory.has_duplicates_of, partial(Memory.has_duplicates_of, memory)):
         assert check(queries, False, hits).tolist() == [True, False, False]
 
 

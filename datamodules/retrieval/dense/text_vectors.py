@@ -112,13 +112,11 @@ class TextVectors:
             raise InputError(f"{embeddings.folder}: embeddings of queries; encode with --side document")
         if self.ranking.vectors_fingerprint != made_by["contents"]:
             size = self._loaded().size
-            difference = (
-                f"has vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
-                if size != embeddings.size
-                else f"was not made by the encoder {encoder} with these options"
-            )
+            problem = f"was not made by the encoder {encoder} with these options"
+            if size != embeddings.size:
+                problem = f"has vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
             advice = f"encode the table with it, or name {made_by['encoder']}"
-            raise InputError(f"{embeddings.folder}: {difference}; {advice}")
+            raise InputError(f"{embeddings.folder}: {problem}; {advice}")
         self._embeddings = [EncodedTexts.of(embeddings.rows.texts, embeddings.vectors)]
 
     @property

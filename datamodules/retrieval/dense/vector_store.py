@@ -86,11 +86,7 @@ class VectorStore:
         return int(unknown.sum())
 
     def vectors(
-        self,
-        texts: Sequence[str],
-        encode: Encode,
-        known: Sequence[EncodedTexts] | None = None,
-        fewest: int = 1,
+        self, texts: Sequence[str], encode: Encode, known: list[EncodedTexts] | None = None, fewest: int = 1
     ) -> NDArray[np.float32]:
         """Return the vectors of texts [n, d]; missing ones are encoded and stored, and mapped if all are missing.
 

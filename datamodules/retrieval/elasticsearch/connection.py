@@ -258,12 +258,10 @@ class ServerConnection:
         problem = f"no connection; is {self.product} running there, and is it http or https?"
         return f"{problem} {self._variables}_URL names another server ({excerpt(error.message)})"
 
-    def in_threads(
-        self, work: Callable[[Sequence[ItemT]], None], items: Sequence[ItemT], batch_size: int
-    ) -> None:
+    def in_threads(self, work: Callable[[Sequence[ItemT]], None], items: Sequence[ItemT], size: int) -> None:
         """Do the work of batches of items, some at a time; the first error cancels the others."""
         self._connected()  # before the threads, which share the client
-        batches = [items[start : start + batch_size] for start in range(0, len(items), batch_size)]
+        batches = [items[start : start + size] for start in range(0, len(items), size)]
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(work, batches))
 

@@ -95,7 +95,7 @@ class ElasticsearchDenseRetriever(EncodingRetriever, ServerRetriever):
             )
             return f'{{}}\n{{"query":{{"knn":{knn}}},"size":{k},{SORTED}'.encode()
 
-        self._fill(hits, np.flatnonzero(vectors.any(axis=1)).tolist(), item)
+        self._fill(hits, np.flatnonzero(vectors.any(axis=1)).tolist(), item, None)
         np.clip(hits.scores, LEAST_SCORE, 1, out=hits.scores, where=hits.rows >= 0)
         return hits
 

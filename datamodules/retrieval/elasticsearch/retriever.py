@@ -119,6 +119,7 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         names = filter(None, (self.text_field, self.label_field, self.id_field))
         fields = json.dumps([self._returned(field) for field in names])
         tail = f'"fields":{fields},"_source":false,"track_total_hits":false}}\n'
+        parts = "_index", "_id", "_score", "fields"
         best: list[list[Document]] = [[] for _ in texts]
 
         def search_batch(waiting: Sequence[int]) -> None:
@@ -127,10 +128,7 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
             while waiting:
                 items = [self._item(self._query(texts[query]), size, tail) for query in waiting]
                 results = self.server.search(
-                    name,
-                    items,
-                    ("_index", "_id", "_score", "fields"),
-                    lambda hits: [self._document(hit) for hit in hits],
+                    name, items, parts, lambda hits: [self._document(hit) for hit in hits]
                 )
                 short = []
                 for query, documents in zip(waiting, results, strict=True):

@@ -312,11 +312,7 @@ class ServerRetriever(Retriever):
         return self._name
 
     def _fill(
-        self,
-        hits: Hits,
-        queries: Sequence[int],
-        item: Callable[[int], bytes],
-        exclude: ExcludedRows | None = None,
+        self, hits: Hits, queries: Sequence[int], item: Callable[[int], bytes], exclude: ExcludedRows | None
     ) -> None:
         """Fill in the hits of some queries; `item` returns the two lines of a query, ending with `SORTED`."""
         name = self._opened()

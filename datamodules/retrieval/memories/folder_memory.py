@@ -259,20 +259,14 @@ class FolderMemory(Memory):
         return str(self.folder)
 
     @override
-    def contains_duplicates_of(
-        self, texts: Rows, same_table: bool, neighbors: Neighbors
-    ) -> NDArray[np.bool_]:
+    def has_duplicates_of(self, texts: Rows, same_table: bool, neighbors: Neighbors) -> NDArray[np.bool_]:
         # Exact: the hashes of all rows are compared, not only those of the neighbors.
         held: NDArray[np.bool_] = self.opened.lookup.first_rows(fold_hashes(texts.texts)) >= 0
         return held | (self.opened.row_of_ids(texts.ids) >= 0) if same_table else held
 
     @override
     def search(
-        self,
-        texts: Sequence[str],
-        k: int,
-        exclude_duplicates: bool = False,
-        own_ids: Sequence[str] | None = None,
+        self, texts: Sequence[str], k: int, exclude_duplicates: bool = False, own_ids: list[str] | None = None
     ) -> Neighbors:
         exclude = self.opened.excluded_rows(texts, own_ids) if exclude_duplicates else None
         hits = self.retriever.search(texts, k, exclude)
@@ -280,11 +274,8 @@ class FolderMemory(Memory):
         if rows.max(initial=-1) >= len(self.rows):
             raise damaged(self.folder, f"its index has a row {rows.max()}, the memory {len(self.rows)} rows")
         start = int(rows.size > 0 and rows[0] == -1)
-        return Neighbors(
-            rows=(inverse.reshape(hits.rows.shape) - start).astype(np.int32),
-            scores=hits.scores,
-            memories=self.rows.select(rows[start:]),
-        )
+        numbers = (inverse.reshape(hits.rows.shape) - start).astype(np.int32)
+        return Neighbors(numbers, hits.scores, self.rows.select(rows[start:]))
 
 
 def changed_ranking(ranking: PlainDict, retriever: Retriever) -> str:

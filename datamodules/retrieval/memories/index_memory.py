@@ -49,11 +49,7 @@ class IndexMemory(Memory):
 
     @override
     def search(
-        self,
-        texts: Sequence[str],
-        k: int,
-        exclude_duplicates: bool = False,
-        own_ids: Sequence[str] | None = None,
+        self, texts: Sequence[str], k: int, exclude_duplicates: bool = False, own_ids: list[str] | None = None
     ) -> Neighbors:
         results = self.retriever.search_documents(texts, k, exclude_duplicates)
         distinct = {document.id: document for documents in results for document in documents}
@@ -62,11 +58,9 @@ class IndexMemory(Memory):
         for query, documents in enumerate(results):
             hits.rows[query, : len(documents)] = [row_of[document.id] for document in documents]
             hits.scores[query, : len(documents)] = [document.score for document in documents]
+        read = distinct.values()
         memories = Rows.from_lists(
-            texts=[document.text for document in distinct.values()],
-            labels=[document.label for document in distinct.values()],
-            ids=list(distinct),
-            source=self.location(),
+            [each.text for each in read], [each.label for each in read], distinct, self.location()
         )
         return Neighbors(hits.rows, hits.scores, memories)
 

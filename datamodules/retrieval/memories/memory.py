@@ -87,11 +87,7 @@ class Memory(ABC):
 
     @abstractmethod
     def search(
-        self,
-        texts: Sequence[str],
-        k: int,
-        exclude_duplicates: bool = False,
-        own_ids: Sequence[str] | None = None,
+        self, texts: Sequence[str], k: int, exclude_duplicates: bool = False, own_ids: list[str] | None = None
     ) -> Neighbors:
         """Retrieve at most k memories for each of n texts, with `exclude_duplicates` none of its duplicates.
 
@@ -99,9 +95,7 @@ class Memory(ABC):
         have other texts in the memory, are excluded, too.
         """
 
-    def contains_duplicates_of(
-        self, texts: Rows, same_table: bool, neighbors: Neighbors
-    ) -> NDArray[np.bool_]:
+    def has_duplicates_of(self, texts: Rows, same_table: bool, neighbors: Neighbors) -> NDArray[np.bool_]:
         """Return whether the memory contains a duplicate of each of n texts, bool [n]: here, among their neighbors.
 
         With `same_table`, the texts are rows of the memory's table: rows with equal ids are duplicates, too.
@@ -128,15 +122,13 @@ def build_neighbors(
     texts: Rows, memory: Memory, k: int, exclude_duplicates: bool, cache: Path, same_table: bool = False
 ) -> storage.Part:
     """Store the k memories of every text in a folder of the cache; `same_table` excludes equal ids, too."""
-    fingerprint = storage.fingerprint_of(
-        {
-            "texts": texts.fingerprint,
-            "memory": memory.fingerprint,
-            "back end": type(memory.retriever).__name__,
-            "k": k,
-            "excluded": exclude_duplicates and [FOLDING, same_table],
-        }
-    )
+    description = {
+        "texts": texts.fingerprint,
+        "memory": memory.fingerprint,
+        "back end": type(memory.retriever).__name__,
+        "k": k,
+        "excluded": exclude_duplicates and [FOLDING, same_table],
+    }
     own_ids = texts.ids if exclude_duplicates and same_table else None
 
     def search(block: slice) -> Neighbors:
@@ -146,7 +138,7 @@ def build_neighbors(
         _write(folder, search, len(texts), k)
         memory.check_unchanged()
 
-    return storage.prepared_folder(cache, "neighbors", fingerprint, save)
+    return storage.prepared_folder(cache, "neighbors", storage.fingerprint_of(description), save)
 
 
 def _write(folder: Path, search: Callable[[slice], Neighbors], total: int, k: int) -> None:

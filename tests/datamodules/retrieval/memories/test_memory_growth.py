@@ -122,7 +122,7 @@ def test_an_existing_index_is_not_written_to() -> None:
     with pytest.raises(InputError, match="no versions"):
         open_memory("index:mine", mine.retriever, version=1)
     with refused("m: the retriever reads the index mine; omit one"):
-        MemorySource(MemoryOptions(memory="m"), mine.retriever, Path()).find(None, {}, True)
+        MemorySource(MemoryOptions(memory="m"), mine.retriever, Path(), False).find(None, {}, True)
 
 
 def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
