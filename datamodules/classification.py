@@ -145,10 +145,8 @@ def label_numbers(rows: Rows, labels: Sequence[str], separator: str | None = Non
     """
     encoded = rows.table.column("label").combine_chunks().dictionary_encode()
     position = {label: number for number, label in enumerate(labels)}
-    sets = [
-        [position.get(label, UNKNOWN) for label in split_labels(written, separator)]
-        for written in encoded.dictionary.to_pylist()
-    ]
+    written = (split_labels(each, separator) for each in encoded.dictionary.to_pylist())
+    sets = [[position.get(label, UNKNOWN) for label in labels_of_set] for labels_of_set in written]
     # The last set is that of rows without labels.
     numbers = np.full((len(sets) + 1, max(map(len, sets), default=int(separator is None))), NO_TARGET)
     for row, numbers_of_set in enumerate(sets):

@@ -140,8 +140,7 @@ class ClickSplit(PreparedSplit):
     @cached_property
     def hits(self) -> Hits | None:
         """The neighbors as rows of the documents; None where nothing was retrieved."""
-        documents = self.judgements.documents
-        return None if self.neighbors is None else document_hits(self.neighbors, documents)
+        return None if self.neighbors is None else document_hits(self.neighbors, self.judgements.documents)
 
     @property
     def empty_queries(self) -> NDArray[np.bool_]:

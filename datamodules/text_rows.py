@@ -139,10 +139,8 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         self, name: str, table: Rows, seen: NDArray[np.uint64] | None, memory: Memory | None
     ) -> dict[str, Part]:
         length, memory_length = self.lengths
-        parts: dict[str, Part] = {
-            "rows": prepare_rows(table, self.cache),
-            "tokens": self.words.tokenize(table, length).part,
-        }
+        parts: dict[str, Part] = {"rows": prepare_rows(table, self.cache)}
+        parts["tokens"] = self.words.tokenize(table, length).part
         neighbors = None
         same_table = self.own_ids(name, table) is not None
         excludes_duplicates = self.excludes_duplicates(name)

@@ -40,6 +40,5 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "datamodules.core.stand_ins" if _predicts_only else _MODULES[name]
-    value = getattr(import_module(module), name)
     # All classes of a process have the same bases.
-    return globals().setdefault(name, value)
+    return globals().setdefault(name, getattr(import_module(module), name))

@@ -216,8 +216,7 @@ def read_wikiqa(path: str | Path, labelled: bool = True) -> Pairs:
 
     Y. Yang, W. Yih, C. Meek: WikiQA: A Challenge Dataset for Open-Domain Question Answering, EMNLP 2015.
     """
-    label = "Label" if labelled else None
-    columns = ("Question", "Sentence", label, "QuestionID", "SentenceID")
+    columns = ("Question", "Sentence", "Label" if labelled else None, "QuestionID", "SentenceID")
     return read_pairs(path, *columns, header=True, quotes=False)
 
 

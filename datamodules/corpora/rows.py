@@ -227,12 +227,9 @@ class Repairs:
         self, ids: Sequence[str], texts: Sequence[str], labels: Sequence[str | None] | None
     ) -> pa.RecordBatch:
         """Return an Arrow record batch of n rows; labels None = no labels."""
-        columns = [
-            self.column(ids, pa.string()),
-            self.column(texts, pa.large_string()),
-            pa.nulls(len(texts), pa.string()) if labels is None else self.column(labels, pa.string()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        columns = [self.column(ids, pa.string()), self.column(texts, pa.large_string())]
+        label = pa.nulls(len(texts), pa.string()) if labels is None else self.column(labels, pa.string())
+        return pa.RecordBatch.from_arrays([*columns, label], schema=SCHEMA)
 
     def report(self, source: str) -> None:
         """Log the number of replacements in a table."""

@@ -121,5 +121,4 @@ def _sample(rows: NDArray[np.int64], count: int, label: str, seed: int, purpose:
     """Draw `count` rows of a class. The purpose makes a limit and a split with the same seed independent."""
     name = hashlib.sha256(f"{purpose}\0{label}".encode()).digest()
     stream = np.random.PCG64(np.random.SeedSequence([seed, int.from_bytes(name, "little")]))
-    order = np.argsort(stream.random_raw(len(rows)), kind="stable")
-    return rows[order[:count]]
+    return rows[np.argsort(stream.random_raw(len(rows)), kind="stable")[:count]]

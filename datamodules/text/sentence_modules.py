@@ -63,10 +63,9 @@ def model_folder(name: str, patterns: Sequence[str], revision: str | None = None
         # The function for single files would retry for half a minute.
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except LocalEntryNotFoundError as error:
-        raise InputError(
-            f"{name!r}: not a folder, and the Hugging Face Hub can't be reached; check the connection or"
-            " the name. HF_HUB_OFFLINE=1 uses only files that were downloaded before"
-        ) from error
+        problem = "not a folder, and the Hugging Face Hub can't be reached; check the connection or the name"
+        advice = "HF_HUB_OFFLINE=1 uses only files that were downloaded before"
+        raise InputError(f"{name!r}: {problem}. {advice}") from error
     except Exception:  # a wrong name
         return Path(name)
 
@@ -227,9 +226,8 @@ def _dense_layer(folder: Path, path: str) -> DenseLayer:
     sizes = config.get("in_features"), config.get("out_features")
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(f"{file}: the module Dense has no in_features and out_features")
-    return DenseLayer(
-        path, *cast("tuple[int, int]", sizes), config.get("bias", True) is not False, activation
-    )
+    has_bias = config.get("bias", True) is not False
+    return DenseLayer(path, *cast("tuple[int, int]", sizes), has_bias, activation)
 
 
 def text_vectors(

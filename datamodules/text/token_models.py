@@ -54,8 +54,7 @@ def load_model(name: str, published: SentenceModules, revision: str | None = Non
     if not published.is_static:
         options = {"subfolder": published.folder, "trust_remote_code": False}
         return AutoModel.from_pretrained(name, revision=revision, **options)
-    weights = _read_weights(name, published.folder, revision)
-    table = weights.get("embedding.weight")
+    table = _read_weights(name, published.folder, revision).get("embedding.weight")
     if table is None or table.ndim != 2:
         raise InputError(f"{name}: the module StaticEmbedding has no table embedding.weight")
     model = _StaticModel(*table.shape)

@@ -46,7 +46,8 @@ class TransformerEncoder:
         self, texts: list[str], batch_size: int, bar: ProgressBar, queries: bool = False
     ) -> NDArray[np.float32]:
         """See `TextEncoder`."""
-        prompt = self.published.query_prompt if queries else self.published.document_prompt
+        published = self.published
+        prompt = published.query_prompt if queries else published.document_prompt
         tokens, has_tokens = self._tokenize(prompt, texts)
         vectors = np.zeros((len(texts), self.size), np.float32)
         # Texts of similar length need little padding. A batch that does not fit the device's memory fails first.
@@ -57,9 +58,7 @@ class TransformerEncoder:
             ids = pad_sequence(rows, batch_first=True).to(self.device)
             mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(self.device)
             states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-            pooled = text_vectors(
-                states, mask.bool(), self.published.pooling, self.dense, self.published.normalizes
-            )
+            pooled = text_vectors(states, mask.bool(), published.pooling, self.dense, published.normalizes)
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
             bar.update(len(batch))
         return vectors

@@ -140,11 +140,8 @@ class ServerConnection:
 
         def send_waiting() -> None:
             body = b"".join([items[position] for position in waiting])
-            response = self._send(
-                lambda client: client.perform_request(
-                    "POST", path, params={"filter_path": filter_path}, headers=_NDJSON, body=body
-                )
-            )
+            sent: PlainDict = {"params": {"filter_path": filter_path}, "headers": _NDJSON, "body": body}
+            response = self._send(lambda client: client.perform_request("POST", path, **sent))
             received = response.get(_ANSWERS[action]) if isinstance(response, dict) else None
             if not isinstance(received, list) or len(received) != len(waiting):
                 raise _TemporaryError(f"an answer of another form than {self.product}'s")

@@ -150,12 +150,8 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         state = self.server.read(
             lambda client: client.indices.stats(index=name, metric="docs", level="shards"), _state_of
         )
-        return {
-            "index": name,
-            **self._field_options,
-            "query": self.query,
-            "state": sha256(json.dumps(state).encode()).hexdigest(),
-        }
+        digest = sha256(json.dumps(state).encode()).hexdigest()
+        return {"index": name, **self._field_options, "query": self.query, "state": digest}
 
     def distinct_labels(self) -> list[str]:
         """Return the distinct labels of the existing index, sorted; empty without a `label_field`."""

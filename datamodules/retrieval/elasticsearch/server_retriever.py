@@ -257,11 +257,8 @@ class ServerRetriever(Retriever):
                 index=name, max_num_segments=1
             )
         )
-        settings = {
-            "refresh_interval": None,
-            "auto_expand_replicas": "0-1",
-            "max_result_window": max(_DEFAULT_WINDOW, notes.count),
-        }
+        window = max(_DEFAULT_WINDOW, notes.count)
+        settings = {"refresh_interval": None, "auto_expand_replicas": "0-1", "max_result_window": window}
         self.server.call(lambda client: client.indices.put_settings(index=name, settings=settings))
         self.server.call(lambda client: client.indices.refresh(index=name))
         self._check_count(name, notes.count)

@@ -207,9 +207,8 @@ class FolderMemory(Memory):
             try:
                 versions.delete_unused(self.folder, self._state, self.retriever)
             except InputError as error:  # of a server
-                log.warning(
-                    "the change is made, but an old index is left; the next one deletes it: %s", error
-                )
+                message = "the change is made, but an old index is left; the next one deletes it: %s"
+                log.warning(message, error)
 
     def _switch(self, state: PlainDict, also: PointerChange = dict) -> None:
         versions.write_pointer(self.folder, state, also)

@@ -40,13 +40,7 @@ _LONGEST_NOTE = 500
 _MADE = {"time", "change", "note"}
 #: Changes other keys of a pointer together with the version.
 PointerChange: TypeAlias = Callable[[PlainDict], PlainDict]
-_KINDS: dict[str, type] = {
-    "version": int,
-    "first": int,
-    "began_with": str,
-    "retriever": dict,
-    "ranking": dict,
-}
+_KINDS: dict[str, type] = dict(version=int, first=int, began_with=str, retriever=dict, ranking=dict)
 
 
 def entry_of(memory: Path, number: int) -> PlainDict:
@@ -196,8 +190,7 @@ def _write(
     before: Path | None,
     made: PlainDict,
 ) -> Version:
-    counts = {name: len(span) for name, span in files.items()}
-    facts = {"rows": counts, "made": made}
+    facts = {"rows": {name: len(span) for name, span in files.items()}, "made": made}
     with storage.new_folder(folder_of(memory, number), rows.fingerprint, like=before, **facts) as partial:
         for name, span in files.items():
             if before is not None and (before / name).exists():
@@ -339,10 +332,8 @@ def difference(first: Version, second: Version) -> tuple[Rows, Rows, Rows, Rows]
 
 def differences(before: Rows, after: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which of n rows have another text, and which have another label: bool [n] each."""
-    text, label = (
-        pc.not_equal(before.table.column(name), after.table.column(name)).fill_null(False).to_numpy()
-        for name in ("text", "label")
-    )
+    columns = [(before.table.column(name), after.table.column(name)) for name in ("text", "label")]
+    text, label = (pc.not_equal(*pair).fill_null(False).to_numpy() for pair in columns)
     return text, label
 
 
