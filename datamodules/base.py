@@ -300,15 +300,15 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         self.words.use(Vocabulary.from_dict(state.vocabulary))
         self.facts = state.facts
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> DataLoader[object]:
         """Shuffled batches to train on."""
         return self._loader("train")
 
-    def val_dataloader(self) -> DataLoader[Any]:
+    def val_dataloader(self) -> DataLoader[object]:
         """All of the validation table."""
         return self._loader("validation")
 
-    def test_dataloader(self) -> DataLoader[Any]:
+    def test_dataloader(self) -> DataLoader[object]:
         """All of the test table."""
         return self._loader("test")
 

@@ -61,7 +61,7 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
         text_field: str = "text",
         label_field: str | None = None,
         id_field: str | None = None,
-        query: dict[str, Any] | None = None,
+        query: PlainDict | None = None,
         **others: Any,
     ) -> None:
         super().__init__(**others)
@@ -304,7 +304,7 @@ def _fields_of(answer: PlainDict) -> dict[str, bool] | None:
     }
 
 
-def _state_of(stats: PlainDict) -> list[Any]:
+def _state_of(stats: PlainDict) -> list[tuple[object, ...]]:
     """Return the last write and the number of documents of each shard."""
     return sorted(
         (index["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
