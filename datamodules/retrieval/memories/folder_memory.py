@@ -63,12 +63,8 @@ class FolderMemory(Memory):
         with storage.lock(folder):
             if folder.exists():
                 storage.check_inside(folder)
-            state = _built_state(folder, rows.fingerprint)
-            if state is None:
-                Version.write_first(folder, rows)
-                (folder / versions.POINTER).unlink(missing_ok=True)  # damaged
-                state = {"version": 1, "first": 1, "began_with": rows.fingerprint}
-            elif change := "ranking" in state and changed_ranking(state["ranking"], retriever):
+            state = _built_state(folder, rows)
+            if change := "ranking" in state and changed_ranking(state["ranking"], retriever):
                 # For example that of an encoder before it was tuned again.
                 log.info("%s: %s; it is kept, and the new one is built next to it", folder, change)
             for number in sorted({1, int(state["version"])}):
@@ -287,19 +283,20 @@ def changed_ranking(ranking: PlainDict, retriever: Retriever) -> str:
     return f"the memory was built for {ranking}, but the retriever is set to {now}"
 
 
-def _built_state(folder: Path, fingerprint: str) -> PlainDict | None:
-    """Return the state of a memory that began with these rows; None if its first version must be written."""
-    state: PlainDict = {"version": 1, "first": 1, "began_with": fingerprint}
+def _built_state(folder: Path, rows: Rows) -> PlainDict:
+    """Return the state of a memory that began with these rows; its first version is written unless it is whole."""
+    first: PlainDict = {"version": 1, "first": 1, "began_with": rows.fingerprint}
     has_pointer = (folder / versions.POINTER).exists()
     try:
-        if has_pointer:
-            state = versions.read_pointer(folder)
+        state = versions.read_pointer(folder) if has_pointer else first
         if state["first"] > 1:
             raise InputError(f"{folder}: `zoo memory compact` deleted version 1; build it in another folder")
         if has_pointer or versions.folder_of(folder, 1).exists():
-            Version.open(folder, 1, contents=True, fingerprint=fingerprint)
+            Version.open(folder, 1, contents=True, fingerprint=rows.fingerprint)
             return state
     except DamagedError:
         if versions.folder_of(folder, 2).exists():
             raise
-    return None
+    Version.write_first(folder, rows)
+    (folder / versions.POINTER).unlink(missing_ok=True)  # damaged
+    return first
