@@ -14,13 +14,10 @@ from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.rows import Rows
 
-#: Suffixes of the files that are written as runs.
-_SUFFIXES = (".run", ".trec")
-
 
 def is_run(path: str | Path) -> bool:
     """Return whether the name of an output chooses TREC's format."""
-    return Path(path).suffix in _SUFFIXES
+    return Path(path).suffix in (".run", ".trec")
 
 
 def read_candidates(path: str | Path, queries: Rows, documents: Rows, collection: str) -> Judgements:

@@ -99,9 +99,7 @@ def join_parts(folder: Path) -> Path:
     for part in opened:
         if part.made_by != made_by:
             raise InputError(f"{part.folder}: made by another encoder than {parts[0]}; {_ADVICE}")
-    blocks = (
-        part.vectors[start : start + _ROWS] for part in opened for start in range(0, len(part.rows), _ROWS)
-    )
+    blocks = (part.vectors[low : low + _ROWS] for part in opened for low in range(0, len(part.rows), _ROWS))
     Embeddings.write(folder, Rows.concat([part.rows for part in opened]), blocks, opened[0].size, made_by)
     return folder
 
