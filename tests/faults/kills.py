@@ -4,9 +4,9 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from http.client import HTTPException
@@ -123,15 +123,12 @@ def servers(folder: Path) -> campaigns.Campaign:
                 with suppress(OSError, HTTPException):
                     add_rows(client)
 
-            clients = [threading.Thread(target=add_until_it_ends, args=(client,)) for client in range(2)]
-            for client in clients:
-                client.start()
-            while not acknowledged and process.poll() is None:
-                time.sleep(0.01)
-            time.sleep(seconds)
-            process.kill()
-            for client in clients:
-                client.join()
+            with ThreadPoolExecutor(2) as pool:
+                pool.map(add_until_it_ends, range(2))
+                while not acknowledged and process.poll() is None:
+                    time.sleep(0.01)
+                time.sleep(seconds)
+                process.kill()
             write_table(work / "more.csv", [("one more row", labels[0])])
             campaigns.zoo_run(work, "memory", "add", "run", "more.csv")
             texts = FolderMemory(work / "run" / "model" / "memory", EmbeddedRetriever()).rows.texts[:]

@@ -1,6 +1,7 @@
 import multiprocessing
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +138,8 @@ def work(table: TokenTable, seed: int) -> list[NDArray[np.int64]]:
 def test_threads_and_forked_workers_do_not_disturb_each_other() -> None:
     (table,), _ = make_tables(random_texts(5, 300), characters=True)
     alone = [work(table, seed) for seed in range(3)]
-    threaded: dict[int, list[NDArray[np.int64]]] = {}
-    threads = [
-        threading.Thread(target=lambda seed=seed: threaded.update({seed: work(table, seed)}))  # type: ignore[misc]
-        for seed in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        threaded = list(threads.map(partial(work, table), range(3)))
     with multiprocessing.get_context("fork").Pool(2) as pool:
         forked = pool.starmap(work, [(table, seed) for seed in range(3)])
     for seed in range(3):

@@ -5,9 +5,10 @@ import logging
 import os
 import random
 import signal
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,8 @@ def test_threads_train_and_evaluate_and_leave_the_process_as_it_was(
             torch.manual_seed(7)
             before = state_of_the_process()
             capfd.readouterr()
-            threads = [
-                threading.Thread(target=train_and_evaluate, args=(train_csv, tmp_path / name))
-                for name in ("one", "other")
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(partial(train_and_evaluate, train_csv), (tmp_path / "one", tmp_path / "other")))
             # Only the main thread can set signal handlers.
             train_and_evaluate(train_csv, tmp_path / "main")
             assert state_of_the_process() == before

@@ -4,6 +4,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +34,16 @@ def unseen(thread: int, count: int = 40) -> list[str]:
 def in_threads(work: Callable[[list[str]], Any], meanwhile: Callable[[], object] = lambda: None) -> None:
     """Compare the results of threads that start together with those of one."""
     expected = [work(unseen(thread)) for thread in range(THREADS)]
-    barrier, problems = threading.Barrier(THREADS), []
+    barrier = threading.Barrier(THREADS)
 
-    def run(thread: int) -> None:
+    def is_as_expected(thread: int) -> bool:
         barrier.wait()
-        try:
-            for _ in range(5):
-                if work(unseen(thread)) != expected[thread]:
-                    problems.append("another result")
-        except Exception as error:
-            problems.append(repr(error))
+        return all(work(unseen(thread)) == expected[thread] for _ in range(5))
 
-    threads = [threading.Thread(target=run, args=(thread,)) for thread in range(THREADS)]
-    for each in threads:
-        each.start()
-    meanwhile()
-    for each in threads:
-        each.join()
-    assert problems == []
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = pool.map(is_as_expected, range(THREADS))
+        meanwhile()
+    assert all(results)
 
 
 def probabilities(predictor: ClassificationPredictor, texts: list[str]) -> list[float]:
