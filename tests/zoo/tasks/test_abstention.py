@@ -1,7 +1,5 @@
 """Thresholds with a bounded error, sets of labels, drift, and calibration, from made-up results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

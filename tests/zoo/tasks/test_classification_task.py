@@ -67,9 +67,8 @@ def test_thousands_of_classes_have_no_confusion_matrix() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_scikit_learn(seed: int, unknown: bool) -> None:
     logits, target = random_rows(seed, unknown=unknown)
-    computed = scores_of(
-        *((logits[i : i + 64], target[i : i + 64], torch.ones(64)[: 200 - i]) for i in range(0, 200, 64))
-    )
+    batches = zip(logits.split(64), target.split(64), torch.ones(200).split(64), strict=True)
+    computed = scores_of(*batches)
     y, predicted = target.numpy(), logits.argmax(dim=1).numpy()
     per_class = {"labels": list(range(N)), "average": None, "zero_division": 0}
     assert computed["accuracy"] == pytest.approx(accuracy_score(y, predicted), abs=1e-12)
@@ -80,9 +79,8 @@ def test_equal_scikit_learn(seed: int, unknown: bool) -> None:
         assert [computed[f"{name}/{label}"] for label in LABELS] == pytest.approx(list(expected), abs=1e-12)
     known = target < N
     probabilities = logits[known].double().softmax(dim=1).numpy()
-    assert computed["loss"] == pytest.approx(
-        log_loss(y[known.numpy()], probabilities, labels=range(N)), rel=1e-6
-    )
+    expected = log_loss(y[known.numpy()], probabilities, labels=range(N))
+    assert computed["loss"] == pytest.approx(expected, rel=1e-6)
     assert computed["rows"] == 200
     assert computed["unknown_labels"] == (y == N).sum()
 

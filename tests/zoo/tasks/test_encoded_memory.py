@@ -38,11 +38,6 @@ def run(copied_run: Path) -> Path:
     return copied_run
 
 
-def without_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every batch encode its memories."""
-    monkeypatch.setattr(zoo.KNNBiLSTM, "read_memory", lambda *arguments: None)
-
-
 def scores(zoo_command: Zoo, command: str, checkpoint: Path, *options: object) -> dict[str, Any]:
     done(zoo_command(command, f"--ckpt_path={checkpoint}", "--output=scores.json", *options))
     read: dict[str, Any] = json.loads(Path("scores.json").read_text())
@@ -72,7 +67,8 @@ def test_results_are_those_of_encoding_in_each_batch(
     predictions = predictor.predict(TEXTS)
     assert sorted(encoded) == sorted(predictor.memory.rows.texts)  # once, by the first command
 
-    without_encodings(monkeypatch)
+    # Every batch encodes its memories.
+    monkeypatch.setattr(zoo.KNNBiLSTM, "read_memory", lambda *arguments: None)
     other = zoo.load(checkpoint)
     for prediction, expected in zip(predictions, other.predict(TEXTS), strict=True):
         assert prediction.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
@@ -86,17 +82,16 @@ def test_results_are_those_of_encoding_in_each_batch(
 def test_for_a_few_texts_the_whole_memory_is_not_encoded(
     run: Path, encoded: list[str], zoo_command: Zoo, tmp_path: Path
 ) -> None:
-    checkpoint = run
-    before = zoo.load(checkpoint).predict("old apple")
+    before = zoo.load(run).predict("old apple")
     assert encoded == []
-    many = zoo.load(checkpoint).predict([*TEXTS, "old apple"])
+    many = zoo.load(run).predict([*TEXTS, "old apple"])
     assert many[-1].probabilities == pytest.approx(before[0].probabilities, abs=1e-5)
     whole = list(encoded)
     assert len(whole) == 72
     # The stored encodings grow with the memory.
     more = write_table(tmp_path / "more.csv", [("quince tart", "fruit")])
-    done(zoo_command("memory", "add", checkpoint, more))
-    assert zoo.load(checkpoint).predict("tart")[0].memories[0].text == "quince tart"
+    done(zoo_command("memory", "add", run, more))
+    assert zoo.load(run).predict("tart")[0].memories[0].text == "quince tart"
     assert encoded == [*whole, "quince tart"]
 
 

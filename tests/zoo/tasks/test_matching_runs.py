@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -77,9 +78,7 @@ def test_the_strongest_words_are_in_the_texts(fit: Fit) -> None:
 def test_a_transformers_special_tokens_are_no_words(fit: Fit, tiny_bert: Path) -> None:
     predictor = zoo.load(fit(f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}"))
     one, empty = predictor.predict([("old plum", "a plum"), ("old plum", "")])
-    assert {(pair.first, pair.second) for pair in one.words} == {
-        (first, second) for first in ("old", "plum") for second in ("a", "plum")
-    }
+    assert {(pair.first, pair.second) for pair in one.words} == {*product(("old", "plum"), ("a", "plum"))}
     assert empty.words == []
 
 
@@ -91,9 +90,8 @@ def test_given_candidates_are_ranked(fit: Fit) -> None:
     scores = [candidate.score for candidate in ranked]
     assert scores == sorted(scores, reverse=True)
     assert all(candidate.retrieval_score is None for candidate in ranked)
-    by_text = {
-        pair.second: pair.score for pair in predictor.predict([("where is plum", c) for c in candidates])
-    }
+    pairs = predictor.predict([("where is plum", candidate) for candidate in candidates])
+    by_text = {pair.second: pair.score for pair in pairs}
     assert scores == pytest.approx([by_text[candidate.text] for candidate in ranked], abs=1e-6)
     assert predictor.rank("where is plum", []) == []
 
@@ -185,10 +183,8 @@ def test_a_table_has_a_row_for_each_candidate(fit: Fit, zoo_command: Zoo, train_
 
 
 def test_pairs_to_classify(zoo_command: Zoo, fit: Fit, train_tsv: Path) -> None:
-    run = fit(
-        "--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2",
-        "--trainer.max_epochs=2",
-    )  # fmt: skip
+    options = ("--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2")
+    run = fit(*options, "--trainer.max_epochs=2")
     one = zoo.load(run).predict([("where is plum", "a plum")])[0]
     assert 0 < one.probability < 1
     # The test pairs are split off the training file again.

@@ -8,7 +8,7 @@ import pytest
 
 import zoo
 from tests.clicks import write_collection
-from tests.zoo.conftest import Fit, Zoo, done, pair_rows, read_jsonl, read_run, refusal
+from tests.zoo.conftest import Fit, Zoo, done, pair_rows, read_jsonl, read_run, refusal, write_table
 from tests.zoo.retrieval_runs import options_of, trained
 from tests.zoo.tasks.test_matching_runs import SMALL
 
@@ -43,15 +43,15 @@ def write_run(documents: list[str], query: str = "q1") -> dict[str, str]:
 
 
 def test_a_matching_model_ranks_a_given_run(zoo_command: Zoo, matcher: Path) -> None:
-    texts = write_run(["d7", "d30", "d2"])
+    ids = ["d7", "d30", "d2"]
+    texts = write_run(ids)
     command = ["predict", "--ckpt_path", matcher, *FILES, "--documents=clicks/corpus.jsonl"]
     done(zoo_command(*command))
-    expected = zoo.load(matcher).predict([(texts["q1"], texts[id_]) for id_ in ("d7", "d30", "d2")])
+    scored = zoo.load(matcher).predict([(texts["q1"], texts[id_]) for id_ in ids])
+    expected = {id_: pair.score for id_, pair in zip(ids, scored, strict=True)}
     run = read_run("out.run")
     assert {*run} == {"q1", "q3"}
-    assert run["q1"] == pytest.approx(
-        dict(zip(("d7", "d30", "d2"), (one.score for one in expected), strict=True)), abs=1e-5
-    )
+    assert run["q1"] == pytest.approx(expected, abs=1e-5)
     lines = [line.split() for line in Path("out.run").read_text().splitlines()]
     scores = [float(fields[4]) for fields in lines[:3]]
     assert scores == sorted(scores, reverse=True)
@@ -67,9 +67,8 @@ def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: Path) -> None
     Path("more.csv").write_text("\n".join([*rows, "x8,k1,where is fog,the fog"]) + "\n")
     options = ["predict", "--ckpt_path", matcher, "--input=more.csv"]
     done(zoo_command(*options, "--output=out.run"))
-    scores = zoo.load(matcher).predict(
-        [("where is plum", "iron"), ("where is plum", "a plum"), ("where is fog", "the fog")]
-    )
+    pairs = [("where is plum", "iron"), ("where is plum", "a plum"), ("where is fog", "the fog")]
+    scores = zoo.load(matcher).predict(pairs)
     run = read_run("out.run")
     assert run["x7"] == pytest.approx({"k1": scores[0].score, "k2": scores[1].score}, abs=1e-5)
     assert run["x8"] == pytest.approx({"k1": scores[2].score}, abs=1e-5)
@@ -134,16 +133,12 @@ def test_few_judged_queries_are_a_warning(zoo_command: Zoo, caplog: pytest.LogCa
 
 def test_a_collection_of_ones_own_in_csv_files(zoo_command: Zoo) -> None:
     """The configuration for few judgements, from tables to a run."""
-    write_collection(COLLECTION, documents=40, queries=24, seed=5)
-    for file in ("corpus", "queries"):
-        rows = read_jsonl(COLLECTION / f"{file}.jsonl")
-        lines = [f"{row['_id']},{row.get('title', row['text'])}" for row in rows]
-        Path(f"{file}.csv").write_text("\n".join(["id,text", *lines]) + "\n")
-    judged = (COLLECTION / "qrels.tsv").read_text().split("\n")
-    names = [] if judged[0].startswith("query") else ["query_id,doc_id,grade"]
-    Path("qrels.csv").write_text(
-        "\n".join([*names, *(",".join(line.split()) for line in judged if line)]) + "\n"
-    )
+    made = write_collection(COLLECTION, documents=40, queries=24, seed=5)
+    for file, name in ((made.corpus, "title"), (made.queries, "text")):
+        rows = [(row["_id"], row[name]) for row in read_jsonl(file)]
+        write_table(Path(f"{file.stem}.csv"), rows, ("id", "text"))
+    names, *judged = (line.split("\t") for line in made.judgements.read_text().splitlines())
+    write_table(Path("qrels.csv"), judged, names)
     files = ["--data.corpus_file=corpus.csv", "--data.train_queries=queries.csv"]
     files += ["--data.train_judgements=qrels.csv"]
     small = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--model.hidden_sizes=[8, 4]"]

@@ -42,28 +42,18 @@ def fit(trained: Fit, collection: Collection) -> Fit:
     return lambda *options: trained("fit", *map(str, given), *options)
 
 
-def other_queries(folder: Path, number: int = 17) -> Collection:
-    """Queries with judgements of the same collection."""
-    made = write_collection(folder / "other", documents=50, queries=40, seed=2)
-    lines = made.queries.read_text().splitlines()[:number]
-    made.queries.write_text("\n".join(lines) + "\n")
-    return made
-
-
 def test_documents_are_ranked_for_queries(fit: Fit, collection: Collection) -> None:
-    run = fit()
-    loaded = zoo.load(run)
+    loaded = zoo.load(fit())
     (plum,) = loaded.predict("where is plum", k=5)
     assert len(plum) == 5
-    assert [each.score for each in plum] == sorted((each.score for each in plum), reverse=True)
+    scores = [document.score for document in plum]
+    assert scores == sorted(scores, reverse=True)
     titles = {record["_id"]: record["title"] for record in read_jsonl(collection.corpus)}
     assert all(titles[document.id] == document.text for document in plum)
     # The other queries of a call and the batch size change nothing.
-    both = loaded.predict(["some rain", "where is plum"], k=5, batch_size=3)
-    assert [document.row for document in both[1]] == [document.row for document in plum]
-    np.testing.assert_allclose(
-        [document.score for document in both[1]], [document.score for document in plum], atol=1e-6
-    )
+    _, again = loaded.predict(["some rain", "where is plum"], k=5, batch_size=3)
+    assert [document.row for document in again] == [document.row for document in plum]
+    np.testing.assert_allclose([document.score for document in again], scores, atol=1e-6)
     # All documents have the same score for a query without a word.
     (nothing,) = loaded.predict("  ", k=50)
     assert {document.score for document in nothing} == {0.0}
@@ -75,22 +65,18 @@ def test_documents_are_ranked_for_queries(fit: Fit, collection: Collection) -> N
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 0, 1], atol=1e-6)
     queries = loaded.encode_queries(["where is plum"])
     texts = [document.text for document in plum]
-    np.testing.assert_allclose(
-        loaded.encode(texts) @ queries[0], [document.score for document in plum], atol=1e-6
-    )
+    np.testing.assert_allclose(loaded.encode(texts) @ queries[0], scores, atol=1e-6)
 
 
 def test_another_collection_replaces_the_corpus(fit: Fit, tmp_path: Path) -> None:
-    run = fit()
     rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])
     FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory")
-    (found,) = zoo.load(run, memory=tmp_path / "memory").predict("plum")
+    (found,) = zoo.load(fit(), memory=tmp_path / "memory").predict("plum")
     assert {one.id for one in found} == {"x", "y"}
 
 
 def test_predict_writes_records_and_trec_runs(fit: Fit, zoo_command: Zoo, collection: Collection) -> None:
-    run = fit()
-    options = ["predict", "--ckpt_path", run, "--input", collection.queries, "--k=50"]
+    options = ["predict", "--ckpt_path", fit(), "--input", collection.queries, "--k=50"]
     done(zoo_command(*options, "--output=out.jsonl"))
     records = read_jsonl("out.jsonl")
     assert [record["id"] for record in records] == [f"q{number}" for number in range(40)]
@@ -105,7 +91,8 @@ def test_a_mixed_model_is_measured_next_to_its_parts_by_one_and_two_processes(
     fit: Fit, zoo_command: Zoo, collection: Collection, tmp_path: Path
 ) -> None:
     """17 queries in batches of 7, 50 documents in blocks of 7: neither divides by two processes."""
-    run, test = fit(*MIXED), other_queries(tmp_path)
+    run, test = fit(*MIXED), write_collection(tmp_path / "other", documents=50, queries=40, seed=2)
+    test.queries.write_text("\n".join(test.queries.read_text().splitlines()[:17]) + "\n")
     assert json.loads((run / "summary.json").read_text())["best_score"] > 0.6
     files = ["--data.test_queries", test.queries, "--data.test_judgements", test.judgements]
     found, two = scores_of_one_and_two(run, *files)
@@ -128,9 +115,8 @@ def test_a_mixed_model_is_measured_next_to_its_parts_by_one_and_two_processes(
         if query in scores
     ]
     ndcg = ir_measures.nDCG @ 10
-    assert ir_measures.calc_aggregate([ndcg], judged, scores)[ndcg] == pytest.approx(
-        found["ndcg@10"], abs=5e-4
-    )
+    measured = ir_measures.calc_aggregate([ndcg], judged, scores)[ndcg]
+    assert measured == pytest.approx(found["ndcg@10"], abs=5e-4)
     # Next to it, each part of the search alone.
     parts = [name.partition("/")[2] for name in found if name.startswith("ndcg@10/")]
     assert parts == ["network alone", "fused alone", "BM25 alone", "LMDirichlet alone"]
@@ -160,9 +146,8 @@ def test_only_judged_documents_are_ranked(fit: Fit) -> None:
 def test_nesterov_has_the_papers_schedule(fit: Fit) -> None:
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = ScheduledNesterov([weight], lr=0.01, total_steps=100)
-    assert [optimizer.momentum_at(update) for update in (0, 1, 2, 50, 97, 98, 99)] == [
-        0.9, 0.9, 0.995, 0.995, 0.995, 0.9, 0.9
-    ]  # fmt: skip
+    momenta = [optimizer.momentum_at(update) for update in (0, 1, 2, 50, 97, 98, 99)]
+    assert momenta == [0.9, 0.9, 0.995, 0.995, 0.995, 0.9, 0.9]
     # Against the equations: v = mu v + g; w = w - lr (g + mu v).
     expected, velocity = 1.0, 0.0
     for update in range(5):

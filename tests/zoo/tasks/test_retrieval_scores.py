@@ -26,9 +26,7 @@ def drawn(
     chosen = np.stack([random.permutation(documents)[:judged] for _ in range(queries)])
     grade = random.integers(0, 4, size=chosen.size).astype(np.float32)
     query = np.repeat(np.arange(queries), judged)
-    return torch.from_numpy(score), Judged(
-        torch.from_numpy(query), torch.from_numpy(chosen.reshape(-1)), torch.from_numpy(grade)
-    )
+    return torch.from_numpy(score), Judged(*map(torch.from_numpy, (query, chosen.reshape(-1), grade)))
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5, 40, None])
