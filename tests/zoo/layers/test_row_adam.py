@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,26 +74,25 @@ def learn(
     return reader, optimizer, losses
 
 
-@pytest.mark.parametrize("schedule", [None, lambda optimizer: ExponentialLR(optimizer, 0.8)])
+@pytest.mark.parametrize("schedule", [None, partial(ExponentialLR, gamma=0.8)])
 @pytest.mark.parametrize("dense_every", [None, 3])
 @pytest.mark.parametrize(
-    ("make", "atol"),
+    ("options", "atol"),
     [
-        (lambda weights: Adam(weights, lr=0.01), 2e-4),
-        (lambda weights: Adam(weights, lr=0.01, fused=True), 2e-4),
-        (lambda weights: Adam(weights, lr=0.01, betas=(0.5, 0.9)), 2e-4),
-        (lambda weights: Adam(weights, lr=0.01, betas=(0.0, 0.99)), 2e-4),
+        ({}, 2e-4),
+        ({"fused": True}, 2e-4),
+        ({"betas": (0.5, 0.9)}, 2e-4),
+        ({"betas": (0.0, 0.99)}, 2e-4),
         # An epsilon in the size of the updates: its contribution is approximate.
-        (lambda weights: Adam(weights, lr=0.01, eps=1e-3), 5e-3),
+        ({"eps": 1e-3}, 5e-3),
     ],
 )
 def test_adam_has_the_same_result_within_rounding(
-    make: Callable[..., Optimizer], atol: float, schedule: Any, dense_every: int | None
+    options: dict[str, Any], atol: float, schedule: Any, dense_every: int | None
 ) -> None:
-    options = {"schedule": schedule, "dense_every": dense_every}
-    (dense, by_adam, losses), (by_rows, optimizer, others) = (
-        learn(make, way, **options) for way in (False, True)
-    )
+    make = partial(Adam, lr=0.01, **options)
+    dense, by_adam, losses = learn(make, False, schedule=schedule, dense_every=dense_every)
+    by_rows, optimizer, others = learn(make, True, schedule=schedule, dense_every=dense_every)
     # A row that is read has the value of dense updates.
     assert others == pytest.approx(losses, rel=1e-2, abs=atol)
     state, expected = optimizer.state_dict()["state"], by_adam.state_dict()["state"]
@@ -109,16 +109,12 @@ def test_adam_has_the_same_result_within_rounding(
 @pytest.mark.parametrize("base_momentum", [0.85, 0.2])
 def test_a_schedule_may_cycle_the_betas(base_momentum: float) -> None:
     """As `OneCycleLR` does by default; with 0.9 and 0.8, or 0.95 and 0.9, updates cannot be delayed at all."""
+    momenta = {"base_momentum": base_momentum, "max_momentum": 0.95}
+    schedule = partial(OneCycleLR, max_lr=0.02, total_steps=30, **momenta)
     for betas in ((0.9, 0.999), (0.9, 0.8)):
+        make = partial(Adam, lr=0.01, betas=betas)
         dense, by_rows = (
-            learn(
-                lambda weights, betas=betas: Adam(weights, lr=0.01, betas=betas),
-                way,
-                schedule=lambda optimizer: OneCycleLR(
-                    optimizer, 0.02, 30, base_momentum=base_momentum, max_momentum=0.95
-                ),
-            )[0].state_dict()["words.table"]
-            for way in (False, True)
+            learn(make, way, schedule=schedule)[0].state_dict()["words.table"] for way in (False, True)
         )
         torch.testing.assert_close(by_rows, dense, rtol=2e-3, atol=2e-4)
 
@@ -149,7 +145,7 @@ def test_updates_are_those_of_adam_to_the_last_digits() -> None:
 
 
 def test_a_state_dict_of_weights_is_up_to_date() -> None:
-    reader, optimizer, _ = learn(lambda weights: Adam(weights, lr=0.01), True, steps=60)
+    reader, optimizer, _ = learn(partial(Adam, lr=0.01), True, steps=60)
     assert isinstance(optimizer, RowAdam)
     before = reader.words.table.detach().clone()
     kept = reader.state_dict()["words.table"].clone()
@@ -163,12 +159,7 @@ def test_a_state_dict_of_weights_is_up_to_date() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda w: SGD(w, lr=0.1),
-        lambda w: AdamW(w),
-        lambda w: Adam(w, amsgrad=True),
-        lambda w: Adam(w, weight_decay=0.1),
-    ],
+    [partial(SGD, lr=0.1), AdamW, partial(Adam, amsgrad=True), partial(Adam, weight_decay=0.1)],
 )
 def test_optimizers_with_another_result(make: Callable[..., Optimizer]) -> None:
     assert not can_update_by_rows(make([nn.Parameter(torch.zeros(3, 2))]))
@@ -180,7 +171,7 @@ def run(
     """Weights after two epochs; tables of all sizes are updated by rows (True), densely (False), by default (None)."""
     data = make_data(folder, num_memories=3, batch_size=8)
     pl.seed_everything(3, verbose=False)
-    optimizer = options.pop("optimizer", lambda weights: Adam(weights, lr=0.01))
+    optimizer = options.pop("optimizer", partial(Adam, lr=0.01))
     model = zoo.ExpaNet(word_size=8, bigrams=60, optimizer=optimizer)
     made = trainer(folder, **{"max_epochs": 2, **options})
     with pytest.MonkeyPatch.context() as patch:
@@ -223,7 +214,7 @@ def test_small_tables_are_updated_densely(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(encoders, "MANY_ROWS", 20)
     _, made = run(tmp_path, None, max_epochs=1)
     assert type(made.optimizers[0]) is RowAdam
-    _, made = run(tmp_path, None, max_epochs=1, optimizer=lambda weights: AdamW(weights))
+    _, made = run(tmp_path, None, max_epochs=1, optimizer=AdamW)
     assert type(made.optimizers[0]) is AdamW
 
 

@@ -53,10 +53,10 @@ def train(model: Task, data: Any, **options: Any) -> Task:
     return model
 
 
-def train_bert(bert: Path, **options: Any) -> Task:
+def train_bert(bert: Path, max_epochs: int = 1, **options: Any) -> Task:
     """A classifier by the transformer in a folder."""
     model = zoo.KNNBiLSTM(transformer=str(bert), features="M1", **options)
-    return train(model, table("new", NEW, tokenizer=str(bert)))
+    return train(model, table("new", NEW, tokenizer=str(bert)), max_epochs=max_epochs)
 
 
 def keep(model: Task, name: str = "old.ckpt") -> Start:
@@ -203,9 +203,8 @@ def test_a_prediction_during_training_changes_no_mode(tiny_bert: Path) -> None:
     model = train_bert(tiny_bert, freeze=[frozen])
     before = {name: module.training for name, module in model.named_modules()}
     # Only the frozen part is in evaluation mode.
-    assert {name for name, training in before.items() if not training} == {
-        name for name in before if name.startswith(f"network.{frozen}")
-    }
+    evaluated = {name for name, training in before.items() if not training}
+    assert evaluated == {name for name in before if name.startswith(f"network.{frozen}")}
     with evaluating(model):
         assert not any(module.training for module in model.modules())
     assert {name: module.training for name, module in model.named_modules()} == before
@@ -241,12 +240,11 @@ def test_parts_that_are_refused(options: dict[str, Any], message: str) -> None:
 
 
 def test_each_part_has_its_rate_and_a_schedule_applies_to_all() -> None:
-    model = zoo.KNNBiLSTM(
-        **SMALL["KNNBiLSTM"],
-        learning_rates={"encoder": 0.01, "encoder.words": 0.1},
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
-        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5),
-    )
+    parts = {"encoder": 0.01, "encoder.words": 0.1}
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    halving = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
+    options = {"learning_rates": parts, "optimizer": sgd, "lr_scheduler": halving}
+    model = zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"], **options)
     train(model, table("old", OLD), max_epochs=2)
     rates = {id(each): group["lr"] for group in model.optimizers().param_groups for each in group["params"]}
     by_name = {name: rates[id(weight)] for name, weight in model.named_parameters()}
@@ -260,11 +258,8 @@ def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any, monkeypatch: p
     results = []
     for smallest in (5000, 0):
         monkeypatch.setattr(encoders, "MANY_ROWS", smallest)
-        model = zoo.KNNBiLSTM(
-            **SMALL["KNNBiLSTM"],
-            learning_rates={"encoder.words": 0.3},
-            optimizer=lambda parameters: optimizer(parameters, lr=0.01),
-        )
+        rates = {"learning_rates": {"encoder.words": 0.3}, "optimizer": partial(optimizer, lr=0.01)}
+        model = zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"], **rates)
         train(model, table("old", OLD), max_epochs=2, limit_train_batches=1.0)
         results.append(weights(model))
     for name in results[0]:
@@ -274,13 +269,8 @@ def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any, monkeypatch: p
 def train_adapters(tiny_bert: Path) -> Task:
     """A classifier whose transformer was trained by adapters, kept in `lora.ckpt`."""
     pytest.importorskip("peft")
-    model = zoo.KNNBiLSTM(
-        transformer=str(tiny_bert),
-        features="M1",
-        lora_rank=2,
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.05),
-    )
-    train(model, table("new", NEW, tokenizer=str(tiny_bert)), max_epochs=3)
+    adam = partial(torch.optim.Adam, lr=0.05)
+    model = train_bert(tiny_bert, max_epochs=3, lora_rank=2, optimizer=adam)
     keep(model, "lora.ckpt")
     return model
 
