@@ -18,6 +18,7 @@ from datamodules.text.vocabulary import Vocabulary
 from tests.sentence_folders import save_tokenizer
 
 SPACES = make_tokenizer("whitespace", lowercase=False)
+MAX_CHARS = 5
 
 
 def random_texts(seed: int, n: int) -> list[str]:
@@ -28,7 +29,7 @@ def random_texts(seed: int, n: int) -> list[str]:
 
 
 def by_hand(
-    groups: list[tuple[list[str], list[int], int]], vocabulary: Vocabulary, max_chars: int
+    groups: list[tuple[list[str], list[int], int]], vocabulary: Vocabulary
 ) -> tuple[list[int], list[list[int]], list[list[list[int]]]]:
     """The expected result of `gather`, from strings, in plain Python."""
     ids = {word: id for id, word in enumerate(vocabulary.words)}
@@ -47,7 +48,7 @@ def by_hand(
                 if key not in seen:
                     seen[key] = len(word)
                     word.append(id)
-                    char.append([chars.get(c, 1) for c in token[:max_chars]] if vocabulary.characters else [])
+                    char.append([chars.get(c, 1) for c in token[:MAX_CHARS]] if vocabulary.characters else [])
                 text.append(seen[key])
             group.append(text)
         width = max([1, *map(len, group)])
@@ -60,14 +61,12 @@ def by_hand(
 Group = tuple[TokenTable, list[str], NDArray[np.integer], int]
 
 
-def check(
-    vocabulary: Vocabulary, *groups: Group, max_chars: int = 5
-) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+def check(vocabulary: Vocabulary, *groups: Group) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
     """Compare a batch with `by_hand`; return its words and texts."""
     word, char, texts = gather(*((replace(table, length=length), rows) for table, _, rows, length in groups))
     read = [(strings, rows.tolist(), length) for _, strings, rows, length in groups]
-    expected = by_hand(read, vocabulary, max_chars)
-    assert (word.tolist(), char.tolist(), [text.tolist() for text in texts]) == expected
+    result = word.tolist(), char.tolist(), [text.tolist() for text in texts]
+    assert result == by_hand(read, vocabulary)
     for array in (word, char, *texts):
         assert array.dtype == np.int64
         assert array.size == 0 or torch.from_numpy(array).data_ptr() == array.ctypes.data
@@ -75,12 +74,12 @@ def check(
 
 
 def make_tables(
-    *corpora: list[str], characters: bool, max_chars: int = 5, min_count: int = 2
+    *corpora: list[str], characters: bool, min_count: int = 2
 ) -> tuple[list[TokenTable], Vocabulary]:
     stores = [TokenStore.from_texts(texts, SPACES) for texts in corpora]
     # The words of the first corpus only, so that others have unknown words and characters.
     vocabulary = Vocabulary.from_stores(stores[:1], SPACES, min_count=min_count, characters=characters)
-    return bind(vocabulary, [(store, 9) for store in stores], max_chars), vocabulary
+    return bind(vocabulary, [(store, 9) for store in stores], MAX_CHARS), vocabulary
 
 
 @pytest.mark.parametrize("characters", [True, False])
@@ -113,7 +112,7 @@ def test_special_tokens_surround_texts_and_count(tmp_path: Path) -> None:
     texts = ["the cat sat the", "", "dog the"]
     (table,) = bind(vocabulary, [(TokenStore.from_texts(texts, tokenizer), 9)])
     for max_length in (3, 5, 9):
-        word, (text,) = check(vocabulary, (table, texts, np.arange(3), max_length), max_chars=16)
+        word, (text,) = check(vocabulary, (table, texts, np.arange(3), max_length))
     ids = word[text]
     assert ids.tolist() == [[2, 4, 5, 8, 4, 3], [2, 3, 0, 0, 0, 0], [2, 1, 4, 3, 0, 0]]
     with pytest.raises(InputError, match="max_length=2: must be at least 3"):
