@@ -13,8 +13,6 @@ cleanlab ranks by the label's own probability (its default) from 5-fold logistic
 encoder, on its vectors. It runs in the interpreter of --peer_python (`pip install cleanlab`).
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import tempfile

@@ -79,6 +79,12 @@ def by_numpy(vectors: Vectors, queries: Vectors) -> Rows:
     return best
 
 
+def by_faiss(index: Any, part: Any, option: str, value: int, queries: Vectors) -> Rows:
+    """Search an index, after an option of it, or of a part of it, has a value."""
+    setattr(part, option, value)
+    return index.search(queries, K)[1]
+
+
 def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
     """The exact search of faiss, and indexes with usual parameters."""
     faiss = import_module("faiss")
@@ -101,13 +107,7 @@ def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
             index.add(vectors[first : first + _BLOCK])
         print(f"faiss {name} ({lists} lists, M 16): built in {time.perf_counter() - start:.0f} s", flush=True)
         for value in values:
-
-            def search(
-                queries: Vectors, index: Any = index, part: Any = part, set_to: Any = (option, value)
-            ) -> Rows:
-                setattr(part, *set_to)
-                return index.search(queries, K)[1]
-
+            search = partial(by_faiss, index, part, option, value)
             yield Contender(f"faiss {name}, {option} {value}", search, 4 * size + extra)
 
 

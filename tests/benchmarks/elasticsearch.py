@@ -82,9 +82,8 @@ def measure(url: str, texts: list[str], queries: list[str], shards: int) -> None
     loading = seconds_of(lambda: retriever.index(Rows.from_lists(texts), "0" * 16, Path("unused")))
     cpu = 1e6 * (time.process_time() - cpu) / len(texts)
     with Elasticsearch(url, request_timeout=600) as client:
-        store = client.indices.stats(index=name, metric="store")["_all"]["primaries"]["store"][
-            "size_in_bytes"
-        ]
+        statistics = client.indices.stats(index=name, metric="store")
+        store = statistics["_all"]["primaries"]["store"]["size_in_bytes"]
         own, bare, spent = [], [], []
         for _ in range(ROUNDS + 2):  # the server's compiler needs two rounds to warm up
             before = server_cpu(client)

@@ -59,22 +59,15 @@ def load(
 ) -> ElasticsearchDenseRetriever:
     """Load the first n vectors into a new index, and print its cost."""
     # A file in place of an encoder: its contents identify the vectors.
-    retriever = ElasticsearchDenseRetriever(
-        __file__,
-        num_candidates=candidates,
-        quantization=kind,
-        url=url,
-        index_prefix="dense-size",
-        timeout=600,
-    )
+    server = {"url": url, "index_prefix": "dense-size", "timeout": 600}
+    retriever = ElasticsearchDenseRetriever(__file__, num_candidates=candidates, quantization=kind, **server)
     vars(retriever)["vectors"] = vectors
     fingerprint = f"{kind or 'float'}-{candidates or 'flat'}".ljust(16, "-")
     start = time.perf_counter()
     retriever.index(Rows.from_lists([str(row) for row in range(n)]), fingerprint, Path("unused"))
     seconds, name = time.perf_counter() - start, f"dense-size-{fingerprint}"
-    count = retriever.server.call(
-        lambda client: client.count(index=name, query={"exists": {"field": "vector"}})
-    )
+    has_vector = {"exists": {"field": "vector"}}
+    count = retriever.server.call(lambda client: client.count(index=name, query=has_vector))
     lost = retriever.server.call(lambda client: client.count(index=name, query=_LOST))
     store = retriever.server.call(lambda client: client.indices.stats(index=name, metric="store"))
     size = store["_all"]["primaries"]["store"]["size_in_bytes"] / n

@@ -7,8 +7,6 @@ a table, the packages of Debian that this machine knows, with their tags, are dr
     python -m tests.benchmarks.multilabel --rows 5000 --seeds 1
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -104,9 +104,8 @@ def spec_of(words: int, chars: int, k: int) -> ClassificationSpec:
 
 def knn_bilstm(steps: int) -> None:
     """M7 with 5 neighbours of 20 to 60 words."""
-    network: Any = KNNBiLSTM(features="M7").build_network(
-        Given(spec_of(30_000, 60, 5), torch.randn(30_000, 300))
-    )
+    given = Given(spec_of(30_000, 60, 5), torch.randn(30_000, 300))
+    network: Any = KNNBiLSTM(features="M7").build_network(given)
     plain = copy.deepcopy(network)
     race(
         {

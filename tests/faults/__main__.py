@@ -77,11 +77,9 @@ def _run(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
     try:
         result = case()
     except InputError as error:
-        return (
-            ("traceback", "a message of several lines")
-            if "\n" in str(error)
-            else ("refused", str(error)[:300])
-        )
+        if "\n" in str(error):
+            return "traceback", "a message of several lines"
+        return "refused", str(error)[:300]
     except BaseException:
         return "traceback", traceback.format_exc()[-2000:]
     return ("same", "") if expected is None or result == expected else ("wrong", str(result)[:300])

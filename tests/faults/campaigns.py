@@ -82,9 +82,8 @@ def readers(folder: Path) -> Campaign:
     table.to_parquet(folder / "table.parquet")
     write_pairs(folder / "pairs.tsv", pair_rows(10, seed=1))
     numbers = np.random.default_rng(0).normal(size=(30, 5)).round(3)
-    (folder / "vectors.txt").write_text(
-        "".join(f"w{i} {' '.join(map(str, row))}\n" for i, row in enumerate(numbers))
-    )
+    lines = (f"w{i} {' '.join(map(str, row))}\n" for i, row in enumerate(numbers))
+    (folder / "vectors.txt").write_text("".join(lines))
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
@@ -109,23 +108,13 @@ def zoo_command(*arguments: object) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Environment of a command, with its own cache."""
-    return {
-        **os.environ,
-        "ZOO_CACHE_DIR": str(folder / "cache"),
-        "OMP_NUM_THREADS": "1",
-        "WANDB_MODE": "offline",
-    }
+    own = {"ZOO_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    return {**os.environ, **own}
 
 
 def zoo_run(folder: Path, *arguments: object) -> None:
-    done = subprocess.run(
-        zoo_command(*arguments),
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, own = zoo_command(*arguments), environment(folder)
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
     if done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith("zoo: error: "):
         raise InputError(done.stderr.strip().splitlines()[-1])
     if done.returncode != 0:
