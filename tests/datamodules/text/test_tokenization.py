@@ -90,11 +90,9 @@ def test_transformers_tokenizer_without_special_tokens(tmp_path: Path) -> None:
 
 
 def test_a_changed_vocabulary_changes_the_description(tmp_path: Path) -> None:
-    contents = [
-        make_tokenizer(save_tokenizer(tmp_path / word, extra=word), False).describe()["contents"]
-        for word in ("zoo", "zebra")
-    ]
-    assert contents[0] != contents[1]
+    names = [save_tokenizer(tmp_path / word, extra=word) for word in ("zoo", "zebra")]
+    zoo, zebra = (make_tokenizer(name, False).describe()["contents"] for name in names)
+    assert zoo != zebra
 
 
 def test_an_unknown_tokenizer_gets_one_line(tmp_path: Path) -> None:

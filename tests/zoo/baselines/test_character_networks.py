@@ -156,7 +156,5 @@ def test_of_equal_values_the_first_are_kept() -> None:
     real = torch.ones(1, 20, dtype=torch.bool)
     assert networks.k_max_pool(states, real)[0, 0].tolist() == [0, 0, 0, 0, 0, 0, 0, 3]
     real[0, 16:] = False
-    longer = functional.pad(real, (0, 50))
-    assert torch.equal(
-        networks.k_max_pool(functional.pad(states, (0, 50)), longer), networks.k_max_pool(states, real)
-    )
+    longer = (functional.pad(each, (0, 50)) for each in (states, real))
+    assert torch.equal(networks.k_max_pool(*longer), networks.k_max_pool(states, real))

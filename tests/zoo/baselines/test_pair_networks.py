@@ -81,10 +81,8 @@ def test_arc_i(name: str) -> None:
 
 def plain_image(network: ARCIINetwork, first: list[Vector], second: list[Vector]) -> NDArray[np.float64]:
     """The last layer's image [rows, columns, filters]."""
-    rows, columns = (
-        windows(first, window_matrices(network.first)),
-        windows(second, window_matrices(network.second)),
-    )
+    rows = windows(first, window_matrices(network.first))
+    columns = windows(second, window_matrices(network.second))
     image = halve(relu(rows[:, None] + columns[None] + numbers(network.first)["bias"]))
     for number, convolution in enumerate(network.others):
         image = convolve_image(halve(image) if number > 0 else image, convolution)

@@ -47,9 +47,8 @@ def labels_of(predictor: ClassificationPredictor, texts: list[str]) -> list[str]
 def test_majority(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no weights yet"):
         _ = Majority().fitted
-    predictor = fitted_to_texts(
-        tmp_path, Majority(), [("a", "x"), ("b", "y"), ("c", "y"), ("d", "y")], num_memories=0
-    )
+    train = [("a", "x"), ("b", "y"), ("c", "y"), ("d", "y")]
+    predictor = fitted_to_texts(tmp_path, Majority(), train, num_memories=0)
     assert labels_of(predictor, ["a", "e"]) == ["y", "y"]
     assert predictor.predict("a")[0].probabilities == pytest.approx({"x": 0.25, "y": 0.75})
 
@@ -125,9 +124,8 @@ def test_random_order_has_one_tie(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", [WordOverlap, PairBM25])
 def test_pairs_are_classified_by_the_best_threshold_of_the_training(model: Any, tmp_path: Path) -> None:
-    rows = [(f"a b c d{i}", f"a b c e{i}", 1) for i in range(6)] + [
-        (f"a b c d{i}", f"a x y z{i}", 0) for i in range(6)
-    ]
+    rows = [(f"a b c d{i}", f"a b c e{i}", 1) for i in range(6)]
+    rows += [(f"a b c d{i}", f"a x y z{i}", 0) for i in range(6)]
     predictor = fitted_to_pairs(tmp_path, model(), rows, goal="classification")
     predictions = predictor.predict([("a b c q", "a b c r"), ("a b c q", "a s t u")])
     assert [each.score > 0 for each in predictions] == [True, False]

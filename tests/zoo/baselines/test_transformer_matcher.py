@@ -26,9 +26,8 @@ every_mode = pytest.mark.parametrize("mode", ["cross", "bi"])
 
 def make_batch(extra: int = 0, pairs: list[tuple[int, int]] = PAIRS) -> MatchingBatch:
     """The texts as in a data module: special tokens around each, words numbered within the batch."""
-    word = torch.cat(
-        [torch.tensor([0]), torch.randperm(WORDS - 1, generator=torch.Generator().manual_seed(0)) + 1]
-    )
+    order = torch.randperm(WORDS - 1, generator=torch.Generator().manual_seed(0))
+    word = torch.cat([torch.tensor([0]), order + 1])
     position = {int(id): row for row, id in enumerate(word)}
 
     def texts(rows: list[list[int]]) -> Tensor:

@@ -25,9 +25,6 @@ def python_blocks(page: str) -> list[str]:
 
 def framework_code(framework: str, model: str, folder: Path) -> str:
     """The code of the page on shards for a framework, with a folder in place of the one that machines share."""
-    (code,) = (
-        block
-        for block in python_blocks("sharding")
-        if re.search(rf"^(import|from) {framework}", block, re.MULTILINE)
-    )
+    imports = re.compile(rf"^(import|from) {framework}", re.MULTILINE)
+    (code,) = filter(imports.search, python_blocks("sharding"))
     return code.replace("/shared/model", model).replace("/shared", str(folder))

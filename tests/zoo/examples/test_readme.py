@@ -27,9 +27,7 @@ TRAINED_OF = {
     "hmn": [*TRAINED, "--model.word_size=6"],
     "expanet": [*TRAINED, "--model.word_size=6"],
 }
-KNN_BILSTM = [
-    *TRAINED, "--model.hidden_size=4", "--model.char_hidden_size=4", "--data.validation_split=0.2"
-]  # fmt: skip
+KNN_BILSTM = [*TRAINED, "--model.hidden_size=4", "--model.char_hidden_size=4", "--data.validation_split=0.2"]
 
 
 def commands_of(page: Path) -> list[list[str]]:
@@ -124,10 +122,8 @@ def test_the_pages_have_commands() -> None:
 def test_commands_of(page: Path, zoo_command: Zoo) -> None:
     for command in commands_of(page):
         text = shlex.join(command)
-        if command[0] == "reproduce":
-            continue  # It takes hours; its own tests run it on small tables.
-        if command[0] == "serve":
-            continue  # It runs until it is stopped; its own tests talk to it.
+        if command[0] in ("reproduce", "serve"):
+            continue  # They take hours, or run until they are stopped, and have tests of their own.
         trains = command[0] in ("fit", "prepare")
         if re.search("elasticsearch|opensearch|gpu", text, re.IGNORECASE):
             if trains:  # Other tests need the server or the device.

@@ -14,10 +14,8 @@ def test_the_words_of_the_whole_batch_give_the_same_vectors() -> None:
     word = torch.tensor([0, 7, 3, 19, 4, 1, 1])
     text = torch.tensor([[1, 2, 2], [5, 6, 0], [0, 0, 0]])
     sums = functional.embedding_bag(text, bag.words(word), mode="sum")
-    vectors = (
-        bag(word, text),
-        sums / torch.tensor([[3], [2], [1]]),
-    )  # of the words of the texts, and of the batch
+    # Of the words of the texts, and of the batch.
+    vectors = bag(word, text), sums / torch.tensor([[3], [2], [1]])
     torch.testing.assert_close(*vectors)
     gradients = [torch.autograd.grad(each[:, 1].sum(), bag.words.table)[0] for each in vectors]
     torch.testing.assert_close(*gradients)

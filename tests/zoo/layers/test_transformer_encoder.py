@@ -61,10 +61,8 @@ def test_vectors(pooling: str, folder: Path) -> None:
     encoder = TransformerEncoder(str(folder))
     vectors = encode(encoder)
     assert vectors.shape == (5, encoder.size) == (5, 5)
-    dense, transformer = (
-        load_file(folder / "2_Dense" / "model.safetensors"),
-        AutoModel.from_pretrained(folder),
-    )
+    dense = load_file(folder / "2_Dense" / "model.safetensors")
+    transformer = AutoModel.from_pretrained(folder)
     for text, vector in zip(TEXTS, vectors, strict=True):
         if not text.any():
             assert not vector.any()
@@ -78,10 +76,8 @@ def test_vectors(pooling: str, folder: Path) -> None:
 
 
 def test_a_static_encoder(static: Path) -> None:
-    encoder, table = (
-        TransformerEncoder(str(static)),
-        load_file(static / "model.safetensors")["embedding.weight"],
-    )
+    encoder = TransformerEncoder(str(static))
+    table = load_file(static / "model.safetensors")["embedding.weight"]
     vectors = encode(encoder)
     for text, vector in zip(TEXTS, vectors, strict=True):
         rows = table[WORD[text[text != 0]]].tolist()

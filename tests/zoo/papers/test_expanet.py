@@ -239,9 +239,8 @@ def test_attention_by_rank_is_logged(tmp_path: Path) -> None:
     for hop in (1, 2):
         for rank in range(1, 5):
             expected = weights[:, hop - 1, rank - 1].double().sum() / batch.memory_mask[:, rank - 1].sum()
-            assert float(figures[f"val/hop{hop}_attention@{rank}"]) == pytest.approx(
-                float(expected), rel=1e-5
-            )
+            logged = float(figures[f"val/hop{hop}_attention@{rank}"])
+            assert logged == pytest.approx(float(expected), rel=1e-5)
     assert "val/hop1_attention@1" not in fit(ExpaNet(word_size=6), data, tmp_path).callback_metrics
 
 

@@ -148,9 +148,8 @@ def test_hmn_equals_the_equations(adapters: Any, word_memory: str, options: dict
         probe, vector, alpha = plain.read()
         np.testing.assert_allclose(output.attention[row, : len(alpha)].detach(), alpha, atol=1e-12)
         expected = plain.p_sentence(vector)
-        np.testing.assert_allclose(
-            choices["sentence"][row, 2 : 2 + len(expected)].detach(), expected, atol=1e-12
-        )
+        sentence = choices["sentence"][row, 2 : 2 + len(expected)].detach()
+        np.testing.assert_allclose(sentence, expected, atol=1e-12)
         words = np.zeros(choices["word"].shape[1])
         for choice, probability in plain.p_word(probe, alpha).items():
             words[choice] = probability

@@ -138,16 +138,9 @@ def test_the_loss_is_that_of_equation_5() -> None:
     model = LSTMRNN(gamma=7.0)
     score = torch.tensor([[0.9, 0.1, -0.4], [0.2, 0.3, 0.8]])
     empty = torch.zeros(0, dtype=torch.long)
-    batch = ClickBatch(
-        empty,
-        empty,
-        empty,
-        empty,
-        query=torch.tensor([1, 0]),
-        positive=torch.tensor([2, 1]),
-        candidate=torch.tensor([[True, False, True], [True, True, True]]),
-        row=empty,
-    )
+    query, positive = torch.tensor([1, 0]), torch.tensor([2, 1])
+    candidate = torch.tensor([[True, False, True], [True, True, True]])
+    batch = ClickBatch(empty, empty, empty, empty, query, positive, candidate, empty)
     terms = model.loss_terms(score, batch).tolist()
     of_negatives = np.exp(7 * 0.2)
     assert terms[0] == pytest.approx(-np.log(np.exp(7 * 0.8) / (np.exp(7 * 0.8) + of_negatives)), rel=1e-5)

@@ -33,10 +33,8 @@ def test_two_processes_train(train_csv: Path) -> None:
 @pytest.mark.slow
 def test_dialogues_in_two_processes() -> None:
     """Seven dialogues with different numbers of questions, in batches of 2."""
-    train, test = (
-        write_published(Path(f"{name}.txt"), made_up(number, seed=number))
-        for name, number in (("train", 24), ("test", 7))
-    )
+    train = write_published(Path("train.txt"), made_up(24, seed=24))
+    test = write_published(Path("test.txt"), made_up(7, seed=7))
     zoo_process(
         "fit", "--model=HMN", "--model.word_size=8", "--data=DialogueDataModule", "--data.layout=hmn4qa",
         "--data.train_file", train, "--data.batch_size=3", "--trainer.max_epochs=2", "--run_dir=run", *DDP,

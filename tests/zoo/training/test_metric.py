@@ -45,9 +45,8 @@ def cosines(encoder: TransformerEncoder) -> torch.Tensor:
 
 def test_the_loss_is_equation_2() -> None:
     generator = torch.Generator().manual_seed(0)
-    vectors = functional.normalize(
-        torch.randn(7, 5, dtype=torch.float64, generator=generator), dim=1
-    ).requires_grad_(True)
+    drawn = torch.randn(7, 5, dtype=torch.float64, generator=generator)
+    vectors = functional.normalize(drawn, dim=1).requires_grad_(True)
     target = torch.tensor([0, 1, 0, 2, 1, 0, 3])
     cosines, losses = (vectors @ vectors.T).tolist(), []
     for i in range(7):
@@ -87,9 +86,8 @@ def test_some_classes_are_drawn_where_all_do_not_fit() -> None:
 def test_texts_of_a_class_become_neighbors(tiny_bert: Path) -> None:
     encoder = TransformerEncoder(str(tiny_bert)).requires_grad_(False).eval()
     before, weights = cosines(encoder), {name: value.clone() for name, value in encoder.state_dict().items()}
-    learn_metric(
-        encoder, batch_of, TARGET, MetricPlan(60, batch_size=6, layers=2, learning_rate=1e-2), seed=0
-    )
+    plan = MetricPlan(60, batch_size=6, layers=2, learning_rate=1e-2)
+    learn_metric(encoder, batch_of, TARGET, plan, seed=0)
     after = cosines(encoder)
     is_same = torch.from_numpy(TARGET[:, None] == TARGET[None])
     others, same = ~is_same, is_same & ~torch.eye(6, dtype=torch.bool)
