@@ -101,13 +101,13 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
     """Only the memories' words indicate the labels."""
     train = [(f"key{i} the", "x" if i % 2 else "y") for i in range(40)]
     validation = [(f"key{i} the", "x" if i % 2 else "y") for i in range(40, 60)]
-    texts = [(f"key{i} {'cross' if i % 2 else 'why'}",) for i in range(60)]
-    memory = str(write_table(tmp_path / "memory.csv", texts, ("text",)))
+    memory = [(f"key{i} {'cross' if i % 2 else 'why'}",) for i in range(60)]
     files = {
-        name: str(write_table(tmp_path / f"{name}.csv", rows))
-        for name, rows in (("train_file", train), ("validation_file", validation))
+        "train_file": str(write_table(tmp_path / "train.csv", train)),
+        "validation_file": str(write_table(tmp_path / "validation.csv", validation)),
+        "memory": str(write_table(tmp_path / "memory.csv", memory, ("text",))),
     }
-    data = ClassificationDataModule(**files, memory=memory, num_memories=1, cache_dir=str(tmp_path / "cache"))
+    data = ClassificationDataModule(**files, num_memories=1)
     data.prepare_data()
     data.setup("fit")
     model = BOWRocchio()

@@ -34,9 +34,7 @@ def fitted_to_texts(folder: Path, model: Task, train: Texts, **options: Any) -> 
     """The predictor of a model that is fitted to texts and labels, and loaded from its checkpoint."""
     table = write_table(folder / "train.csv", train)
     few = write_table(folder / "validation.csv", train[:2])
-    data = ClassificationDataModule(
-        train_file=str(table), validation_file=str(few), cache_dir=str(folder / "cache"), **options
-    )
+    data = ClassificationDataModule(train_file=str(table), validation_file=str(few), **options)
     return fit_and_load(folder, model, data)
 
 
@@ -88,9 +86,7 @@ def fitted_to_pairs(
 ) -> MatchingPredictor:
     """The predictor of a model that is fitted to the pairs, and loaded from its checkpoint."""
     table = write_pairs(folder / "train.tsv", rows)
-    data = MatchingDataModule(
-        train_file=str(table), validation_file=str(table), cache_dir=str(folder / "cache"), **options
-    )
+    data = MatchingDataModule(train_file=str(table), validation_file=str(table), **options)
     return fit_and_load(folder, model, data)
 
 
@@ -116,7 +112,7 @@ def test_bm25_by_hand(tmp_path: Path) -> None:
 def test_random_order_has_one_tie(tmp_path: Path) -> None:
     rows = [("a", "x", 1), ("a", "y", 0), ("a", "z", 0), ("b", "x", 0), ("b", "y", 1)]
     predictor = fitted_to_pairs(tmp_path, RandomOrder(), rows)
-    data = MatchingDataModule(test_file=str(tmp_path / "train.tsv"), cache_dir=str(tmp_path / "cache"))
+    data = MatchingDataModule(test_file=str(tmp_path / "train.tsv"))
     (metrics,) = trainer(tmp_path).test(predictor.model, datamodule=data, verbose=False)
     assert metrics["test/map"] == pytest.approx(((1 + 1 / 2 + 1 / 3) / 3 + (1 + 1 / 2) / 2) / 2)
     assert metrics["test/p@1"] == pytest.approx((1 / 3 + 1 / 2) / 2)

@@ -98,15 +98,8 @@ def test_separate_means_have_their_own_weights(adapter: Classification) -> None:
 def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None:
     table = write_table(tmp_path / "t.csv", [("a b c d", "x"), ("e a", "y")] * 3)
     memory = write_table(tmp_path / "m.csv", [("a z y w",), ("e",)], ("text",))
-    data = ClassificationDataModule(
-        train_file=str(table),
-        validation_file=str(table),
-        memory=str(memory),
-        num_memories=2,
-        max_length=3,
-        memory_max_length=2,
-        cache_dir=str(tmp_path / "cache"),
-    )
+    files = {"train_file": str(table), "validation_file": str(table), "memory": str(memory)}
+    data = ClassificationDataModule(**files, num_memories=2, max_length=3, memory_max_length=2)
     data.prepare_data()
     data.setup("fit")
 

@@ -204,7 +204,6 @@ def make_data(folder: Path, **options: Any) -> ClassificationDataModule:
         "num_memories": 4,
         "batch_size": 16,
         "characters": False,
-        "cache_dir": str(folder / "cache"),
         **options,
     }
     return ClassificationDataModule(**given)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, done, fit_options, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, fit_options, sentences
 from zoo.model_folder.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
@@ -79,9 +79,7 @@ def test_results_are_those_of_encoding_in_each_batch(
         assert before == pytest.approx(scores(zoo_command, command, checkpoint, *more), abs=1e-5)
 
 
-def test_for_a_few_texts_the_whole_memory_is_not_encoded(
-    run: Path, encoded: list[str], zoo_command: Zoo, tmp_path: Path
-) -> None:
+def test_for_a_few_texts_the_whole_memory_is_not_encoded(run: Path, encoded: list[str], edit: Edit) -> None:
     before = zoo.load(run).predict("old apple")
     assert encoded == []
     many = zoo.load(run).predict([*TEXTS, "old apple"])
@@ -89,8 +87,7 @@ def test_for_a_few_texts_the_whole_memory_is_not_encoded(
     whole = list(encoded)
     assert len(whole) == 72
     # The stored encodings grow with the memory.
-    more = write_table(tmp_path / "more.csv", [("quince tart", "fruit")])
-    done(zoo_command("memory", "add", run, more))
+    edit("add", run, [("quince tart", "fruit")])
     assert zoo.load(run).predict("tart")[0].memories[0].text == "quince tart"
     assert encoded == [*whole, "quince tart"]
 
