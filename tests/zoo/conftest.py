@@ -92,6 +92,10 @@ def read_csv(path: str | Path, separator: str = ",") -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter=separator))
 
 
+def read_json(path: str | Path) -> Any:
+    return json.loads(Path(path).read_text())
+
+
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
@@ -176,6 +180,12 @@ def done(result: Result) -> Result:
     return result
 
 
+def written_scores(zoo_command: Zoo, *arguments: object) -> dict[str, Any]:
+    """The scores that `zoo test` or `zoo validate` writes to a file."""
+    done(zoo_command(*arguments, "--output=scores.json"))
+    return read_json("scores.json")
+
+
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, which succeeds."""
     command = [sys.executable, *map(str, arguments)]
@@ -249,12 +259,11 @@ def edit(zoo_command: Zoo) -> Edit:
 
 @pytest.fixture
 def measure(zoo_command: Zoo) -> Measure:
-    """Run `zoo test` on a table of labelled texts, and return the scores that it writes to `s.json`."""
+    """Run `zoo test` on a table of labelled texts, and return the scores."""
 
     def run(model: str | Path, rows: Sequence[Sequence[str]]) -> dict[str, Any]:
-        options = [f"--data.test_file={write_table(Path('test.csv'), rows)}", "--output=s.json"]
-        done(zoo_command("test", f"--ckpt_path={model}", *options))
-        return json.loads(Path("s.json").read_text())
+        table = write_table(Path("test.csv"), rows)
+        return written_scores(zoo_command, "test", f"--ckpt_path={model}", f"--data.test_file={table}")
 
     return run
 

@@ -1,13 +1,12 @@
 """The notebook of the tour, and the code of the page on Python, run from top to bottom."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.zoo.conftest import sentences, write_table
+from tests.zoo.conftest import read_json, sentences, write_table
 from tests.zoo.examples import EXAMPLES, python_blocks
 
 pytestmark = pytest.mark.slow
@@ -18,7 +17,7 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.copytree(EXAMPLES / folder, tmp_path / folder, ignore=shutil.ignore_patterns("runs"))
     monkeypatch.chdir(tmp_path / "tour")
     monkeypatch.syspath_prepend("../demo")  # and away again
-    cells = json.loads(Path("tour.ipynb").read_text())["cells"]
+    cells = read_json("tour.ipynb")["cells"]
     names: dict[str, Any] = {}
     for cell in cells:
         if cell["cell_type"] == "code":

@@ -1,7 +1,6 @@
 """Run every `zoo` command of the README pages, in the page's order, on small files with the names that it uses."""
 
 import gzip
-import json
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clicks import write_collection
-from tests.dialogues import made_up, write_jsonl, write_published
+from tests.dialogues import made_up, write_jsonl, write_published, write_records
 from tests.zoo.conftest import LABELS, Zoo, done, read_jsonl, sentences, write_table
 
 ROOT = Path(__file__).parents[3]
@@ -103,7 +102,7 @@ def _named_files(tmp_path: Path, tiny_bert: Path, page: Path) -> None:
     articles = [{"body": text, "category": label} for text, label in sentences(20, seed=3)]
     abstracts = [{"abstract": text} for text, _ in sentences(30, seed=6)]
     for name, lines in (("articles", articles), ("abstracts", abstracts)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_records(tmp_path / f"{name}.jsonl", *lines)
     (tmp_path / "glove.6B.100d.txt").write_text("the" + " 0.5" * 100 + "\napple" + " -0.5" * 100 + "\n")
 
 

@@ -1,13 +1,12 @@
 """The sweep of the examples: trials are run folders, and the study is resumed."""
 
-import json
 import sys
 from pathlib import Path
 
 import optuna
 import pytest
 
-from tests.zoo.conftest import SMALL, python
+from tests.zoo.conftest import SMALL, python, read_json
 from tests.zoo.examples import EXAMPLES, imported, python_blocks
 
 SCRIPT = EXAMPLES / "sweeps" / "sweep.py"
@@ -24,7 +23,7 @@ def test_a_sweep_is_resumed_and_compared(train_csv: Path) -> None:
     study = optuna.load_study(study_name="zoo", storage="sqlite:///sweeps/topics/trials.db")
     assert len(study.trials) == 2
     for trial in study.trials:
-        summary = json.loads(Path(f"sweeps/topics/trial-{trial.number}/summary.json").read_text())
+        summary = read_json(f"sweeps/topics/trial-{trial.number}/summary.json")
         assert trial.value == summary["best_score"]
         config = Path(f"sweeps/topics/trial-{trial.number}/config.yaml").read_text()
         assert f"features: {trial.params['model.features']}" in config

@@ -1,6 +1,5 @@
 """A kind of data in one file of the user's, through every command."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,10 @@ from tests.zoo.conftest import (
     done,
     python,
     read_csv,
+    read_json,
     read_jsonl,
     write_table,
+    written_scores,
 )
 from tests.zoo.examples import EXAMPLES, imported
 from tests.zoo.processes import DDP
@@ -55,17 +56,13 @@ def test_the_page_is_one_short_file() -> None:
 
 def test_fit_validate_test_and_predict_with_a_memory(zoo_command: Zoo, train: Path, tmp_path: Path) -> None:
     done(zoo_command("fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=8", "--run_dir=run"))
-    best = Path("run")
-    done(zoo_command("validate", "--ckpt_path", best, "--config=run/config.yaml", "--output=validation.json"))
-    summary = json.loads(Path("run/summary.json").read_text())
-    validated = json.loads(Path("validation.json").read_text())
-    assert validated["r2"] == pytest.approx(summary["best_score"])
+    validated = written_scores(zoo_command, "validate", "--ckpt_path=run", "--config=run/config.yaml")
+    assert validated["r2"] == pytest.approx(read_json("run/summary.json")["best_score"])
     assert validated["r2"] > 0.5
     new = write_ratings(tmp_path / "test.csv", 40, seed=2)
-    done(zoo_command("test", "--ckpt_path", best, "--data.test_file", new, "--output=test.json"))
-    assert json.loads(Path("test.json").read_text())["r2"] > 0.5
+    assert written_scores(zoo_command, "test", "--ckpt_path=run", "--data.test_file", new)["r2"] > 0.5
 
-    predict = ["predict", "--ckpt_path", best, "--input", new]
+    predict = ["predict", "--ckpt_path=run", "--input", new]
     done(zoo_command(*predict, "--output=out.jsonl"))
     lines = read_jsonl("out.jsonl")
     truth = [float(row["rating"]) for row in read_csv(new)]
@@ -77,7 +74,7 @@ def test_fit_validate_test_and_predict_with_a_memory(zoo_command: Zoo, train: Pa
     done(zoo_command(*predict, "--memory=nines", "--output=nines.jsonl"))
     higher = [line["rating"] for line in read_jsonl("nines.jsonl")]
     assert np.mean(higher) > np.mean([line["rating"] for line in lines]) + 0.1
-    assert type(zoo.load(best).model).__name__ == "MeanOfWords"
+    assert type(zoo.load("run").model).__name__ == "MeanOfWords"
 
 
 @pytest.mark.slow
@@ -86,9 +83,9 @@ def test_one_and_two_processes_print_the_same_digits(zoo_command: Zoo, train: Pa
     done(zoo_command("fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=run"))
     table = write_ratings(tmp_path / "test.csv", 31, seed=4)
     given = ["test", "--ckpt_path=run", "--data.test_file", table, "--data.eval_batch_size=5"]
-    done(zoo_command(*given, "--output=one.json", "--trainer.accelerator=cpu"))
+    one = written_scores(zoo_command, *given, "--trainer.accelerator=cpu")
     # The page as a program of its own: processes are forked from a young parent without threads.
     python(PAGE, *given, "--output=two.json", *DDP)
-    assert json.loads(Path("one.json").read_text()) == json.loads(Path("two.json").read_text())
+    assert one == read_json("two.json")
     python(PAGE, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=two", *DDP)
-    assert json.loads(Path("two/summary.json").read_text())["processes"] == 2
+    assert read_json("two/summary.json")["processes"] == 2

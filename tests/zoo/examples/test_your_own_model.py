@@ -1,6 +1,5 @@
 """A model in a user's own file, through every command."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 
 import zoo
 from tests.zoo import test_models
-from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done, read_jsonl, refusal
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Zoo, done, read_jsonl, refusal, written_scores
 from tests.zoo.examples import EXAMPLES, imported
 from zoo.tasks.model import Given
 
@@ -32,19 +31,18 @@ def test_fit_test_predict_share(zoo_command: Zoo, train_csv: Path, test_csv: Pat
         *SMALL_DATA, "--data.train_file", train_csv, "--trainer.max_epochs=5", *QUIET_TRAINER, "--run_dir=run",
     ]  # fmt: skip
     done(zoo_command("fit", *options))
-    best = Path("run")
-    done(zoo_command("test", "--ckpt_path", best, "--data.test_file", test_csv, "--output=test.json"))
-    assert json.loads(Path("test.json").read_text())["accuracy"] > 0.8
+    scores = written_scores(zoo_command, "test", "--ckpt_path=run", "--data.test_file", test_csv)
+    assert scores["accuracy"] > 0.8
 
     Path("texts.txt").write_text("a ripe apple\nsome gold\n")
-    done(zoo_command("predict", "--ckpt_path", best, "--input=texts.txt", "--output=out.jsonl"))
+    done(zoo_command("predict", "--ckpt_path=run", "--input=texts.txt", "--output=out.jsonl"))
     for line in read_jsonl("out.jsonl"):
         weights = [memory["weight"] for memory in line["memories"]]
         assert sum(weights) == pytest.approx(1)
 
     done(zoo_command("export", "run", "folder"))
     texts = ["a ripe apple", "rain"]
-    exported, kept = zoo.load("folder").predict(texts), zoo.load(best).predict(texts)
+    exported, kept = zoo.load("folder").predict(texts), zoo.load("run").predict(texts)
     assert [each.probability for each in exported] == [each.probability for each in kept]
 
 

@@ -1,6 +1,5 @@
 """MemNN and HMN: the paper's equations as plain loops, unknown words, runs on the command line."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from datamodules import DialogueDataModule, InputError
 from datamodules.batch import DialogueBatch
 from datamodules.dialogue import spellings_of
 from tests.dialogues import made_up, write_published
-from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl
+from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl, written_scores
 from tests.zoo.plain import Vector, sigmoid, softmax
 from zoo.hmn import normal_of
 from zoo.tasks.dialogue.task import DialogueScores, turns_with_answer
@@ -314,11 +313,9 @@ def test_fit_with_charts_validate_test_and_predict(tmp_path: Path, zoo_command: 
         assert 1 <= int(holding) <= len(weights)
 
     test = write_published(tmp_path / "test.txt", made_up(7, seed=9))
-    for command, file in (("validate", None), ("test", test)):
-        output = tmp_path / f"{command}.json"
-        more = [f"--config={checkpoint}/config.yaml"] if file is None else ["--data.test_file", file]
-        done(zoo_command(command, "--ckpt_path", checkpoint, "--output", output, *more))
-        scores = json.loads(output.read_text())
+    options = {"validate": f"--config={checkpoint}/config.yaml", "test": f"--data.test_file={test}"}
+    for command, option in options.items():
+        scores = written_scores(zoo_command, command, "--ckpt_path", checkpoint, option)
         errors = round(scores["questions"] * (1 - scores["accuracy"]))
         assert scores["errors"] == scores["errors_joint"] == errors
     dialogues = made_up(7, seed=9)

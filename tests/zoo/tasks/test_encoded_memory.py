@@ -1,6 +1,5 @@
 """Encodings of a memory, stored next to it: they change the time of a prediction, and no result."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Edit, Fit, Zoo, done, fit_options, sentences
+from tests.zoo.conftest import Edit, Fit, Zoo, fit_options, sentences, written_scores
 from zoo.model_folder.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
@@ -39,10 +38,9 @@ def run(copied_run: Path) -> Path:
 
 
 def scores(zoo_command: Zoo, command: str, checkpoint: Path, *options: object) -> dict[str, Any]:
-    done(zoo_command(command, f"--ckpt_path={checkpoint}", "--output=scores.json", *options))
-    read: dict[str, Any] = json.loads(Path("scores.json").read_text())
-    read.pop("calibration", None)
-    return read
+    written = written_scores(zoo_command, command, f"--ckpt_path={checkpoint}", *options)
+    written.pop("calibration", None)
+    return written
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "transformer"])

@@ -1,6 +1,5 @@
 """Matching models from the command line and in Python: fit, test, score, rank, answer."""
 
-import json
 import shutil
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ import zoo
 from datamodules import MatchingDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.dialogues import write_records
 from tests.zoo.conftest import (
     QUIET_TRAINER,
     Fit,
@@ -21,6 +21,7 @@ from tests.zoo.conftest import (
     read_jsonl,
     refusal,
     write_pairs,
+    written_scores,
 )
 from tests.zoo.processes import scores_of_one_and_two
 
@@ -142,7 +143,7 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(fit: Fit, train_ts
 def test_predict_scores_pairs_and_answers_questions(fit: Fit, zoo_command: Zoo, memory: Path) -> None:
     run = fit()
     pairs = [{"first": "where is plum", "second": text} for text in ("iron", "a plum")]
-    Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    write_records(Path("pairs.jsonl"), *pairs)
     options = ["predict", "--ckpt_path", run]
     done(zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl"))
     expected = zoo.load(run).predict([("where is plum", "iron"), ("where is plum", "a plum")])
@@ -188,13 +189,12 @@ def test_pairs_to_classify(zoo_command: Zoo, fit: Fit, train_tsv: Path) -> None:
     one = zoo.load(run).predict([("where is plum", "a plum")])[0]
     assert 0 < one.probability < 1
     # The test pairs are split off the training file again.
-    done(zoo_command("test", "--ckpt_path", run, f"--config={run}/config.yaml", "--output=split.json"))
-    split = json.loads(Path("split.json").read_text())
+    split = written_scores(zoo_command, "test", "--ckpt_path", run, f"--config={run}/config.yaml")
     assert {"accuracy", "auc", "loss", "pairs", "rows_in_training"} == split.keys()
     assert 0 < split["pairs"] < 80
-    other = ["--data.test_file", train_tsv, "--output=file.json", "--trainer.accelerator=cpu"]
-    done(zoo_command("test", "--ckpt_path", run, *other))
-    assert json.loads(Path("file.json").read_text())["pairs"] == len(pair_rows(40, seed=1))
+    other = ["--data.test_file", train_tsv, "--trainer.accelerator=cpu"]
+    scores = written_scores(zoo_command, "test", "--ckpt_path", run, *other)
+    assert scores["pairs"] == len(pair_rows(40, seed=1))
 
 
 def test_the_memory_of_candidates_grows(fit: Fit, zoo_command: Zoo) -> None:

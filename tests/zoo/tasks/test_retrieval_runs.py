@@ -1,6 +1,5 @@
 """Retrieval models from the command line and in Python: fit, test, predict, TREC runs, mixtures."""
 
-import json
 from pathlib import Path
 
 import ir_measures
@@ -15,7 +14,7 @@ from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
-from tests.zoo.conftest import Fit, Zoo, best, done, last, read_jsonl, refusal
+from tests.zoo.conftest import Fit, Zoo, best, done, last, read_json, read_jsonl, refusal, written_scores
 from tests.zoo.processes import scores_of_one_and_two
 from tests.zoo.retrieval_runs import options_of
 from zoo.tasks.retrieval.task import MIXTURES
@@ -93,7 +92,7 @@ def test_a_mixed_model_is_measured_next_to_its_parts_by_one_and_two_processes(
     """17 queries in batches of 7, 50 documents in blocks of 7: neither divides by two processes."""
     run, test = fit(*MIXED), write_collection(tmp_path / "other", documents=50, queries=40, seed=2)
     test.queries.write_text("\n".join(test.queries.read_text().splitlines()[:17]) + "\n")
-    assert json.loads((run / "summary.json").read_text())["best_score"] > 0.6
+    assert read_json(run / "summary.json")["best_score"] > 0.6
     files = ["--data.test_queries", test.queries, "--data.test_judgements", test.judgements]
     found, two = scores_of_one_and_two(run, *files)
     assert found == two  # although the process that prints is not one of those that measure
@@ -121,8 +120,7 @@ def test_a_mixed_model_is_measured_next_to_its_parts_by_one_and_two_processes(
     parts = [name.partition("/")[2] for name in found if name.startswith("ndcg@10/")]
     assert parts == ["network alone", "fused alone", "BM25 alone", "LMDirichlet alone"]
     done(zoo_command("fit", *options_of(collection.corpus.parent, "--run_dir=bm25", model="RetrievalBM25")))
-    done(zoo_command("test", "--ckpt_path=bm25", *files, "--trainer.accelerator=cpu", "--output=bm25.json"))
-    alone = json.loads(Path("bm25.json").read_text())
+    alone = written_scores(zoo_command, "test", "--ckpt_path=bm25", *files, "--trainer.accelerator=cpu")
     for name in ("ndcg@10", "map"):
         assert found[f"{name}/BM25 alone"] == pytest.approx(alone[name])
     gains = [alone["by_query"][query] - value for query, value in found["by_query"].items()]
@@ -137,8 +135,7 @@ def test_mixing_needs_hits(zoo_command: Zoo, collection: Collection) -> None:
 
 
 def test_only_judged_documents_are_ranked(fit: Fit) -> None:
-    run = fit("--data.evaluate=judged")
-    scores = json.loads((run / "summary.json").read_text())["metrics"]
+    scores = read_json(fit("--data.evaluate=judged") / "summary.json")["metrics"]
     assert scores["val/recall@100"] == 1.0  # no query has more judged documents
     assert scores["val/queries"] == 12
 

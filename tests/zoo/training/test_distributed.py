@@ -1,6 +1,5 @@
 """One and two processes: the same digits."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 import yaml
 
 from tests.dialogues import made_up, write_published
-from tests.zoo.conftest import SMALL
+from tests.zoo.conftest import SMALL, read_json
 from tests.zoo.processes import DDP, scores_of_one_and_two, zoo_process
 
 
@@ -18,7 +17,7 @@ def test_two_processes_train(train_csv: Path) -> None:
     )
     assert "run folder: run" in printed
     assert "nothing to train" not in printed
-    summary = json.loads(Path("run/summary.json").read_text())
+    summary = read_json("run/summary.json")
     assert summary["processes"] == 2
     assert summary["steps"] == 9  # 72 rows in 5 batches: 3 a process, 3 times
     assert summary["metrics"]["val/rows"] == 18
@@ -39,7 +38,7 @@ def test_dialogues_in_two_processes() -> None:
         "fit", "--model=HMN", "--model.word_size=8", "--data=DialogueDataModule", "--data.layout=hmn4qa",
         "--data.train_file", train, "--data.batch_size=3", "--trainer.max_epochs=2", "--run_dir=run", *DDP,
     )  # fmt: skip
-    assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
+    assert read_json("run/summary.json")["processes"] == 2
     one, two = scores_of_one_and_two("run", "--data.test_file", test, "--data.eval_batch_size=2")
     assert one["questions"] == sum(len(dialogue.questions) for dialogue in made_up(7, seed=7))
     assert one == two
@@ -62,8 +61,8 @@ def test_an_ensemble_in_two_processes(train_csv: Path, test_csv: Path) -> None:
         "fit", "--model=MemoryEnsemble", *small, "--data.train_file", train_csv,
         "--trainer.max_epochs=1", "--run_dir=run", *DDP,
     )  # fmt: skip
-    assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
-    assert json.loads(Path("run/answer.json").read_text())["rows"][-1]["texts"] == 18
+    assert read_json("run/summary.json")["processes"] == 2
+    assert read_json("run/answer.json")["rows"][-1]["texts"] == 18
     one, two = scores_of_one_and_two("run", "--data.test_file", test_csv, "--data.eval_batch_size=5")
     assert one["answer"]["rows"][-1]["texts"] == 31
     assert one == two

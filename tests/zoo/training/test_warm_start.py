@@ -1,6 +1,5 @@
 """A warm start from another model, with a frozen encoder."""
 
-import json
 import math
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import Fit, Zoo, done, read_csv, resume, sentences
+from tests.zoo.conftest import Fit, Zoo, read_csv, resume, sentences, written_scores
 from zoo.training.checkpoints import Start
 
 
@@ -48,10 +47,10 @@ def test_a_warm_start_predicts_as_its_start_and_sharp_attention_adds_a_vote(
 
 def test_cached_encodings_give_the_scores_of_the_network(fit: Fit, start: Path, zoo_command: Zoo) -> None:
     run = frozen(fit, start, "--trainer.max_epochs=2", "--model.dropout=0.3")
-    done(zoo_command("validate", f"--ckpt_path={run}", f"--config={run}/config.yaml", "--output=scores.json"))
+    scores = written_scores(zoo_command, "validate", f"--ckpt_path={run}", f"--config={run}/config.yaml")
     losses = [float(row["val/loss"]) for row in read_csv(run / "metrics.csv") if row["val/loss"]]
     epoch = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["epoch"]
-    assert json.loads(Path("scores.json").read_text())["loss"] == pytest.approx(losses[epoch], rel=1e-5)
+    assert scores["loss"] == pytest.approx(losses[epoch], rel=1e-5)
 
 
 def test_a_resumed_run_and_its_model_do_not_need_their_start(fit: Fit, start: Path, zoo_command: Zoo) -> None:
