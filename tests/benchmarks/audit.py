@@ -167,18 +167,14 @@ def main() -> None:
     """Print a line for each table, share, seed and contender, and the means over seeds."""
     arguments = parser(__doc__)
     arguments.add_argument("data", nargs="+", type=Path, help="folders with train.csv and test.csv")
-    arguments.add_argument(
-        "--encoder", help="folder of a sentence encoder; without one, texts alone are read"
-    )
+    arguments.add_argument("--encoder", help="folder of a sentence encoder; else texts alone are read")
     arguments.add_argument("--rows", type=int, default=3000)
     arguments.add_argument("--test_rows", type=int, default=1000)
     arguments.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.1, 0.2])
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--noise", choices=["uniform", "confused"], default="uniform")
     arguments.add_argument("--peer_python", help="interpreter with cleanlab")
-    arguments.add_argument(
-        "--cache", type=Path, default=Path(tempfile.gettempdir()), help="folder for vectors"
-    )
+    arguments.add_argument("--cache", type=Path, default=tempfile.gettempdir(), help="folder for vectors")
     options = arguments.parse_args()
     results: dict[tuple[str, float, str], list[list[float]]] = defaultdict(list)
     for seed in options.seeds:

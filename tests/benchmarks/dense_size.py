@@ -10,6 +10,7 @@ recall of the 20 nearest and the bytes a vector that a search keeps in memory.
         [--embeddings FOLDER]
 """
 
+import argparse
 import sys
 import tempfile
 import time
@@ -52,20 +53,18 @@ def draw(n: int, centers: Vectors, seed: int) -> Iterator[Vectors]:
         yield part
 
 
-def drawn(n: int, size: int, folder: Path) -> tuple[Vectors, Vectors]:
-    """Return n vectors, mapped from a file in the folder, and 256 queries of the mixture."""
+def given_vectors(options: argparse.Namespace, folder: Path) -> tuple[Vectors, Vectors]:
+    """Return the vectors of --embeddings, or drawn ones in a file of the folder; and 256 others as queries."""
+    if options.embeddings:
+        vectors: Vectors = map_array(options.embeddings / "vectors.npy", np.float32, dimensions=2)
+        return vectors[: -BATCHES[-1]], vectors[-BATCHES[-1] :]
+    n, size = options.vectors, options.size
     centers = np.random.default_rng(0).standard_normal((max(1, n // PER_CENTER), size), dtype=np.float32)
     with ArrayWriter(folder / "vectors.npy", np.float32) as writer:
         for block in draw(n, centers, 1):
             writer.write(block)
     queries = np.concatenate(list(draw(BATCHES[-1], centers, 2)))
     return map_array(folder / "vectors.npy", np.float32, dimensions=2), queries
-
-
-def read(folder: Path) -> tuple[Vectors, Vectors]:
-    """Return the vectors of embeddings, and the last 256 of them as queries."""
-    vectors: Vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)
-    return vectors[: -BATCHES[-1]], vectors[-BATCHES[-1] :]
 
 
 def by_numpy(vectors: Vectors, queries: Vectors) -> Rows:
@@ -138,11 +137,8 @@ def main() -> None:
     arguments.add_argument("--indexes", nargs="*", choices=["ivf", "hnsw"], default=["ivf"], help="of faiss")
     arguments.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
     given = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        vectors, queries = (
-            read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size, folder)
-        )
+    with tempfile.TemporaryDirectory() as folder:
+        vectors, queries = given_vectors(given, Path(folder))
         size = 4 * vectors.shape[1]
         contenders = [
             Contender("exact", lambda queries: nearest(vectors, queries, K).rows, size),

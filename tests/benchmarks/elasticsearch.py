@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from elasticsearch import Elasticsearch
@@ -105,12 +106,9 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--documents", type=int, nargs="+", default=[250_000, 1_000_000])
     arguments.add_argument("--shards", type=int, nargs="+", default=[1, 3])
-    arguments.add_argument(
-        "--table", nargs=2, metavar=("FILE", "COLUMN"), help="documents in place of drawn ones"
-    )
-    arguments.add_argument(
-        "--queries", nargs=2, metavar=("FILE", "COLUMN"), help="queries in place of drawn ones"
-    )
+    column: Any = {"nargs": 2, "metavar": ("FILE", "COLUMN")}
+    arguments.add_argument("--table", **column, help="documents in place of drawn ones")
+    arguments.add_argument("--queries", **column, help="queries in place of drawn ones")
     given = arguments.parse_args()
     texts = (
         read_table(*given.table, None).texts[:] if given.table else zipf_texts(max(given.documents), 10, 0)

@@ -21,7 +21,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval.dense.nearest import nearest
 from datamodules.retrieval.dense.ranking import OVERSAMPLE, Quantization
 from datamodules.retrieval.elasticsearch.dense_retriever import _LOST, ElasticsearchDenseRetriever
-from tests.benchmarks.dense_size import K, drawn, read
+from tests.benchmarks.dense_size import K, given_vectors
 from tests.benchmarks.elasticsearch import started_server
 from tests.benchmarks.timing import parser
 
@@ -114,9 +114,7 @@ def main() -> None:
     arguments.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder, started_server() as url:
-        known, queries = (
-            read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size, Path(folder))
-        )
+        known, queries = given_vectors(given, Path(folder))
         n = min(given.vectors, len(known))
         vectors = GivenVectors(np.concatenate([known[:n], queries]))
         contenders = []

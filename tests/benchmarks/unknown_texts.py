@@ -21,9 +21,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("train", help="table of texts and labels")
     arguments.add_argument("test", help="another one")
-    arguments.add_argument(
-        "--foreign", help="texts of no label, in place of those of a quarter of the labels"
-    )
+    arguments.add_argument("--foreign", help="texts of no label, in place of those of a part of the labels")
     arguments.add_argument("--rows", type=int, default=50, help="labelled rows of each class")
     arguments.add_argument("--encoder", help="the default's transformer; omit it for words alone")
     arguments.add_argument("--seeds", type=int, default=3)
