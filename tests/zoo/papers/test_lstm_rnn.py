@@ -44,17 +44,17 @@ def read(made: RecurrentTower, words: Tensor, text: list[int], direction: int) -
     R, b = (weight.detach().double().numpy()[direction] for weight in (made.recurrent, made.bias))
     at = {name: slice(i * h, (i + 1) * h) for i, name in enumerate(made.gates)}
     y, c = np.zeros(h), np.zeros(h)
-    traced: dict[str, list[Any]] = {name: [] for name in ("y", "c", "i", "o")}
+    traced: dict[str, list[Any]] = {name: [] for name in TRACED}
     for word in text if direction == 0 else text[::-1]:
         before = own[word] + R @ y + b
         if made.cell == "rnn":
             y = np.tanh(before)
-            traced["y"].append(y)
+            traced["state"].append(y)
             continue
         i, o = sigmoid(before[at["input"]]), sigmoid(before[at["output"]])
         c = c + i * np.tanh(before[at["cell"]])
         y = o * np.tanh(c)
-        for name, value in (("y", y), ("c", c), ("i", i), ("o", o)):
+        for name, value in zip(TRACED, (y, c, i, o), strict=True):
             traced[name].append(value)
     return traced
 
@@ -73,15 +73,13 @@ def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> 
         text = [word for word in padded if word]
         for direction in range(made.directions):
             traced = read(made, words, text, direction)
-            last = traced["y"][-1] if text else np.zeros(h)
+            last = traced["state"][-1] if text else np.zeros(h)
             part = slice(direction * h, (direction + 1) * h)
             np.testing.assert_allclose(embedded[row, part], last, atol=1e-6)
-            equations = dict(zip(TRACED, ("y", "c", "i", "o"), strict=True))
             assert len(trace) == (1 if made.cell == "rnn" else 4)
             for name, values in trace.items():
-                key = equations[name]
                 part_values = values[row, :, part].numpy()
-                expected = traced[key] if direction == 0 else traced[key][::-1]
+                expected = traced[name] if direction == 0 else traced[name][::-1]
                 np.testing.assert_allclose(part_values[: len(text)], np.reshape(expected, (-1, h)), atol=1e-6)
                 assert not part_values[len(text) :].any()
 
