@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 
 import zoo
@@ -18,8 +17,7 @@ from zoo.tasks.model import Given
 
 def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
     """The predictor of a model that is fitted, saved and loaded."""
-    run: pl.Trainer = trainer(folder)
-    fit(run, model, data)
+    fit(trainer(folder), model, data)
     model.save(folder / "fitted", data)
     return zoo.load(folder / "fitted")
 

@@ -115,12 +115,6 @@ def encoder(tiny_bert: Path) -> TransformerEncoder:
     return TransformerEncoder(str(tiny_bert)).requires_grad_(False).eval()
 
 
-@pytest.fixture(params=[False, True])
-def has_bfloat16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(encoders, "_has_bfloat16", lambda: request.param)
-    return bool(request.param)
-
-
 def test_parts_of_a_batch_have_the_vectors_of_single_texts(
     encoder: TransformerEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +130,11 @@ def test_a_batch_without_texts(encoder: TransformerEncoder) -> None:
     assert encode(encoder, TEXTS[:0]).shape == (0, encoder.size)
 
 
-def test_bfloat16_is_near_float32(encoder: TransformerEncoder, has_bfloat16: bool, tiny_bert: Path) -> None:
+@pytest.mark.parametrize("has_bfloat16", [False, True])
+def test_bfloat16_is_near_float32(
+    encoder: TransformerEncoder, has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders, "_has_bfloat16", lambda: has_bfloat16)
     vectors = encode(encoder, TEXTS)
     assert vectors.dtype == torch.float32
     exact = encoder.token_states(WORD, TEXTS)[3, 0].double()
