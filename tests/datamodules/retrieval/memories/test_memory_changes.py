@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from elastic_transport import Transport
 from numpy.typing import NDArray
 
 from datamodules.core import storage
@@ -18,7 +19,6 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever, open_memory
 from datamodules.retrieval.dense.vector_store import VectorStore
-from datamodules.retrieval.elasticsearch.connection import ServerConnection
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.conftest import OnServer
@@ -218,8 +218,15 @@ def test_two_kills_in_a_compaction_block_no_later_change(
 
 
 def _change_killed_at(request: int, change: Callable[[FolderMemory], object], memory: FolderMemory) -> None:
-    send, requests, patch = ServerConnection._send, count(), pytest.MonkeyPatch()
-    patch.setattr(ServerConnection, "_send", lambda *g: kill() if next(requests) == request else send(*g))
+    """Make a change in a process that is killed before one of its requests that write."""
+    perform, writes, patch = Transport.perform_request, count(), pytest.MonkeyPatch()
+
+    def send(transport: Transport, method: str, target: str, **options: Any) -> Any:
+        if (method in ("PUT", "DELETE") or "/_bulk" in target) and next(writes) == request:
+            kill()
+        return perform(transport, method, target, **options)
+
+    patch.setattr(Transport, "perform_request", send)
     change(FolderMemory(memory.folder, memory.retriever))
 
 
@@ -227,7 +234,7 @@ def _change_killed_at(request: int, change: Callable[[FolderMemory], object], me
 @pytest.mark.parametrize(
     "change", [lambda m: m.compact(1), lambda m: m.remove(m.rows.ids[37:]), lambda m: m.add(more())]
 )
-def test_a_kill_at_any_request_to_a_server_loses_nothing(
+def test_a_kill_at_any_write_to_a_server_loses_nothing(
     change: Callable[[FolderMemory], object], tmp_path: Path, on_server: OnServer
 ) -> None:
     for request in count():
@@ -252,7 +259,7 @@ def test_a_kill_at_any_request_to_a_server_loses_nothing(
         assert len(retriever.server.call(lambda client, name=pattern: client.indices.get(index=name))) == 2
         if code == 0:
             break
-    assert request > 3
+    assert request >= 1
 
 
 def test_an_index_stays_on_its_server_until_its_change_is_made(
