@@ -177,16 +177,16 @@ def limits(modules: list[Source]) -> list[Limit]:
     classes = [each for module in modules for each in module.public_classes()]
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
-        Limit("lines", totals["lines"], 35_104),
-        Limit("lines of tests", lines_of_tests(), 29_805),
+        Limit("lines", totals["lines"], 34_472),
+        Limit("lines of tests", lines_of_tests(), 29_682),
         Limit("public classes", len(classes), 325),
-        Limit("lines of code of the largest class", max(lines for _, lines in classes), 214),
+        Limit("lines of code of the largest class", max(lines for _, lines in classes), 211),
         Limit("options", len(options()), 336),
         Limit("circles of imports, those for type checking included", len(circles(modules)), 0),
         Limit("assert isinstance", sum(module.narrowings() for module in modules), 0),
         Limit("except clauses of more than two types", sum(each.broad_handlers() for each in modules), 4),
         Limit("modules in the largest folder", largest, 15),
-        Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 12.4),
+        Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 12.13),
         Limit(
             "docstrings that begin with What, Whether, How or Which",
             sum(_QUESTION.match(docstring) is not None for docstring in docstrings),

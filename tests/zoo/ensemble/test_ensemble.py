@@ -99,7 +99,7 @@ def test_contributions_add_up(shared_run: Fit, zoo_command: Zoo, measure: Measur
     assert record["contributions"] == pytest.approx(predictor.predict(texts[:1])[0].contributions, abs=1e-5)
     # Wrong predictions are listed with the memories of all votes, too.
     measure(folder, distinct_sentences(60, seed=2, noise=True))
-    errors = read_csv("s_errors.csv")
+    errors = read_csv("scores_errors.csv")
     assert errors
     for error in errors:
         (prediction,) = predictor.predict([error["text"]])

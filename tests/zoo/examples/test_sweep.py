@@ -35,6 +35,7 @@ def test_a_sweep_is_resumed_and_compared(train_csv: Path) -> None:
         assert (f".{name.rpartition('.')[2]} " in shown) == (before[name] != after[name]), shown
 
 
+@pytest.mark.slow
 def test_a_wrong_option_ends_a_sweep(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

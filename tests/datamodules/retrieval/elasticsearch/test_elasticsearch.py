@@ -475,6 +475,7 @@ def test_forked_processes(index_prefix: str) -> None:
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_tls_and_password(
     secured_elasticsearch: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -230,6 +230,7 @@ def _change_killed_at(request: int, change: Callable[[FolderMemory], object], me
     change(FolderMemory(memory.folder, memory.retriever))
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize(
     "change", [lambda m: m.compact(1), lambda m: m.remove(m.rows.ids[37:]), lambda m: m.add(more())]
