@@ -21,5 +21,5 @@ def test_a_few_cases(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
 def test_few_commands(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     if name == "real_disks" and not can_mount():
         pytest.skip("this machine allows no mount")
-    monkeypatch.setattr(sys, "argv", ["faults", "--only", name, "--kills", "3"])
+    monkeypatch.setattr(sys, "argv", ["faults", "--only", name, "--kills", "2"])
     assert main() == 0, capfd.readouterr().err

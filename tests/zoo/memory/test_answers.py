@@ -77,7 +77,7 @@ def on_elasticsearch(
     ("edits", "place"),
     [
         (7, "folder"),
-        pytest.param(60, "folder", marks=pytest.mark.slow),
+        pytest.param(30, "folder", marks=pytest.mark.slow),
         pytest.param(7, "on_elasticsearch", marks=pytest.mark.server),
     ],
 )
