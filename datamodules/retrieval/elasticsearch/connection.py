@@ -167,9 +167,8 @@ class ServerConnection:
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            problem = (
-                f"an answer of another form than {self.product}'s ({type(error).__name__}: {reason(error)})"
-            )
+            kind = f"{type(error).__name__}: {reason(error)}"
+            problem = f"an answer of another form than {self.product}'s ({kind})"
             raise self.error(f"{problem}; is a gateway in between, or is it another server?") from error
 
     def _retry(self, send: Callable[[], ResultT]) -> ResultT:
@@ -288,13 +287,14 @@ def _is_temporary(status: int) -> bool:
 
 def _status(answer: PlainDict) -> tuple[int, str]:
     """Return the status of an answer to an item and its problem; empty if there is none."""
-    answer = next((answer[action] for action in ("create", "index", "delete") if action in answer), answer)
+    action = next((each for each in ("create", "index", "delete") if each in answer), None)
+    answer = answer if action is None else answer[action]
     status = int(answer.get("status", 503))
     if "error" in answer:
         kind, message = _type_and_reason(answer)
         # 409: the document that was to be created exists.
         return status, "" if status == 409 else f"{status} {kind}: {message}"
-    if status >= 300 and status != 404:  # that of a document that was to be deleted, and does not exist
+    if status >= 300 and (action, status) != ("delete", 404):  # the document does not exist
         return status, str(status)
     if answer.get("timed_out"):
         return 503, "the server stopped the search before its end"
