@@ -18,18 +18,15 @@ from datamodules.core import storage
 from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import FolderMemory
 from datamodules.retrieval.folding import fold_hashes
 from zoo.memory.opened import DoneT, Edit, OpenedMemory
-from zoo.model_folder.folder import MEMORY, STATE, ModelFolder
+from zoo.model_folder.folder import STATE, ModelFolder
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
 
 #: Fits the weights of a model again.
 Fit: TypeAlias = Callable[[ModelFolder], object]
-#: Name of a preview's links, and in those of its indexes on a server.
-_PREVIEW = "preview-[0-9a-f]{12}"
 #: Held-out rows that are predicted around an edit, within seconds.
 _MOST_COMPARED = 1_000
 #: Probability of a loss of accuracy that counts as chance.
@@ -66,13 +63,13 @@ def answers_around(
     rows = read_held_out(opened, opened.folder.version)
     tables = [texts, [] if rows is None else rows.texts[:]]
     with _linked(opened) as copy, ThreadPoolExecutor(1) as thread:
-        memory = FolderMemory(copy.path / MEMORY, copy.retriever())
+        edited = OpenedMemory(copy.open_memory(), copy)
         # The texts of a table alone, as they are predicted elsewhere: sums depend on the texts of a batch.
         before = thread.map(partial(classifier(copy).predict, memories=0), tables)  # as long as the edit
-        memory.retriever.use_scratch(copy.path.stem[1:])
-        done = edit(OpenedMemory(memory, copy))
-        if memory.version > opened.folder.version:
-            data = replace(copy.meta.data, retriever=memory.retriever.describe())
+        edited.folder.retriever.use_scratch(copy.path.stem[1:])
+        done = edit(edited)
+        if edited.folder.version > opened.folder.version:
+            data = replace(copy.meta.data, retriever=edited.folder.retriever.describe())
             copy = ModelFolder(copy.source, copy.path, replace(copy.meta, data=data))
         if fit is not None:
             fit(copy)
@@ -86,7 +83,7 @@ def answers_around(
 def delete_previews(opened: OpenedMemory, model: ModelFolder) -> None:
     """Delete the links of a model that killed previews have left, and their indexes on a server."""
     for name in storage.delete_leftovers(model.path):
-        if re.fullmatch(_PREVIEW, name):  # a server takes other names for patterns
+        if re.fullmatch("preview-[0-9a-f]{12}", name):  # a server takes other names for patterns
             opened.folder.retriever.delete_scratch(name)
 
 
