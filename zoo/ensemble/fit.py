@@ -210,7 +210,7 @@ class EnsembleFit:
                 condition = _NO_CONDITION
             part, fitted = held_out.select(rows), without or pool
             logits = fitted.table_logits(part.outputs)
-            table = {name: fitted.answer(name, of_row) for name, of_row in logits.items()}
+            table = fitted.answers(logits)
             familiarity = fitted.familiarity(part.outputs, logits["all"])
             parts.append((rows, probabilities_of(logits["all"]), table["all"], familiarity))
             for name, answers in table.items():

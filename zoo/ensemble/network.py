@@ -115,8 +115,7 @@ class EnsembleNetwork(nn.Module):
         memory_weight, retrieved = _memory_weights(outputs, self.pool, batch)
         table = {}
         if self.measures_table:
-            rows = self.pool.table_logits(outputs) | {"all": logits}
-            table = {name: self.pool.answer(name, of_row) for name, of_row in rows.items()}
+            table = self.pool.answers(self.pool.table_logits(outputs) | {"all": logits})
         output = ClassificationOutput(
             logits, memory_weight, None, readings.vectors, contributions, retrieved, table, familiarity
         )

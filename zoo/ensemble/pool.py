@@ -151,6 +151,10 @@ class Pool(NamedTuple):
             return logits.argmax(dim=1)
         return choose_labels(probabilities_of(logits), self.rules[row])
 
+    def answers(self, logits: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Row of the answer's table -> its answers, by the logits of the rows; see `answer` and `table_logits`."""
+        return {name: self.answer(name, of_row) for name, of_row in logits.items()}
+
     def table_logits(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Row of the answer's table -> [n, C], or of sets [n, 2, C]: references, members alone, and combinations."""
         logs = self.calibrate(outputs)
