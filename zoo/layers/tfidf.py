@@ -93,7 +93,7 @@ class TextVectorizer:
         if not self.tfidf:
             return counts
         transformer = TfidfTransformer(sublinear_tf=self.sublinear_tf)
-        transformer.idf_ = self.state["idf"].double().numpy()
+        transformer.idf_ = self.state["idf"].numpy()
         return transformer.transform(counts)
 
 
