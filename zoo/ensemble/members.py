@@ -242,7 +242,7 @@ class BestOfSix(Lexical):
         if self.sizes.multilabel:
             target = target[:, np.random.default_rng(0).permutation(target.shape[1])[:_CHOOSING_LABELS]]
         for pipeline in product(_KINDS, _CLASSIFIERS):
-            linear = tfidf.SparseLinear(target.shape[1] if self.sizes.multilabel else self.sizes.num_classes)
+            linear = tfidf.SparseLinear(self.sizes.num_classes)
             self._fit(linear, pipeline, learned, target[others])
             scores = linear(self._vectors(rows))
             predicted = (scores > 0).long() if self.sizes.multilabel else scores.argmax(dim=1)
