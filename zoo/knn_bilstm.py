@@ -9,10 +9,7 @@ from I perspectives, and summed into a label feature and a text feature; a linea
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -21,26 +18,20 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import Count, PlainDict, Probability
-from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.dense.vector_store import VectorStore
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from datamodules.state import DataState
 from zoo.layers.encoders import BiLSTMEncoder, TextDropout, TransformerEncoder
 from zoo.layers.vote import vote
+from zoo.tasks.classification.memory_vectors import ReadsMemoryVectors
 from zoo.tasks.classification.multilabel import choose_labels, fit_rule, probabilities_of
 from zoo.tasks.classification.predictor import ClassificationPredictor
-from zoo.tasks.classification.task import ClassificationTask
-from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsWordVectors
+from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import ClassificationOutput
-from zoo.training.checkpoints import Start
-from zoo.training.warm_start import describe_rows, shared_rows
-
-log = logging.getLogger("zoo")
 
 #: Contribution of a unanimous vote of the memories to a class's logit before training, where weights add up to 1.
 VOTE_LOGIT = 3.0
@@ -197,11 +188,8 @@ def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
 
-class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTask):
+class KNNBiLSTM(ReadsWordVectors, ReadsMemoryVectors):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
-
-    A batch has the words of its memories, or their vectors: those of the whole memory, if they are stored with it or
-    encoding them costs less than reading the batches.
 
     Args:
         features: the classifier's input (Table 2): M1 text, M2 label, M3 neighbor text; M4 2+3, M5 1+2, M6 1+3, M7 all.
@@ -218,10 +206,8 @@ class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTa
         **shared: the paper keeps pre-trained vectors fixed.
     """
 
-    head = "network.classifier."
     takes_sets = True
     without_memory = "--model.features M1"
-    _encoded_memory: EncodedMemory | None = None
 
     def __init__(
         self,
@@ -267,50 +253,6 @@ class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTa
             encoder = BiLSTMEncoder(self.make_words(given), self.hidden_size, self.dropout)
         return KNNNetwork(encoder, given.spec, self)
 
-    # --- reading the vectors of memories ---
-
-    @override
-    def setup(self, stage: str) -> None:
-        self._encoded_memory = None  # it belongs to the data of an earlier run
-        super().setup(stage)
-
-    @override
-    def read_memory(
-        self, data: ClassificationDataModule, memory: Memory | None, num_texts: int | None = None
-    ) -> None:
-        before, self._encoded_memory = self._encoded_memory, None
-        if not self.uses_memory or not isinstance(memory, FolderMemory):
-            return
-        encoder = self.encoder_fingerprint(data)
-        if before is not None and before.is_of(memory, encoder):
-            self._encoded_memory = before
-            return
-        store, texts = VectorStore(memory.folder, encoder), memory.rows.texts
-        missing = store.missing(texts)
-        if missing and not os.access(memory.folder, os.W_OK):
-            log.info("%s is read-only: its texts are encoded with each batch", memory.folder)
-        # For a few texts, only their own memories are encoded, together with them.
-        elif num_texts is None or missing <= num_texts * data.options.num_memories:
-            predictor, length = ClassificationPredictor(self, data), data.lengths[1]
-            encode = partial(predictor.raw_vectors, length=length)
-            self._encoded_memory = EncodedMemory(memory, store.vectors(texts, encode), encode, encoder)
-
-    @override
-    def attach(self, split: str) -> None:
-        super().attach(split)
-        # A frozen encoder has its final weights when `on_fit_start` encodes the training texts.
-        is_first = split == "train" and self.encoder_is_frozen and self._encoded_memory is None
-        if self.uses_memory and (is_first or self.is_evaluated(split)):
-            data = self.training_data
-            # A prepared split is measured without a server.
-            if data.has_memory and not data.retriever.is_on_server:
-                self.read_memory(data, data.open_memory(), len(data.split(split).rows))
-                data.retriever.close()
-
-    @override
-    def batch_contents(self, split: str) -> BatchContents:
-        return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
-
     # --- sets of labels ---
 
     @property
@@ -335,36 +277,16 @@ class KNNBiLSTM(ReadsWordVectors, EncodesMemory, FrozenEncoder, ClassificationTa
     def describe_extras(self) -> PlainDict:
         return {"head": self.network.sizes}
 
-    def take_head(self, start: Start) -> list[str]:
-        """Take the columns of common features for common labels; others become 0, unless they vote."""
-        assert self.data_state is not None
-        facts, other, extras = self.data_state.facts, start.meta.data.facts, start.meta.extras
-        labels: list[str] = facts["labels"]
-        rows = shared_rows(labels, other.get("labels", []))
-        if "head" not in extras or not rows:
-            return []
-        names = column_names(self.network.sizes, facts["memory_labels"])
-        columns = shared_rows(names, column_names(extras["head"], other["memory_labels"]))
-        if not columns:
-            return []
-        classifier, weights = self.network.classifier, start.weights
-        here, there = (torch.tensor(side) for side in zip(*rows, strict=True))
-        to, source = (torch.tensor(side) for side in zip(*columns, strict=True))
-        votes = [name[0] == "label" and self.network.votes_at_first for name in names]
-        classifier.weight[here] *= torch.tensor(votes, device=self.device)
-        classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], source]
-        classifier.bias[here] = weights["network.classifier.bias"][there]
-        features = ", ".join(dict.fromkeys(str(names[column][0]) for column, _ in columns))
-        return [describe_rows(f"classifier ({features})", labels, [row for row, _ in rows])]
-
-
-def column_names(sizes: Mapping[str, int], memory_labels: Sequence[str]) -> list[tuple[Hashable, ...]]:
-    """Name of each column of the classifier's weight: its feature and its position, or perspective and class."""
-    names: list[tuple[Hashable, ...]] = []
-    for feature, size in sizes.items():
-        if feature == "label":
-            views = size // max(1, len(memory_labels))
-            names += [(feature, views, view, label) for view in range(views) for label in memory_labels]
-        else:
-            names += [(feature, size, position) for position in range(size)]
-    return names
+    @override
+    def column_names(self, name: str, data: DataState, extras: PlainDict) -> Mapping[Hashable, bool] | None:
+        if not name.startswith("network.classifier.") or "head" not in extras:
+            return super().column_names(name, data, extras)
+        labels, columns = data.facts["memory_labels"], dict[Hashable, bool]()
+        for feature, size in extras["head"].items():
+            if feature == "label":  # those that vote already stay
+                views = size // max(1, len(labels))
+                names = [(feature, views, view, label) for view in range(views) for label in labels]
+                columns |= dict.fromkeys(names, self.network.votes_at_first)
+            else:
+                columns |= {(feature, size, position): False for position in range(size)}
+        return columns

@@ -137,6 +137,13 @@ class Task(Model[DataT]):
             return numbered(trigrams, data.vocabulary["characters"])
         return None
 
+    def column_names(self, name: str, data: DataState, extras: PlainDict) -> Mapping[Hashable, bool] | None:
+        """Names of the columns of a weight of a model with such data and `describe_extras`; None: by order.
+
+        True for a column that keeps its fresh weights where the other model lacks it; others become 0.
+        """
+        return None
+
     # --- written by each kind of task ---
 
     @abstractmethod
@@ -202,7 +209,9 @@ class Task(Model[DataT]):
             start, where = Start.open(self.init_from, self.device), f"model.init_from={self.init_from}"
             check_split(data.options, data.file_contents, start.meta.data, "validation", where)
             assert self.data_state is not None
-            taken = take_weights(self, start, self.init_from, self.data_state, self.row_names)
+            taken = take_weights(
+                self, start, self.init_from, self.describe(), self.row_names, self.column_names
+            )
         if self.freeze_patterns:
             check_frozen(self, taken, self.init_from, data.words.vectors() is not None)
         adapters = [weight for name, weight in self.named_parameters() if is_adapter(name)]

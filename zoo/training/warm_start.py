@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
+from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 from zoo.layers.lora import is_adapter, plain_name
+from zoo.model_folder.meta import Meta
 from zoo.training.checkpoints import Start
 
 log = logging.getLogger("zoo")
@@ -29,93 +31,88 @@ FEW_ROWS = 20
 
 #: The names of the rows of a weight of a model with some data; see `Task.row_names`.
 RowNames: TypeAlias = Callable[[str, Tensor, DataState], "Sequence[Hashable] | None"]
-
-
-@runtime_checkable
-class TransfersHead(Protocol):
-    """A model that takes parts of another model's head by itself."""
-
-    #: prefix of the names of the head's weights.
-    head: str
-
-    def take_head(self, start: Start) -> list[str]:
-        """Take the parts of another model's head that fit, and return their descriptions for the log."""
-
-
-#: The names of all rows of a weight, and the positions of those that were taken.
-TakenRows: TypeAlias = "tuple[Sequence[Hashable], list[int]]"
+#: The names of its columns; see `Task.column_names`.
+ColumnNames: TypeAlias = Callable[[str, DataState, PlainDict], "Mapping[Hashable, bool] | None"]
+#: The names of all rows of a weight, the positions of those that were taken, and how many of its columns, in words.
+TakenRows: TypeAlias = "tuple[Sequence[Hashable], list[int], str]"
 
 
 def take_weights(
-    model: nn.Module, start: Start, source: str, data: DataState, row_names: RowNames
+    model: nn.Module, start: Start, source: str, meta: Meta, row_names: RowNames, column_names: ColumnNames
 ) -> set[str]:
     """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
-    characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`).
-    The returned names include those of word tables that were taken in part. `data` is that of the model, `source` the
-    name of the trained one.
+    characters, labels), the rows that both models have, and their columns (`Task.column_names`). The returned
+    names include those of tables of words and of heads for known labels that were taken in part. `meta` describes the
+    model, `source` is the name of the trained one.
     """
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
-    head = [name for name in own if isinstance(model, TransfersHead) and name.startswith(model.head)]
     rows: dict[str, TakenRows] = {}
     with torch.no_grad():
         for name, parameter in own.items():
-            value = start.weights.get(plain_name(name))
-            if value is not None and name not in head:
-                names = row_names(name, parameter, data), row_names(name, value, start.meta.data)
-                rows[name] = _take(parameter, value, *names)
+            if (value := start.weights.get(plain_name(name))) is not None:
+                names = (
+                    row_names(name, parameter, meta.data),
+                    row_names(name, value, start.meta.data),
+                )
+                columns, others = (column_names(name, each.data, each.extras) for each in (meta, start.meta))
+                rows[name] = _take(parameter, value, *names, columns, others)
         for name, buffer in model.named_buffers():
             value = start.weights.get(name)
             if name.endswith(_BUFFERS) and value is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
-        parts = model.take_head(start) if isinstance(model, TransfersHead) else []
-    whole = {name for name, (names, here) in rows.items() if 0 < len(here) == len(names)}
+    covered = {name for name, (names, here, _) in rows.items() if 0 < len(here) == len(names)}
+    whole = {name for name in covered if not rows[name][2]}
     partly = {name: rows[name] for name in rows if rows[name][1] and name not in whole}
-    head = head if parts else []
-    if not (whole or partly or parts):
+    if not (whole or partly):
         raise InputError(
             f"model.init_from={source}: is a {start.meta.model}, none of whose weights fit this {type(model).__name__}"
         )
-    known = {*whole, *partly, *head}
-    described = [describe_rows(name, *taken) for name, taken in partly.items()]
-    log.info("%s: taken: %s", source, "; ".join([*_summarize(whole), *described, *parts]))
-    _log_others(model, start, own.keys() - known, partly, known)
-    tables = {name for name in partly if name.endswith(TABLES)}
-    names_in = {
-        name: [set(row_names(name, own[name], each) or ()) for each in (data, start.meta.data)]
-        for name in head
-    }
-    return whole | tables | {name for name, (names, others) in names_in.items() if names <= others}
+    described = [part + describe_rows(name, names, here) for name, (names, here, part) in partly.items()]
+    log.info("%s: taken: %s", source, "; ".join([*_summarize(whole), *described]))
+    _log_others(model, start, own.keys() - whole - partly.keys(), partly)
+    return covered | {name for name in partly if name.endswith(TABLES)}
 
 
 def _take(
-    parameter: Tensor, value: Tensor, names: Sequence[Hashable] | None, others: Sequence[Hashable] | None
+    parameter: Tensor,
+    value: Tensor,
+    names: Sequence[Hashable] | None,
+    others: Sequence[Hashable] | None,
+    columns: Mapping[Hashable, bool] | None,
+    other_columns: Mapping[Hashable, bool] | None,
 ) -> TakenRows:
-    """Copy the rows that both models have; return the names of all rows, and the positions of the copied ones."""
+    """Copy the rows and columns that both models have."""
     if names is None or others is None:  # a single row, which must have the same shape
         names, others, parameter, value = [parameter.shape], [value.shape], parameter[None], value[None]
     rows = shared_rows(names, others)
-    if not rows or parameter.shape[1:] != value.shape[1:]:
-        return names, []
-    here, there = (list(side) for side in zip(*rows, strict=True))
-    parameter[torch.tensor(here)] = value[torch.tensor(there)]
-    return names, here
+    common = shared_rows([*(columns or ())], [*(other_columns or ())])
+    if not rows or (parameter.shape[1:] != value.shape[1:] if columns is None else not common):
+        return names, [], ""
+    here, there = (torch.tensor(side, device=parameter.device) for side in zip(*rows, strict=True))
+    if columns is None or parameter.ndim == 1:  # a bias belongs to the columns of its weight
+        parameter[here] = value[there]
+        return names, here.tolist(), ""
+    to, source = (torch.tensor(side, device=parameter.device) for side in zip(*common, strict=True))
+    parameter[here] *= torch.tensor([*columns.values()], device=parameter.device)
+    parameter[here[:, None], to] = value[there[:, None], source]
+    part = f"{len(common):,} of {len(columns):,} columns of " if len(common) < len(columns) else ""
+    return names, here.tolist(), part
 
 
-def _log_others(
-    model: nn.Module, start: Start, new: set[str], partly: Mapping[str, TakenRows], known: set[str]
-) -> None:
+def _log_others(model: nn.Module, start: Start, new: set[str], partly: Mapping[str, TakenRows]) -> None:
     """Log the weights that are new, the rows that are new in known weights, and the weights that were not used."""
     fresh = [
         describe_rows(name, names, sorted({*range(len(names))} - {*here}))
-        for name, (names, here) in partly.items()
+        for name, (names, here, _) in partly.items()
+        if len(here) < len(names)
     ]
     if new or fresh:
         log.info("new here: %s", "; ".join([*_summarize(new), *fresh]))
     # A state dict has a weight that two modules share twice.
-    shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - new
-    used = known | shared | {name for name, _ in model.named_buffers()}
+    known = {name for name, _ in model.named_parameters(remove_duplicate=False)} - new
+    used = known | {name for name, _ in model.named_buffers()}
     if unused := start.weights.keys() - {plain_name(name) for name in used}:
         log.info("not used: %s", "; ".join(_summarize(unused)))
 
