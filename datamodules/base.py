@@ -25,7 +25,7 @@ from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.dataset import BatchDataset, Plan, PreparedSplit, Table
+from datamodules.dataset import BatchDataset, Plan, PreparedSplit, RowTable
 from datamodules.duplicates import decode_keys, encode_keys, groups_to_split
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions
@@ -41,7 +41,7 @@ from datamodules.retrieval import (
 from datamodules.retrieval.folding import FOLDING
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState
-from datamodules.text.encodings import EncodedTexts, Encodings
+from datamodules.text.encodings import Encodings, StoredEncodings
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.words import Words
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 # Where nothing depends on the kind, a plain `DataModule` is one of any kind.
 OptionsT = TypeVar("OptionsT", bound=DataOptions, default=Any)
-TableT = TypeVar("TableT", bound=Table, default=Any)
+TableT = TypeVar("TableT", bound=RowTable, default=Any)
 SplitT = TypeVar("SplitT", bound=PreparedSplit, default=Any)
 
 
@@ -347,7 +347,7 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def encode_texts(
         self, encode: Callable[[TextBatch], Tensor], encoder: str, contents: BatchContents = BatchContents()
-    ) -> EncodedTexts:
+    ) -> StoredEncodings:
         """Encode every text of the open splits once; the cache keeps the encodings: 4 l bytes per vector.
 
         `encode` returns vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; those of padding are not

@@ -29,7 +29,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-    from datamodules.text.encodings import EncodedTexts
+    from datamodules.text.encodings import StoredEncodings
 
 
 class BatchContents(NamedTuple):
@@ -44,7 +44,7 @@ class BatchContents(NamedTuple):
     #: vectors of the memory, which replace the words of the memory texts.
     encoded_memory: EncodedMemory | None = None
     #: vectors of the texts and of further memory texts by a frozen encoder, which replace their words.
-    encoded_texts: EncodedTexts | None = None
+    encoded_texts: StoredEncodings | None = None
 
 
 class TextBatch(NamedTuple):

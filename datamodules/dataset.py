@@ -25,7 +25,7 @@ from datamodules.text.gather import TokenTable, gather_texts
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
-class Table(Protocol):
+class RowTable(Protocol):
     """A table as it is read."""
 
     @property

@@ -36,7 +36,7 @@ from zoo.tasks.outputs import MatchingOutput
 AttentionScale: TypeAlias = Literal["paper", "length"]
 
 
-class Texts(NamedTuple):
+class Tokens(NamedTuple):
     """Texts as rows of a table of vectors, in which a word may have one row for all its occurrences."""
 
     #: [V, D].
@@ -47,7 +47,7 @@ class Texts(NamedTuple):
     mask: Tensor
 
     @classmethod
-    def of(cls, vectors: Tensor, mask: Tensor) -> Texts:
+    def of(cls, vectors: Tensor, mask: Tensor) -> Tokens:
         """Texts [N, T, D] with a row for every position."""
         rows = torch.arange(mask.numel(), device=mask.device).view(mask.shape)
         return cls(vectors.flatten(0, 1), rows, mask)
@@ -69,7 +69,7 @@ class WordAttention(nn.Module):
         self.v = nn.Parameter(torch.zeros(size))
         self.scale = scale
 
-    def forward(self, texts: Texts) -> Texts:
+    def forward(self, texts: Tokens) -> Tokens:
         """Weight the words."""
         vectors = texts.table[texts.rows]  # [N, T, D]
         # Softmax is float32 whatever the precision.
@@ -77,7 +77,7 @@ class WordAttention(nn.Module):
             alpha = masked_softmax(vectors.float() @ self.v.float(), texts.mask)  # [N, T]
             if self.scale == "length":
                 alpha = alpha * texts.mask.sum(dim=1, keepdim=True)
-            return Texts.of(alpha.unsqueeze(2) * vectors, texts.mask)
+            return Tokens.of(alpha.unsqueeze(2) * vectors, texts.mask)
 
 
 def k_max(interaction: Tensor, mask: Tensor, k: int, none: Tensor) -> Tensor:
@@ -138,19 +138,19 @@ class AMVLSTMNetwork(nn.Module):
             logits = self.mlp(torch.cat(features, dim=1))  # Equation 3
         return MatchingOutput(logits, interaction.detach().mean(dim=1) * mask)
 
-    def _texts(self, batch: MatchingBatch) -> tuple[Texts, Texts]:
+    def _texts(self, batch: MatchingBatch) -> tuple[Tokens, Tokens]:
         """The vectors of both texts: of each distinct word, or of each token of a transformer in its context."""
         first_mask, second_mask = batch.first_text != 0, batch.second_text != 0
         if isinstance(self.words, WordEncoder):
             table = self.dropout(self.words(batch.word, batch.char))  # [U, D]
-            return Texts(table, batch.first_text, first_mask), Texts(table, batch.second_text, second_mask)
+            return Tokens(table, batch.first_text, first_mask), Tokens(table, batch.second_text, second_mask)
         first, second = batch.first_vector, batch.second_vector
         if first is None or second is None:
             first = self.words(batch.word, batch.char, batch.first_text)  # [N, T, D]
             second = self.words(batch.word, batch.char, batch.second_text)  # [M, S, D]
-        return Texts.of(self.dropout(first), first_mask), Texts.of(self.dropout(second), second_mask)
+        return Tokens.of(self.dropout(first), first_mask), Tokens.of(self.dropout(second), second_mask)
 
-    def _positions(self, first: Texts, second: Texts) -> tuple[Tensor, Tensor]:
+    def _positions(self, first: Tokens, second: Tokens) -> tuple[Tensor, Tensor]:
         """The BiLSTM's states [N, T, 2H] and [M, S, 2H] (Equations 1 and 2)."""
         first_lengths, second_lengths = first.mask.sum(dim=1), second.mask.sum(dim=1)
         # One call for all texts: its cost grows with the number of steps, hardly with that of texts.

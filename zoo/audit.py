@@ -36,7 +36,7 @@ from zoo.ensemble.new_labels import votes_of
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import HeldOut, fit_pool
 from zoo.layers.lora import is_adapter
-from zoo.layers.tfidf import NGrams
+from zoo.layers.tfidf import NGramTfidf
 from zoo.loading import load
 from zoo.model_folder.folder import is_model
 from zoo.tasks.classification.metric_learning import using
@@ -294,7 +294,7 @@ def read_texts(memory: FolderMemory, labels: list[str], separator: str | None = 
     classes = torch.from_numpy(of_rows)[numbers]
     votes = Votes(torch.from_numpy(neighbors.scores), numbers >= 0, classes, len(labels), numbers)
     sizes = Sizes(len(labels), NEIGHBORS, 0, 0, separator is not None, c=_COST, ridge=_RIDGE)
-    ngrams = NGrams().fit(texts)
+    ngrams = NGramTfidf().fit(texts)
     return _Rows(of_rows, duplicate_codes(texts), Readings(texts, ngrams, votes), sizes)
 
 

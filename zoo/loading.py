@@ -16,7 +16,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.model_folder.folder import FITTED, MEMORY, TOKENIZER, ModelFolder
-from zoo.model_folder.state import Fitted, read_values
+from zoo.model_folder.state import FittedFiles, read_values
 from zoo.registry import model_class
 from zoo.tasks.classification.held_out import HeldOutRows
 
@@ -132,13 +132,13 @@ def use_memory(folder: ModelFolder, data: DataModule) -> None:
         data.memory.location = str(folder.path / MEMORY)
 
 
-def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> Fitted:
+def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> FittedFiles:
     """Replace weights and members by those that were fitted up to a version of the memory, if any; return them.
 
     `version` None: for another memory, or none, the model keeps the values of its training.
     """
     if not model.fits_weights:
-        return Fitted()
+        return FittedFiles()
     fitted = folder.state.fitted_to(version)
     values, ensemble = folder.path / FITTED, cast("MemoryEnsemble", model)
     if fitted.weights is not None:
@@ -150,7 +150,7 @@ def use_fitted(folder: ModelFolder, model: Task, version: int | None) -> Fitted:
     return fitted
 
 
-def held_out_rows(folder: ModelFolder, fitted: Fitted) -> HeldOutRows | None:
+def held_out_rows(folder: ModelFolder, fitted: FittedFiles) -> HeldOutRows | None:
     """Return the held-out rows of fitted values."""
     file = fitted.held_out
     return None if file is None else HeldOutRows.of(read_values(folder.path / FITTED, file))

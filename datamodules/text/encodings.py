@@ -63,7 +63,7 @@ class Encodings:
 
 
 #: Encodings by one frozen encoder, by the fingerprint of a store of tokens and the number of tokens that are read.
-EncodedTexts: TypeAlias = Mapping[tuple[str, int], Encodings]
+StoredEncodings: TypeAlias = Mapping[tuple[str, int], Encodings]
 
 
 def write_encodings(

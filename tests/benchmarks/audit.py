@@ -34,7 +34,7 @@ from tests.benchmarks.timing import parser
 from zoo.audit import cross_judge, read_texts, share_of_errors
 from zoo.ensemble.member import Readings
 from zoo.ensemble.members import Members
-from zoo.layers.tfidf import NGrams
+from zoo.layers.tfidf import NGramTfidf
 
 _PEER = """
 import sys, numpy as np
@@ -88,7 +88,7 @@ def plant(
 def accuracy(train: Sample, labels: NDArray[np.int64], test: Sample, sizes: Any) -> float:
     """Of the lexical member and, with vectors, the sum of its scores and those of the kernel machine."""
     names = ["lexical"] if train.vectors is None else ["lexical", "encoder"]
-    members, vectorizer = Members(names, sizes._replace(c=1.0)), NGrams()
+    members, vectorizer = Members(names, sizes._replace(c=1.0)), NGramTfidf()
     readings, queries = (
         Readings(each.texts, ngrams, vectors=None if each.vectors is None else torch.from_numpy(each.vectors))
         for each, ngrams in ((train, vectorizer.fit(train.texts)), (test, vectorizer(test.texts)))

@@ -204,7 +204,7 @@ class RealBatchNorm(nn.BatchNorm1d):
         return zeros.masked_scatter(is_real.unsqueeze(2), normalized).transpose(1, 2)
 
 
-class Block(nn.Module):
+class ConvolutionBlock(nn.Module):
     """Figure 2: twice a convolution, batch normalization and ReLU."""
 
     def __init__(self, before: int, after: int) -> None:
@@ -231,7 +231,7 @@ class VDCNNNetwork(TextNetwork):
         self.blocks = nn.ModuleList()
         for level, blocks in enumerate(BLOCKS[options.depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
-            self.blocks.extend(Block(before, after) for before, after in pairwise(sizes))
+            self.blocks.extend(ConvolutionBlock(before, after) for before, after in pairwise(sizes))
         #: the blocks that are preceded by a pooling.
         self.pooled = set(accumulate(BLOCKS[options.depth][:-1]))
         self.hidden = nn.Linear(K * filters[-1], self.size)

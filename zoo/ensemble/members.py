@@ -193,7 +193,7 @@ class DenseVote(Member):
         return Votes(scores, rows >= 0, classes, sizes.num_classes, rows, standard).to(vectors.device)
 
 
-class Majority(Member):
+class LabelCounts(Member):
     """A reference: the most frequent class; of sets, a member: how frequent each label is, which needs no text."""
 
     name = "majority"
@@ -399,7 +399,7 @@ MEMBERS: dict[str, type[Member]] = {
     for member in (Lexical, Named, NaiveBayes, Encoder, SelfTrained, Bag, LexicalVote, DenseVote)
 }
 
-REFERENCES: dict[str, type[Member]] = {member.name: member for member in (Majority, BestOfSix, Regression)}
+REFERENCES: dict[str, type[Member]] = {member.name: member for member in (LabelCounts, BestOfSix, Regression)}
 
 
 def is_reference(name: str, multilabel: bool) -> bool:

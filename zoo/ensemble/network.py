@@ -20,7 +20,7 @@ from zoo.ensemble.outputs import Outputs, Votes
 from zoo.ensemble.pool import Pool
 from zoo.layers.bags import VectorBag
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
-from zoo.layers.tfidf import NGrams
+from zoo.layers.tfidf import NGramTfidf
 from zoo.tasks.classification.guides import Guides
 from zoo.tasks.classification.metric_learning import MetricPlan
 from zoo.tasks.outputs import ClassificationOutput
@@ -45,7 +45,7 @@ class EnsembleNetwork(nn.Module):
         self.sizes, self.num_classes = sizes, sizes.num_classes
         self.encoder, self.words = encoder, words
         self.bag = None if words is None else VectorBag(len(words.table))
-        self.ngrams = NGrams()
+        self.ngrams = NGramTfidf()
         references = [name for name in REFERENCES if name != "regression" or "encoder" in members]
         self.members = Members([*members, *references], sizes)
         self.requires_grad_(False)

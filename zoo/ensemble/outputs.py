@@ -18,7 +18,7 @@ from typing_extensions import Self, override
 from zoo.layers.vote import count_votes, vote
 
 #: Temperature and nothing, or sharpness and smoothing.
-Calibration: TypeAlias = tuple[float, float]
+CalibrationValues: TypeAlias = tuple[float, float]
 
 TEMPERATURES = [0.1 * 1.25**step for step in range(26)]
 SHARPNESSES = [0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0]
@@ -35,18 +35,18 @@ class Outputs(ABC):
 
     @property
     @abstractmethod
-    def calibrations(self) -> Sequence[Calibration]:
+    def calibrations(self) -> Sequence[CalibrationValues]:
         """The calibrations to choose from."""
 
     @abstractmethod
-    def log_probabilities(self, calibration: Calibration) -> Tensor:
+    def log_probabilities(self, calibration: CalibrationValues) -> Tensor:
         """Calibrated log probabilities, float32 [n, C]; of sets [n, 2, C], that a label is missing and present."""
 
-    def best_calibration(self, target: Tensor) -> Calibration:
+    def best_calibration(self, target: Tensor) -> CalibrationValues:
         """The calibration with the highest likelihood of the classes [n], or sets [n, C], and of a row of any class."""
         smoothing = 1 / (1 + len(target))  # by a dozen rows that are all right, no answer is certain
 
-        def loss(calibration: Calibration) -> float:
+        def loss(calibration: CalibrationValues) -> float:
             logs = self.log_probabilities(calibration)
             return float(functional.cross_entropy(logs, target, label_smoothing=smoothing))
 
@@ -85,11 +85,11 @@ class Scores(Outputs):
 
     @property
     @override
-    def calibrations(self) -> list[Calibration]:
+    def calibrations(self) -> list[CalibrationValues]:
         return list(product(TEMPERATURES, SHIFTS if self.multilabel else SHIFTS[:1]))
 
     @override
-    def log_probabilities(self, calibration: Calibration) -> Tensor:
+    def log_probabilities(self, calibration: CalibrationValues) -> Tensor:
         temperature, shift = calibration
         if not self.multilabel:
             return (self.scores.float() * temperature).log_softmax(dim=1)
@@ -133,7 +133,7 @@ class Votes(Outputs):
         return vote(torch.zeros_like(score), score, self.mask, 0.0, sharpness)
 
     @override
-    def log_probabilities(self, calibration: Calibration) -> Tensor:
+    def log_probabilities(self, calibration: CalibrationValues) -> Tensor:
         # Smoothed by this number of votes for all classes together; without memories all classes are equal.
         sharpness, smoothing = calibration
         shares = self.shares(sharpness)
@@ -144,12 +144,12 @@ class Votes(Outputs):
         return ((votes + smoothing / self.num_classes) / (votes.sum(dim=1, keepdim=True) + smoothing)).log()
 
     @override
-    def best_calibration(self, target: Tensor) -> Calibration:
+    def best_calibration(self, target: Tensor) -> CalibrationValues:
         if self.multilabel:
             return super().best_calibration(target)
         # As in the base, but only the votes for the texts' own classes are counted, once for each sharpness.
         is_own, is_known = self.target == target[:, None], self.target >= 0
-        losses: dict[Calibration, float] = {}
+        losses: dict[CalibrationValues, float] = {}
         for sharpness in SHARPNESSES:
             shares = self.shares(sharpness)
             own, total = (shares * is_own).sum(dim=1), (shares * is_known).sum(dim=1)

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from datamodules.core.types import PlainDict
 from zoo.ensemble.members import REFERENCES, is_reference
-from zoo.ensemble.outputs import Calibration, Outputs, Scores, Votes
+from zoo.ensemble.outputs import CalibrationValues, Outputs, Scores, Votes
 from zoo.tasks.classification.multilabel import SetRule, choose_labels, fit_rule, probabilities_of
 
 #: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
@@ -96,7 +96,7 @@ class Pool(NamedTuple):
     """Fitted calibrations and weights."""
 
     #: member -> calibration.
-    calibrations: dict[str, Calibration]
+    calibrations: dict[str, CalibrationValues]
     #: combination (`all`, `text`, `memory`) -> member -> weight; 0 = the member does not help.
     weights: dict[str, dict[str, float]]
     #: [C], logs of the weights of errors on rows of each class; empty = all are equal.

@@ -97,7 +97,7 @@ class TextVectorizer:
         return transformer.transform(counts)
 
 
-class NGrams(nn.Module):
+class NGramTfidf(nn.Module):
     """TF-IDF vectors of texts: words and n-grams of words, then n-grams of letters within words.
 
     Each of the two kinds has 1 + log tf, and the length 1. Vocabulary and frequencies are counted without labels.

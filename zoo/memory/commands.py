@@ -22,7 +22,7 @@ from datamodules.retrieval.memories.versions import Version
 from zoo.memory.answers import delete_previews, describe_harm, find_right_answers, preview_edit, read_held_out
 from zoo.memory.opened import Edit, OpenedMemory
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, ModelFolder
-from zoo.model_folder.state import Fitted, read_values, write_values
+from zoo.model_folder.state import FittedFiles, read_values, write_values
 from zoo.tasks.records import AT_RANDOM
 
 _SHOWN_CONFLICTS = 10
@@ -401,7 +401,7 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
     task.held_out = None if refit else kept  # stay where the weights stay as they are
     report = task.refit(predictor.data, predictor.memory, rows, refit, is_own)
     values, held_out = folder.path / FITTED, task.describe_held_out()
-    fitted = Fitted(
+    fitted = FittedFiles(
         weights=write_values(values, "weights", task.network.pool.describe()),
         members=write_values(values, "members", task.network.describe_members()) if refit else before.members,
         held_out=None if held_out is None else write_values(values, "held_out", held_out),

@@ -20,7 +20,7 @@ from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.markdown import code_span
 from zoo.model_folder import artifacts
 from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, STATE, ModelFolder
-from zoo.model_folder.state import Fitted, State, read_values, whole_file
+from zoo.model_folder.state import FittedFiles, State, read_values, whole_file
 from zoo.model_folder.writing import keep_encodings, new_model_folder, write_files
 from zoo.registry import MODELS, model_class
 
@@ -73,7 +73,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
             (partial / FITTED).mkdir()
             file = whole_file(model.path / FITTED, fitted.held_out)
             shutil.copyfile(file, partial / FITTED / fitted.held_out)
-        state = State(version, {version: Fitted(held_out=fitted.held_out)} if fitted.held_out else {})
+        state = State(version, {version: FittedFiles(held_out=fitted.held_out)} if fitted.held_out else {})
         facts = {key: facts.get(key) for key in ("encoder", "trained", REPORT)}
         facts["fitted"] = state.describe_fitted()
         storage.update(partial / STATE, lambda values: {**values, **facts})
@@ -94,7 +94,9 @@ def _write_fitted(folder: Path, model: ModelFolder, weights: PlainDict, *fitted:
     write_files(folder, meta, weights)
 
 
-def model_card(model: ModelFolder, memory: FolderMemory | None, fitted: Fitted, files: Sequence[str]) -> str:
+def model_card(
+    model: ModelFolder, memory: FolderMemory | None, fitted: FittedFiles, files: Sequence[str]
+) -> str:
     """Return the README of a model: task, labels, memory, files that remember removed rows, scores and use."""
     kind, meta = model_class(model.meta.model), model.meta
     lines = ["---", "library_name: memory-zoo"]

@@ -28,7 +28,7 @@ _PLAIN = "plain"
 _TENSOR = "tensor"
 
 
-class Fitted(NamedTuple):
+class FittedFiles(NamedTuple):
     """Files of the values that were fitted to a version of the memory; None = those of the training.
 
     `zoo fit` and `zoo memory tune` write the files before the state that names them, and they never change.
@@ -48,7 +48,7 @@ class State(NamedTuple):
     #: number of the current version; None without a memory of its own.
     version: int | None
     #: version of the memory -> values that are used from this version on.
-    fitted: Mapping[int, Fitted]
+    fitted: Mapping[int, FittedFiles]
 
     @classmethod
     def parse(cls, values: PlainDict, place: str) -> State:
@@ -60,23 +60,23 @@ class State(NamedTuple):
         for key, value in fitted.items():
             if not re.fullmatch(r"\d{1,9}", key, re.ASCII):
                 raise InputError(f"{place}: {key!r} is not a version; copy the folder again")
-            if not isinstance(value, dict) or value.keys() != {*Fitted._fields}:
+            if not isinstance(value, dict) or value.keys() != {*FittedFiles._fields}:
                 raise InputError(f"{place}: 'fitted' has other names than weights, members, held_out")
             for name in value.values():
                 if name is not None and not (isinstance(name, str) and _FILE.fullmatch(name)):
                     raise InputError(f"{place}: {name!r} is not the name of a file of fitted values")
-        return cls(version, {int(key): Fitted(**value) for key, value in fitted.items()})
+        return cls(version, {int(key): FittedFiles(**value) for key, value in fitted.items()})
 
     def describe_fitted(self) -> PlainDict:
         """Return the key `fitted` of the file."""
         return {str(version): fitted._asdict() for version, fitted in sorted(self.fitted.items())}
 
-    def fitted_to(self, version: int | None) -> Fitted:
+    def fitted_to(self, version: int | None) -> FittedFiles:
         """Return the values for a version of the memory: the latest that were fitted up to it."""
         usable = [each for each in self.fitted if each <= (version or 0)]
-        return self.fitted[max(usable)] if usable else Fitted()
+        return self.fitted[max(usable)] if usable else FittedFiles()
 
-    def with_fitted(self, version: int, fitted: Fitted) -> State:
+    def with_fitted(self, version: int, fitted: FittedFiles) -> State:
         """Return a state with values for a version of the memory."""
         return self._replace(fitted={**self.fitted, version: fitted})
 
@@ -84,7 +84,7 @@ class State(NamedTuple):
         """Return a state with the values that the versions of the memory from `first` on use."""
         kept = {version: fitted for version, fitted in self.fitted.items() if version > first}
         used = self.fitted_to(first)
-        return self._replace(fitted={first: used, **kept} if used != Fitted() else kept)
+        return self._replace(fitted={first: used, **kept} if used != FittedFiles() else kept)
 
 
 def write_values(folder: Path, kind: str, values: object) -> str:

@@ -26,7 +26,7 @@ from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.layers.lora import without_adapters
 from zoo.model_folder.folder import FITTED, KIND, MEMORY, MODEL, STATE, TOKENIZER, VOCABULARY, WEIGHTS
 from zoo.model_folder.meta import Meta, without_place
-from zoo.model_folder.state import Fitted, State, without_tensors, write_values
+from zoo.model_folder.state import FittedFiles, State, without_tensors, write_values
 
 #: Files by which `transformers` loads a tokenizer, and those of published modules.
 _TOKENIZER_FILES = ["*.model", "*_tokens*.json", "*config*.json", "merges.txt", "modules.json"]
@@ -64,7 +64,7 @@ def write(
             facts = {"encoder": encoder, "memory": {**pointer, "retriever": meta.data.retriever}}
         fitted = {}
         if held_out is not None:
-            fitted[version] = Fitted(held_out=write_values(partial / FITTED, "held_out", held_out))
+            fitted[version] = FittedFiles(held_out=write_values(partial / FITTED, "held_out", held_out))
         facts |= {"fitted": State(version, fitted).describe_fitted(), "trained": version}
         storage.update(partial / STATE, lambda values: {**values, **facts})
 

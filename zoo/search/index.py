@@ -12,7 +12,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
-from datamodules.retrieval.dense.embeddings import Embeddings, Side, check_output, join_parts
+from datamodules.retrieval.dense.embeddings import Embeddings, TextSide, check_output, join_parts
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from zoo.model_folder.folder import ModelFolder
 
@@ -85,7 +85,7 @@ def encode(
     output: str,
     ckpt_path: str | None = None,
     encoder: str | None = None,
-    side: Side = "document",
+    side: TextSide = "document",
     text_column: TextColumn = "text",
     id_column: Column | None = None,
     label_column: Column | None = None,

@@ -23,7 +23,7 @@ from datamodules.retrieval import FolderMemory
 from zoo import __version__
 from zoo.memory.opened import OpenedMemory
 from zoo.search.search import hits_of
-from zoo.serve.bodies import Added, Labels, Previewed, Removed, Search, Texts
+from zoo.serve.bodies import Added, Labels, Predicted, Previewed, Removed, Search
 from zoo.serve.gathering import Gathering
 from zoo.serve.history import add_history
 from zoo.serve.limits import HEALTH, LimitedRequests, one_at_a_time
@@ -115,7 +115,7 @@ def make_app(live: LiveModel, key: str | None = None, pool: Rows | None = None) 
             "pool": None if pool is None else pool.source,
         }
 
-    def respond(bodies: Sequence[Texts]) -> list[Response]:
+    def respond(bodies: Sequence[Predicted]) -> list[Response]:
         """Predict the texts of requests with equal options in one call, from one version of the memory."""
         served, responses = live.current(), []
         texts = [text for body in bodies for text in body.all_texts()]
@@ -132,7 +132,7 @@ def make_app(live: LiveModel, key: str | None = None, pool: Rows | None = None) 
     gathering = Gathering(respond)
 
     @app.post("/predict")
-    async def predict(body: Texts) -> Response:
+    async def predict(body: Predicted) -> Response:
         """Predict: for one `text`, the line that `zoo predict` writes; for `texts`, `predictions` with their lines."""
         check_size(body.all_texts(), "texts")
         return await gathering.response(body)

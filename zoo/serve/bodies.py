@@ -48,7 +48,7 @@ class _OneOrMore(_Body):
         return list(self.texts or ()) if self.text is None else [self.text]
 
 
-class Texts(_OneOrMore):
+class Predicted(_OneOrMore):
     """Texts to predict."""
 
     memories: bool = Field(True, description="answer with the memories that the prediction read")
@@ -65,7 +65,7 @@ class Search(_OneOrMore):
     exclude_duplicates: bool = Field(False, description="without duplicates of the text")
 
 
-class Row(_Body):
+class NewRow(_Body):
     """A row for the memory."""
 
     text: _Text
@@ -80,7 +80,7 @@ class _Edit(_Body):
 class Added(_Edit):
     """Rows to add."""
 
-    rows: list[Row] = Field(min_length=1)
+    rows: list[NewRow] = Field(min_length=1)
     new_labels: bool = Field(False, description="add rows with labels that the model does not know yet")
     relabel: bool = Field(False, description="rows of the memory with the text of a new one get its label")
 

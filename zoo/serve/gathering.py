@@ -11,14 +11,14 @@ from typing import NamedTuple
 from fastapi import Response
 
 from datamodules.core.types import PlainDict
-from zoo.serve.bodies import Texts
+from zoo.serve.bodies import Predicted
 
 #: Texts, and their characters, that requests predict together: more would gain little, and wait longer.
 _MOST_TEXTS, _MOST_CHARACTERS = 64, 50_000
 
 
 class _Request(NamedTuple):
-    body: Texts
+    body: Predicted
     options: PlainDict
     #: an exception is a value: asyncio would not raise every one.
     result: Future[Response | BaseException]
@@ -31,11 +31,11 @@ class Gathering:
     at once: no request waits for others to come.
     """
 
-    def __init__(self, respond: Callable[[Sequence[Texts]], list[Response]]) -> None:
+    def __init__(self, respond: Callable[[Sequence[Predicted]], list[Response]]) -> None:
         self._respond, self._waiting = respond, deque[_Request]()
         self._thread = ThreadPoolExecutor(1)
 
-    async def response(self, body: Texts) -> Response:
+    async def response(self, body: Predicted) -> Response:
         """Return the response to a request, or raise the exception of its own call."""
         request = _Request(body, body.model_dump(exclude={"text", "texts", "memories"}), Future())
         self._waiting.append(request)
@@ -63,7 +63,7 @@ class Gathering:
         for request, result in zip(taken, results, strict=True):
             request.result.set_result(result)
 
-    def _results(self, bodies: list[Texts]) -> Sequence[Response | BaseException]:
+    def _results(self, bodies: list[Predicted]) -> Sequence[Response | BaseException]:
         try:
             return self._respond(bodies)
         except BaseException as error:

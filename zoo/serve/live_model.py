@@ -14,8 +14,8 @@ from zoo.loading import load
 from zoo.memory.answers import answers_around
 from zoo.memory.opened import Edit, OpenedMemory
 from zoo.model_folder.folder import ModelFolder
-from zoo.model_folder.state import Fitted
-from zoo.serve.bodies import Texts
+from zoo.model_folder.state import FittedFiles
+from zoo.serve.bodies import Predicted
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.records import as_record
@@ -25,15 +25,15 @@ _COMPARED_TEXTS = 1000
 
 ResultT = TypeVar("ResultT")
 #: Inode, time and size of the file of a model's state; another state has other values.
-Version: TypeAlias = tuple[int, int, int]
+StateVersion: TypeAlias = tuple[int, int, int]
 
 
 class Served(NamedTuple):
     """One version of the model: requests that began with it also end with it."""
 
-    version: Version
+    version: StateVersion
     #: the values that were fitted to the version of the memory.
-    fitted: Fitted
+    fitted: FittedFiles
     folder: ModelFolder
     predictor: Predictor[Any]
 
@@ -88,7 +88,7 @@ class LiveModel:
         # Another process has meanwhile deleted this version (`zoo memory compact`).
         return self.current()
 
-    def predict(self, served: Served, body: Texts) -> list[PlainDict]:
+    def predict(self, served: Served, body: Predicted) -> list[PlainDict]:
         """The lines of `zoo predict` for the texts of a request."""
         predictor, texts = served.predictor, body.all_texts()
         if not isinstance(predictor, ClassificationPredictor):
@@ -135,7 +135,7 @@ class LiveModel:
             predictor = predictor.with_memory(predictor.data.memory.open())
         return Served(version, state.fitted_to(state.version), folder, predictor)
 
-    def _next(self, served: Served, version: Version) -> Served:
+    def _next(self, served: Served, version: StateVersion) -> Served:
         state, predictor = served.folder.state, served.predictor
         if state.fitted_to(state.version) != served.fitted:
             return self._open()
@@ -149,7 +149,7 @@ def _reopened(memory: FolderMemory) -> FolderMemory:
     return FolderMemory(memory.folder, memory.retriever.without_index())
 
 
-def _version_of(folder: ModelFolder) -> Version:
+def _version_of(folder: ModelFolder) -> StateVersion:
     try:
         state = folder.state_file.stat()
     except OSError as error:

@@ -17,7 +17,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict, Size
 from datamodules.options import MemoryOptions
-from datamodules.text.encodings import EncodedTexts
+from datamodules.text.encodings import StoredEncodings
 from datamodules.text.sentence_modules import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
@@ -231,7 +231,7 @@ class FrozenEncoder(ReadsTransformer):
         self.freeze_encoder = freeze_encoder
         if freeze_encoder:
             self.freeze_patterns.append(self.encoder_name)
-        self._encoded_texts: EncodedTexts | None = None
+        self._encoded_texts: StoredEncodings | None = None
         if self.encoder_is_frozen and self.lora_rank is not None:
             raise InputError("model.lora_rank trains the encoder, which is frozen; omit one of the two")
 

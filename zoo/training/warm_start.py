@@ -29,42 +29,43 @@ _BUFFERS = (".running_mean", ".running_var", ".num_batches_tracked")
 #: Number of rows up to which the log lists their names, such as labels.
 FEW_ROWS = 20
 
-#: The names of the rows of a weight of a model with some data; see `Task.row_names`.
-RowNames: TypeAlias = Callable[[str, Tensor, DataState], "Sequence[Hashable] | None"]
-#: The names of its columns; see `Task.column_names`.
-ColumnNames: TypeAlias = Callable[[str, DataState, PlainDict], "Mapping[Hashable, bool] | None"]
+#: The names of the rows of a weight, and of its columns; see `Task.row_names` and `Task.column_names`.
+RowNames: TypeAlias = "Sequence[Hashable] | None"
+ColumnNames: TypeAlias = "Mapping[Hashable, bool] | None"
 #: The names of all rows of a weight, the positions of those that were taken, and how many of its columns, in words.
 TakenRows: TypeAlias = "tuple[Sequence[Hashable], list[int], str]"
 
 
 def take_weights(
-    model: nn.Module, start: Start, source: str, meta: Meta, row_names: RowNames, column_names: ColumnNames
+    model: nn.Module,
+    start: Start,
+    source: str,
+    meta: Meta,
+    rows: Callable[[str, Tensor, DataState], RowNames],
+    columns: Callable[[str, DataState, PlainDict], ColumnNames],
 ) -> set[str]:
     """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
     characters, labels), the rows that both models have, and their columns (`Task.column_names`). The returned
     names include those of tables of words and of heads for known labels that were taken in part. `meta` describes the
-    model, `source` is the name of the trained one.
+    model, `source` is the name of the trained one, and `rows` and `columns` are these methods.
     """
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
-    rows: dict[str, TakenRows] = {}
+    taken: dict[str, TakenRows] = {}
     with torch.no_grad():
         for name, parameter in own.items():
             if (value := start.weights.get(plain_name(name))) is not None:
-                names = (
-                    row_names(name, parameter, meta.data),
-                    row_names(name, value, start.meta.data),
-                )
-                columns, others = (column_names(name, each.data, each.extras) for each in (meta, start.meta))
-                rows[name] = _take(parameter, value, *names, columns, others)
+                of_rows = rows(name, parameter, meta.data), rows(name, value, start.meta.data)
+                of_columns = [columns(name, each.data, each.extras) for each in (meta, start.meta)]
+                taken[name] = _take(parameter, value, of_rows, of_columns)
         for name, buffer in model.named_buffers():
             value = start.weights.get(name)
             if name.endswith(_BUFFERS) and value is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
-    covered = {name for name, (names, here, _) in rows.items() if 0 < len(here) == len(names)}
-    whole = {name for name in covered if not rows[name][2]}
-    partly = {name: rows[name] for name in rows if rows[name][1] and name not in whole}
+    covered = {name for name, (names, here, _) in taken.items() if 0 < len(here) == len(names)}
+    whole = {name for name in covered if not taken[name][2]}
+    partly = {name: taken[name] for name in taken if taken[name][1] and name not in whole}
     if not (whole or partly):
         raise InputError(
             f"model.init_from={source}: is a {start.meta.model}, none of whose weights fit this {type(model).__name__}"
@@ -76,28 +77,23 @@ def take_weights(
 
 
 def _take(
-    parameter: Tensor,
-    value: Tensor,
-    names: Sequence[Hashable] | None,
-    others: Sequence[Hashable] | None,
-    columns: Mapping[Hashable, bool] | None,
-    other_columns: Mapping[Hashable, bool] | None,
+    parameter: Tensor, value: Tensor, rows: Sequence[RowNames], columns: Sequence[ColumnNames]
 ) -> TakenRows:
     """Copy the rows and columns that both models have."""
+    (names, others), (own, other) = rows, columns
     if names is None or others is None:  # a single row, which must have the same shape
         names, others, parameter, value = [parameter.shape], [value.shape], parameter[None], value[None]
-    rows = shared_rows(names, others)
-    common = shared_rows([*(columns or ())], [*(other_columns or ())])
-    if not rows or (parameter.shape[1:] != value.shape[1:] if columns is None else not common):
+    shared, common = shared_rows(names, others), shared_rows([*(own or ())], [*(other or ())])
+    if not shared or (parameter.shape[1:] != value.shape[1:] if own is None else not common):
         return names, [], ""
-    here, there = (torch.tensor(side, device=parameter.device) for side in zip(*rows, strict=True))
-    if columns is None or parameter.ndim == 1:  # a bias belongs to the columns of its weight
+    here, there = (torch.tensor(side, device=parameter.device) for side in zip(*shared, strict=True))
+    if own is None or parameter.ndim == 1:  # a bias belongs to the columns of its weight
         parameter[here] = value[there]
         return names, here.tolist(), ""
     to, source = (torch.tensor(side, device=parameter.device) for side in zip(*common, strict=True))
-    parameter[here] *= torch.tensor([*columns.values()], device=parameter.device)
+    parameter[here] *= torch.tensor([*own.values()], device=parameter.device)
     parameter[here[:, None], to] = value[there[:, None], source]
-    part = f"{len(common):,} of {len(columns):,} columns of " if len(common) < len(columns) else ""
+    part = f"{len(common):,} of {len(own):,} columns of " if len(common) < len(own) else ""
     return names, here.tolist(), part
 
 

@@ -20,7 +20,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 
 #: The encoder of a model; `document` for a model that encodes queries and documents alike.
-Side: TypeAlias = Literal["document", "query"]
+TextSide: TypeAlias = Literal["document", "query"]
 
 _ADVICE = "run `zoo encode` again"
 #: Rows of parts that are in memory together.

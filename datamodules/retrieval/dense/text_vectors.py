@@ -76,9 +76,9 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
     # Random weights are drawn before the file's are read: a later training must not depend on what was in a cache.
     with torch.random.fork_rng(devices=[]):
         if model is None:
-            from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
+            from datamodules.retrieval.dense.transformer_encoder import PublishedEncoder
 
-            return TransformerEncoder(ranking, chosen)
+            return PublishedEncoder(ranking, chosen)
         makers = [*entry_points(group=MODEL_ENCODERS)]
         if not makers:
             raise InputError(f"encoder {ranking.encoder!r}: a trained model, which needs the package zoo")

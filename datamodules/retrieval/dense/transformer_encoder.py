@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datamodules.retrieval.dense.text_vectors import ProgressBar
 
 
-class TransformerEncoder:
+class PublishedEncoder:
     """A transformer, or a static table of token vectors, as a `TextEncoder`."""
 
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:

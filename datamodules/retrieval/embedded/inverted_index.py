@@ -23,7 +23,7 @@ from datamodules.text.tokens import count_tokens
 Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int32]
 Longs: TypeAlias = NDArray[np.int64]
-Words: TypeAlias = NDArray[np.uint64]
+ULongs: TypeAlias = NDArray[np.uint64]
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class InvertedIndex(NamedTuple):
     #: int32 [T]: the row of a frequent term in the two tables below, -1 for any other.
     term_bitmap: Ints
     #: uint64 [F * W], W = ceil(N / 64): bit r % 64 of word r // 64 is set where text r has the term.
-    bitmap_words: Words
+    bitmap_words: ULongs
     #: int32 [F * W]: the number of the term's postings before the word.
     bitmap_ranks: Ints
 
@@ -101,7 +101,7 @@ _TYPES = {
 }
 
 
-def term_hashes(terms: Collection[str]) -> Words:
+def term_hashes(terms: Collection[str]) -> ULongs:
     """Return a 64-bit hash of each term [n]; among a million terms, two collide with probability 3e-8."""
     return np.fromiter(map(xxh3_64_intdigest, map(str.encode, terms)), np.uint64, len(terms))
 

@@ -14,7 +14,7 @@ import numpy as np
 from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW
 from datamodules.retrieval.embedded import lucene
-from datamodules.retrieval.embedded.inverted_index import Doubles, Floats, Ints, InvertedIndex, Longs, Words
+from datamodules.retrieval.embedded.inverted_index import Doubles, Floats, Ints, InvertedIndex, Longs, ULongs
 from datamodules.retrieval.heap import push
 
 # Texts are scored in windows, small at first (to find good hits early), then as many as fit the cache. Their sums are
@@ -263,7 +263,7 @@ def _rounding(index: InvertedIndex, ids: Ints, counts: Floats, row: int, factor:
 
 
 @njit()
-def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, stop: int, row: int) -> int:
+def _find_in_bitmap(words: ULongs, ranks: Ints, first: int, start: int, stop: int, row: int) -> int:
     """Return the position of a row in the postings start..stop, with a bitmap from word `first` on; -1 = missing."""
     word, bit = first + (row >> 6), np.uint64(row & 63)
     if not (words[word] >> bit) & np.uint64(1):

@@ -16,7 +16,7 @@ from datamodules.retrieval import (
     Retriever,
 )
 from datamodules.retrieval.dense import retriever as dense_retriever
-from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
+from datamodules.retrieval.dense.transformer_encoder import PublishedEncoder
 from datamodules.retrieval.elasticsearch import connection as server_connection
 from tests.datamodules.corpus import WORDS
 from tests.sentence_folders import write_bert
@@ -39,13 +39,13 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that encoders encode, in their order."""
     texts: list[str] = []
-    encode = TransformerEncoder.__call__
+    encode = PublishedEncoder.__call__
 
-    def count(self: TransformerEncoder, some: list[str], *rest: Any, **options: Any) -> NDArray[np.float32]:
+    def count(self: PublishedEncoder, some: list[str], *rest: Any, **options: Any) -> NDArray[np.float32]:
         texts.extend(some)
         return encode(self, some, *rest, **options)
 
-    monkeypatch.setattr(TransformerEncoder, "__call__", count)
+    monkeypatch.setattr(PublishedEncoder, "__call__", count)
     return texts
 
 

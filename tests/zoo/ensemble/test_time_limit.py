@@ -14,7 +14,7 @@ from tests.zoo.conftest import LABELS, Fit, Zoo, read_csv, refusal
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import BestOfSix
-from zoo.layers.tfidf import NGrams
+from zoo.layers.tfidf import NGramTfidf
 
 SIZES = Sizes(len(LABELS), 4, 0, 0)
 
@@ -73,7 +73,7 @@ def test_the_best_of_six_is_that_of_scikit_learn(number: int) -> None:
             right = int((classifier.predict(vectors[held_out]) == target[held_out]).sum())
             if right > best:
                 best, expected = right, classifier.fit(vectors, target).predict(vectors)
-    ngrams = NGrams()
+    ngrams = NGramTfidf()
     readings = Readings(texts, ngrams.fit(texts))
     six = BestOfSix(SIZES)
     six.fit(readings, target)

@@ -16,7 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import MANIFEST, load_json, with_checksum
 from tests.zoo.conftest import Fit, Zoo, done, read_csv, refusal, renew_manifest, sentences, write_table
 from zoo.model_folder.export import export
-from zoo.model_folder.state import Fitted
+from zoo.model_folder.state import FittedFiles
 
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 
@@ -178,7 +178,7 @@ def test_a_wrong_value_is_named(keys: tuple[str, ...], value: object, message: s
         zoo.load(altered(exported, put(*keys, value=value)))
 
 
-@pytest.mark.parametrize("value", [{"1": {}}, {"x": {}}, [], {"1": dict.fromkeys(Fitted._fields, "/a")}])
+@pytest.mark.parametrize("value", [{"1": {}}, {"x": {}}, [], {"1": dict.fromkeys(FittedFiles._fields, "/a")}])
 def test_a_wrong_state_is_named(value: object, exported: Path) -> None:
     with pytest.raises(InputError, match=r"state\.json"):
         zoo.load(altered(exported, put("fitted", value=value), "state.json"))

@@ -13,7 +13,7 @@ import zoo
 from datamodules.corpora.rows import Rows
 from tests.zoo.ensemble.test_multilabel import write_sets
 from tests.zoo.serve.test_serve import SECRET, call, serving
-from zoo.serve.bodies import Texts
+from zoo.serve.bodies import Predicted
 from zoo.serve.live_model import LiveModel
 
 pytestmark = pytest.mark.browser
@@ -101,7 +101,7 @@ def page(chromium: Any) -> Iterator[Page]:
 
 
 def answer(live: LiveModel) -> dict[str, Any]:
-    (record,) = live.predict(live.current(), Texts(text=TEXT))
+    (record,) = live.predict(live.current(), Predicted(text=TEXT))
     return record
 
 

@@ -35,7 +35,7 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
 from tests.zoo.conftest import Edit, Zoo, refusal, sentences, write_table
 from zoo.serve import limits
 from zoo.serve.app import make_app
-from zoo.serve.bodies import Texts
+from zoo.serve.bodies import Predicted
 from zoo.serve.command import KEY, _listen
 from zoo.serve.gathering import Gathering
 from zoo.serve.limits import MOST_AT_ONCE
@@ -329,7 +329,7 @@ def test_requests_that_wait_share_a_prediction(live: LiveModel, monkeypatch: pyt
     bodies: list[dict[str, Any]] = [{"text": text} for text in texts]
     bodies += [{"texts": TEXTS}, {"text": "rain", "confidence": 0.9}, {"texts": texts[:65]}]
 
-    def planned(served: Served, body: Texts) -> list[PlainDict]:
+    def planned(served: Served, body: Predicted) -> list[PlainDict]:
         if not sizes:
             wait_for(lambda: len(made[0]._waiting) == len(bodies) - 1)
         sizes.append(len(body.all_texts()))

@@ -42,7 +42,7 @@ class PointedWord(NamedTuple):
     attention: float
 
 
-class Answer(NamedTuple):
+class DialogueAnswer(NamedTuple):
     """Answer to a question."""
 
     question: str
@@ -64,7 +64,7 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
 
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'
 
-    def predict(self, turns: Sequence[str], questions: str | Sequence[str]) -> list[Answer]:
+    def predict(self, turns: Sequence[str], questions: str | Sequence[str]) -> list[DialogueAnswer]:
         """Answer one question or several about a dialogue; an `InputError` if it has no turn."""
         questions = [questions] if isinstance(questions, str) else list(questions)
         if not turns:
@@ -79,7 +79,7 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
 
     def predict_split(
         self, split: DialogueSplit, batch_size: int = 64, dialogues: int | None = None
-    ) -> Iterator[tuple[Answer, str | None]]:
+    ) -> Iterator[tuple[DialogueAnswer, str | None]]:
         """Answers to the questions of the first dialogues (None: of all), each with the right one if it is known."""
         start = 0
         dataset = self.data.dataset(split, self.model.batch_contents("predict"))
@@ -99,7 +99,7 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
         readouts: Mapping[str, Tensor],
         row: int,
         number: int,
-    ) -> Answer:
+    ) -> DialogueAnswer:
         """Answer the question of a row of a batch, about the dialogue of a number, by probabilities [P, V + X]."""
         dialogues, dialogue = dataset.split.dialogues, int(batch.dialogue[row])
         # Numbers, in the table, of the turns that were read, and of the dialogue's first turn.
@@ -122,7 +122,7 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
             kept = [turn for turn in output.pointer.kept[row].tolist() if turn >= 0]
         attention, texts = output.attention[row].float().cpu().tolist(), dialogues.turns.texts
         turns = [ReadTurn(read[turn] - first, texts[read[turn]], attention[turn]) for turn in kept]
-        return Answer(
+        return DialogueAnswer(
             question=dialogues.questions.texts[int(batch.row[row])],
             answer=answer,
             probability=float(own[self.model.readout][best]),

@@ -18,7 +18,7 @@ from datamodules.core.types import NotNegative
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.dialogue import NO_ANSWER, DialogueDataModule
 from zoo.tasks.base import PredictionTable, Task
-from zoo.tasks.dialogue.predictor import Answer, DialoguePredictor
+from zoo.tasks.dialogue.predictor import DialogueAnswer, DialoguePredictor
 from zoo.tasks.metrics import RowMeans
 from zoo.tasks.outputs import DialogueOutput
 
@@ -168,7 +168,7 @@ def turns_with_answer(batch: DialogueBatch) -> Tensor:
     return (counts > 0) & batch.readable
 
 
-def attention_chart(answers: Sequence[tuple[Answer, str | None]], dialogues: Dialogues) -> Chart:
+def attention_chart(answers: Sequence[tuple[DialogueAnswer, str | None]], dialogues: Dialogues) -> Chart:
     """Attention on the turns that were kept for questions, each with its right answer; turns with the answer marked."""
     answers = answers[:MOST_QUESTIONS]
     starts = dialogues.turn_offsets

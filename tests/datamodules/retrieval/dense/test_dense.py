@@ -89,7 +89,7 @@ def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytes
             angles = np.radians([float(text) for text in texts])
             return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
-    monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Angles)
+    monkeypatch.setattr(transformer_encoder, "PublishedEncoder", Angles)
     hits = build(tmp_path, ["180", "90", "60", "0", "-60"], str(tmp_path)).search(["0", "90"], 5)
     assert hits.rows[0].tolist() == [3, 2, 4, 1, 0]
     np.testing.assert_allclose(hits.scores[0], [1, 0.75, 0.75, 0.5, LEAST_SCORE], atol=1e-7)
@@ -147,7 +147,7 @@ def test_a_grown_index_ranks_like_a_new_one(
     monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "empty"))
     few = build(tmp_path / "few", TEXTS[:9], tiny_encoder)
     few.close()
-    monkeypatch.delattr(transformer_encoder, "TransformerEncoder")
+    monkeypatch.delattr(transformer_encoder, "PublishedEncoder")
     few.open(tmp_path / "few" / "index", "fingerprint")
     few.update(Rows.from_lists(TEXTS[1:9]), "fewer", np.arange(1, 9), tmp_path / "fewer")
 

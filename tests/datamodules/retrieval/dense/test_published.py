@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
-from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
+from datamodules.retrieval.dense.transformer_encoder import PublishedEncoder
 from tests import sentence_folders as folders
 from tests.datamodules.corpus import indexed, labelled_texts
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, tiny_encoder: str) -> Path:
 
 
 def encode(folder: Path, texts: list[str], is_query: bool = False, **options: Any) -> NDArray[np.float32]:
-    encoder = TransformerEncoder(DenseRanking(str(folder), **options), torch.device("cpu"))
+    encoder = PublishedEncoder(DenseRanking(str(folder), **options), torch.device("cpu"))
     with torch.inference_mode(), tqdm(disable=True) as bar:
         return encoder(texts, 4, bar, is_query)
 

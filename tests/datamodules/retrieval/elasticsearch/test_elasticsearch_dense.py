@@ -83,7 +83,7 @@ def test_quantized_hits_have_exact_scores(
     num_candidates: int | None,
     shards: int,
 ) -> None:
-    monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Drawn)
+    monkeypatch.setattr(transformer_encoder, "PublishedEncoder", Drawn)
     options = {"num_candidates": num_candidates, "quantization": quantization, "shards": shards}
     monkeypatch.setitem(OVERSAMPLE, quantization, 90)
     retriever = built(index_prefix, str(tmp_path), **options)
