@@ -17,13 +17,15 @@ from typing_extensions import Self, override
 
 from zoo.layers.vote import count_votes, vote
 
-#: Temperature and nothing, or sharpness and smoothing.
-CalibrationValues: TypeAlias = tuple[float, float]
+#: Temperature, of sets with one of `OF_SETS`; or sharpness and smoothing.
+CalibrationValues: TypeAlias = tuple[float, ...]
 
 TEMPERATURES = [0.1 * 1.25**step for step in range(26)]
 SHARPNESSES = [0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0]
 #: Of the scores of a label among others, whose planes are drawn to the many texts without it.
 SHIFTS = [0.0, 0.2, 0.4, 0.6, 0.8]
+#: Shift, and whether labels exclude each other, as they do where each text has one.
+OF_SETS = [*product(SHIFTS, [False]), (0.0, True)]
 #: Probability of a label in any vote.
 _LEAST = 1e-6
 SMOOTHINGS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
@@ -86,14 +88,16 @@ class Scores(Outputs):
     @property
     @override
     def calibrations(self) -> list[CalibrationValues]:
-        return list(product(TEMPERATURES, SHIFTS if self.multilabel else SHIFTS[:1]))
+        return [(each, *of_set) for each in TEMPERATURES for of_set in (OF_SETS if self.multilabel else [()])]
 
     @override
     def log_probabilities(self, calibration: CalibrationValues) -> Tensor:
-        temperature, shift = calibration
+        temperature, *of_set = calibration
+        scores = self.scores.float() * temperature
         if not self.multilabel:
-            return (self.scores.float() * temperature).log_softmax(dim=1)
-        return of_answers((self.scores.float() + shift) * temperature)
+            return scores.log_softmax(dim=1)
+        shift, excludes = of_set
+        return of_answers(scores.softmax(dim=1).logit(_LEAST) if excludes else scores + shift * temperature)
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,7 +113,7 @@ class Pool(NamedTuple):
     @classmethod
     def of(cls, described: PlainDict) -> Pool:
         """The pool that `describe` described."""
-        calibrations = {name: (float(a), float(b)) for name, (a, b) in described["calibrations"].items()}
+        calibrations = {name: tuple(values) for name, values in described["calibrations"].items()}
         weights = {name: dict(weights) for name, weights in described["weights"].items()}
         rules = {name: tuple(rule) for name, rule in described["rules"].items()}
         return cls(calibrations, weights, tuple(described["class_weights"]), described["familiar"], rules)
@@ -123,7 +123,7 @@ class Pool(NamedTuple):
         """A member with the weight 1, and votes that decide on classes of the memory alone; nothing is measured."""
         memory = {"memory": dict.fromkeys(votes, 1 / len(votes))} if votes else {}
         weights = {"all": dict.fromkeys(votes, 0.0) | {name: 1.0}, "text": {name: 1.0}, **memory}
-        return cls(dict.fromkeys(votes, _USUAL_VOTE) | {name: (1.0, 0.0)}, weights)
+        return cls(dict.fromkeys(votes, _USUAL_VOTE) | {name: (1.0, 0.0, False)}, weights)
 
     def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
         """Log probabilities [n, C] of each member; of sets, [n, 2, C]."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn import metrics
 from sklearn.preprocessing import MultiLabelBinarizer
@@ -24,7 +23,7 @@ from tests.zoo.tasks.test_classification_task import count
 from zoo.audit import audit, share_of_errors
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import Regression, SelfTrained, guess_sets
-from zoo.ensemble.outputs import Votes
+from zoo.ensemble.outputs import Scores, Votes
 from zoo.ensemble.pool import folds_of
 from zoo.layers.tfidf import planes_by_label, support_vectors
 from zoo.tasks.classification.guides import UNLABELLED, Guides
@@ -125,6 +124,19 @@ def test_vote_for_a_set_is_one_for_each_label() -> None:
     torch.testing.assert_close(votes.joined([wider]).log_probabilities((0.0, 0.5))[2:].exp()[:, 1], present)
 
 
+def test_labels_exclude_each_other_where_each_text_has_one() -> None:
+    torch.manual_seed(0)
+    target = torch.arange(300) % 4
+    sets, noise = torch.nn.functional.one_hot(target), torch.randn(300, 4)
+    scores = Scores(noise + 2 * sets, multilabel=True)
+    temperature, *of_set = chosen = scores.best_calibration(sets)
+    assert of_set == [0, True]
+    expected = (scores.scores * temperature).softmax(dim=1)
+    torch.testing.assert_close(scores.log_probabilities(chosen)[:, 1].exp(), expected)
+    sets = (torch.rand(300, 4) < 0.3).long()
+    assert not Scores(noise + 2 * sets - 1, multilabel=True).best_calibration(sets)[2]
+
+
 def test_planes_of_labels_are_fitted_one_by_one() -> None:
     random = np.random.default_rng(0)
     vectors, target = csr_matrix(random.random((30, 5))), random.integers(0, 2, (30, 4))
@@ -218,11 +230,8 @@ def test_memory_takes_sets_and_new_labels(run: Path, tmp_path: Path, zoo_command
     done(zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label", "+metal"))
     done(zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label=-trains"))
     assert zoo.load(run).predict(["zebra unicorn"])[0].label == "fruit;metal"
-    refusal(
-        zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label=-trains"),
-        "fruit;metal",
-        "does not have it",
-    )
+    gone = zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label=-trains")
+    refusal(gone, "fruit;metal", "does not have it")
 
 
 def test_tuned_and_fitted_again(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
@@ -369,7 +378,7 @@ def test_knn_bilstm_votes_for_sets(tmp_path: Path) -> None:
     answers = binarizer.transform([[one.label for one in each.of_labels] for each in predictions])
     assert metrics.f1_score(truth, answers, average="micro") > 0.65
     with pytest.raises(
-        InputError, match="a TextCNN predicts one label a text; use a MemoryEnsemble or a KNNBiLSTM"
+        InputError, match="a TextCNN predicts one label a text; use a MemoryEnsemble or a KNN"
     ):
         zoo.fit(["a", "b"], [["x"], []], model="TextCNN")
 
@@ -383,9 +392,7 @@ def test_memory_does_not_help_with_random_sets() -> None:
 def test_matrix_of_scikit_learn() -> None:
     pairs = distinct_sentences(60, 5, LABELS)
     texts = [text for text, _ in pairs]
-    sets: NDArray[np.int64] = np.array([[label == each for each in LABELS] for _, label in pairs]).astype(
-        np.int64
-    )
+    sets = np.array([[int(label == each) for each in LABELS] for _, label in pairs])
     classifier = zoo.MemoryClassifier().fit(texts[:45], sets[:45])
     assert metrics.f1_score(sets[45:], classifier.predict(texts[45:]), average="micro") > 0.9
     assert classifier.predict_proba(texts[45:]).shape == (15, 3)
