@@ -50,8 +50,8 @@ def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> P
         return {}
     values: PlainDict = yaml.safe_load(find(RECIPES[task]).read_text(encoding="utf-8"))
     if values["model"]["class_path"] != name:
-        # By their own defaults, a model and its data agree on characters.
-        values["data"]["init_args"].pop("characters", None)
+        # Other models need validation rows: their own choose an epoch.
+        values["data"]["init_args"].pop("validation_split", None)
         values = {"model": {"class_path": name}, "data": values["data"]}
     return values
 

@@ -58,6 +58,10 @@ def test_a_table_alone_trains_the_default(zoo_command: Zoo) -> None:
     assert str(configuration["model"]["class_path"]).endswith("MemoryEnsemble")
     assert configuration["model"]["init_args"]["metric_layers"] == 7
     assert configuration["data"]["init_args"]["num_memories"] == 20
+    # The default measures itself by cross-fitting; a network's epoch is chosen on validation rows.
+    network = printed(zoo_command, "--data.train_file=mine.csv", "--model=TextCNN")
+    splits = [each["data"]["init_args"]["validation_split"] for each in (configuration, network)]
+    assert splits == [0, 0.1]
     assert configuration["data"]["init_args"]["validation_split"] == 0
     # With fragments that name no model, too.
     configuration = printed(zoo_command, "--data.train_file=mine.csv", "--config=trainer/bf16")
