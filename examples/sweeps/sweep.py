@@ -33,7 +33,12 @@ def run_trial(trial: optuna.Trial, folder: Path, metric: str, options: list[str]
         [sys.executable, "-m", "zoo", "fit", *options, *chosen, "--run_dir", str(run_dir)], check=True
     )
     summary = json.loads((run_dir / "summary.json").read_text())
-    return float(summary.get("best_score", summary["metrics"][metric]))
+    scores = summary["best"].get("metrics", {})
+    if metric not in scores:
+        sys.exit(
+            f"--metric {metric}: {run_dir}/summary.json has {', '.join(scores) or 'no validation scores'}"
+        )
+    return float(scores[metric])
 
 
 def number_of_finished(study: optuna.Study) -> int:
