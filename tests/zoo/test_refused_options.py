@@ -50,6 +50,7 @@ REFUSED_DATA: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("AMVLSTM", {"loss": "softmax"}, {"batches": "pointwise"}, "model.loss=softmax"),
     ("AMVLSTM", {"loss": "hinge"}, {"goal": "classification"}, "use model.loss=cross_entropy"),
     ("BOWRocchio", {}, NO_MEMORY, "set --data.num_memories"),
+    ("BOWRocchio", {}, {"validation_split": 0}, "model.weight: no validation rows"),
     ("CharCNN", {}, {**NO_MEMORY, "max_length": 1014}, "data.tokenizer=words: set --data.tokenizer characters"),
     ("CharCNN", {}, {**NO_MEMORY, "tokenizer": "characters"}, "model.length=1014, data.max_length=128: make them"),
     ("CharCRNN", {}, NO_MEMORY, "data.tokenizer=words: set --data.tokenizer characters"),

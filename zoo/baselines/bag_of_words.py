@@ -21,7 +21,8 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClassificationBatch
-from datamodules.classification import label_numbers
+from datamodules.classification import ClassificationDataModule, label_numbers
+from datamodules.core.errors import InputError
 from datamodules.core.types import Positive, Share, Size
 from zoo.layers.tfidf import TextVectorizer, planes_of
 from zoo.tasks.classification.task import ClassificationTask
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from sklearn.linear_model._base import LinearClassifierMixin
 
 #: Weights of the memories that are compared on the validation rows.
-WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 #: Rows that are vectorized together.
 BLOCK = 1024
 
@@ -137,6 +138,13 @@ class BOWRocchio(TfidfSVM):
     def __init__(self, weight: Share | None = None, max_ngram: Size = 1, **shared: Any) -> None:
         super().__init__(max_ngram=max_ngram, **shared)
         self.weight = weight
+
+    @override
+    def check_data(self, data: ClassificationDataModule) -> None:
+        super().check_data(data)
+        options = data.options
+        if self.weight is None and not (options.validation_file or options.validation_split):
+            raise InputError("model.weight: no validation rows choose it; set it, or data.validation_split")
 
     @override
     def finish(self, data: DataModule) -> None:
