@@ -166,6 +166,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text; 0 in the paper.
         dropout: probability of zeroing a component of a word's vector in training; the paper has none.
         log_attention: log the mean attention by hop and rank next to the scores.
+        **shared: the paper's word vectors have 100 numbers (`word_size`), and its optimizer is Adam at 1e-2.
     """
 
     network_type = MemoryNetwork

@@ -50,7 +50,7 @@ class TrigramTower(Tower):
         """Make the layers; without a window (of words), those of DSSM."""
         super().__init__()
         size = hidden_sizes[0]
-        # A unit's fan-in is the trigrams of the window; each position has columns of its own.
+        # Each position of the window has columns of its own.
         self.hashing = TrigramLayer(num_chars, trigrams, (window or 1) * size, size)
         self.window = window
         self.bias = nn.Parameter(torch.zeros(size))

@@ -199,7 +199,7 @@ class MatchPyramidNetwork(nn.Module):
 
 
 class MatchPyramid(PerceptronMatching):
-    """The paper's model with the cosine of two words; its loss is `cross_entropy`.
+    """The paper's model with the cosine of two words; its loss was `cross_entropy`, here `hinge` ranks.
 
     Args:
         filters: of each convolution.
