@@ -34,7 +34,7 @@ def log(model: str, held_out: bool = False) -> None:
         print(*map(_line_of, entries), sep="\n")
         return
     folder, versions = opened.model_with_weights("--held_out"), [each["version"] for each in entries]
-    rows = read_held_out(opened, versions[0], versions[-1])
+    rows = read_held_out(opened, *versions)
     if rows is None:
         raise InputError(f"--held_out: {model} has no held-out rows beside its memory; {TUNE_ADVICE}")
     for entry, version in zip(entries, versions, strict=True):
@@ -90,7 +90,9 @@ def blame(model: str, text: str) -> None:
     earlier, label = range(min(entries), memory.version), answer_of(memory.version).label
     changed = earlier.start + bisect_left(earlier, True, key=lambda number: answer_of(number).label == label)
     if changed == earlier.start:
-        print(f"no change found: versions {changed} and {memory.version} answer {visible(str(label))}")
+        print(
+            f"no change found: versions {changed} and {memory.version} answer {visible(label or 'no label')}"
+        )
         return
     before, after = answer_of(changed - 1), answer_of(changed)
     ids = {each.id for each in (*before.memories, *after.memories)}

@@ -83,6 +83,7 @@ def test_a_version_that_harms_is_named(shared_run: Fit, zoo_command: Zoo, edit: 
     # A held-out row that joins the memory is answered by it, and counts no longer.
     joined = next(text for text, _ in dev if fold_hashes([text])[0] not in fold_hashes(memory.rows.texts))
     edit("add", run, [(joined, "metal")], "--relabel=true")
+    done(zoo_command("memory", "revert", run, zoo.load(run).memory.version - 1))
     states = [*map(str.strip, done(zoo_command("memory", "log", run, "--held_out")).out.splitlines()[1::2])]
     assert states[0].startswith(f"accuracy on {int(named[1]) - 1} held-out rows: ")
     assert re.fullmatch(shares, states[1])
