@@ -48,7 +48,7 @@ def take_weights(
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
     characters, labels), the rows that both models have, and their columns (`Task.column_names`). The returned
-    names include those of tables of words and of heads for known labels that were taken in part. `meta` describes the
+    names include those of tables of words that were taken in part. `meta` describes the
     model, `source` is the name of the trained one, and `rows` and `columns` are these methods.
     """
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
@@ -63,8 +63,7 @@ def take_weights(
             value = start.weights.get(name)
             if name.endswith(_BUFFERS) and value is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
-    covered = {name for name, (names, here, _) in taken.items() if 0 < len(here) == len(names)}
-    whole = {name for name in covered if not taken[name][2]}
+    whole = {name for name, (names, here, part) in taken.items() if 0 < len(here) == len(names) and not part}
     partly = {name: taken[name] for name in taken if taken[name][1] and name not in whole}
     if not (whole or partly):
         raise InputError(
@@ -73,7 +72,7 @@ def take_weights(
     described = [part + describe_rows(name, names, here) for name, (names, here, part) in partly.items()]
     log.info("%s: taken: %s", source, "; ".join([*_summarize(whole), *described]))
     _log_others(model, start, own.keys() - whole - partly.keys(), partly)
-    return covered | {name for name in partly if name.endswith(TABLES)}
+    return whole | {name for name in partly if name.endswith(TABLES)}
 
 
 def _take(
