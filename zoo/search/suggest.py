@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from callbacks.chart import Cell, write_table
+from callbacks.chart import Cell
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.outputs import check_output
+from datamodules.core.storage import new_file
+from datamodules.corpora.readers import open_lines
 from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Texts
 from datamodules.corpora.table import read_table
@@ -61,6 +64,12 @@ def suggest(
     """
     check_count("n", n, _MOST_TEXTS)
     table = check_output(output, [input])
+    if table.suffix != ".csv":
+        raise InputError(f"--output {output}: is written as CSV; name a file that ends with .csv")
+    if table.exists() and any(row.get("label") for row in csv.DictReader(open_lines(str(table)))):
+        raise InputError(
+            f"--output {output}: has labels; learn from them first, then move it, or name another file"
+        )
     model = None if ckpt_path is None else load(ckpt_path)
     if model is not None and not isinstance(model, ClassificationPredictor):
         raise InputError(f"--ckpt_path {ckpt_path}: gives no labels; name a classifier")
@@ -76,7 +85,8 @@ def suggest(
     # Memories are looked up for these texts alone.
     likely = [None] * n if model is None else model.predict(shown, memories=1)
     lines = [_line(*each, text, found) for each, text, found in zip(picked, shown, likely, strict=True)]
-    write_table(table, _COLUMNS, lines)
+    with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([_COLUMNS, *lines])  # as they are: the table is read again
     chance = int(_RANDOM * n)
     print(f"{visible(output)}: {n} of {len(pool):,} texts, {chance} at random; fill the column label")
     if model is not None and (reached := _reached(model, encoder)) > 0:
@@ -120,7 +130,7 @@ def share_reached(vectors: NDArray[np.float32], labels: Sequence[str]) -> float:
     folds, ridge = RepeatedKFold(n_splits=5, n_repeats=10, random_state=0), RidgeClassifier(alpha=0.3)
     given = {"train_sizes": [0.5, 1.0], "cv": folds, "shuffle": True, "random_state": 0}
     half, whole = learning_curve(ridge, vectors, labels, **given)[2].mean(axis=1)
-    return float(whole / (whole + max(0.0, whole - half) / (2**0.5 - 1)))
+    return 0.0 if whole <= 0 else float(whole / (whole + max(0.0, whole - half) / (2**0.5 - 1)))
 
 
 def _reached(model: ClassificationPredictor, encoder: str | None) -> float:
