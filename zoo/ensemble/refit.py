@@ -83,8 +83,9 @@ def refit(
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     counts = [f"{len(part.target)}" for part in (*known, *added)]
     if labelled is None or held_out is None:
-        model.held_out = None
-        measured = f"{network.sizes.measure} {_accuracy(after, HeldOut.join(added)):.4f}"
+        own = HeldOut.join(added)
+        model.held_out = _rows_to_keep(model, data, memory, None, own, [])
+        measured = f"{network.sizes.measure} {_accuracy(after, own):.4f}"
         return (
             f"{fitted}weights {weights}; {measured} on the {counts[0]} rows of the memory that they were fitted on,"
             " each classified without it"
@@ -130,11 +131,14 @@ def _rows_to_keep(
     model: EnsembleModel,
     data: ClassificationDataModule,
     memory: Memory | None,
-    labelled: Rows,
+    labelled: Rows | None,
     held_out: HeldOut,
     added: Sequence[HeldOut],
 ) -> HeldOutRows | None:
-    """The rows that stay with the model, with results by weights without their fold; None for a single row."""
+    """The rows that stay with the model, with results by weights without their fold; None for a single row.
+
+    Rows of the memory (None) stay without their texts.
+    """
     network, parts = model.network, list[FoldResults]()
     for rows, pool in pools_by_fold(held_out, added, network.pool):
         if pool is None:
@@ -144,7 +148,11 @@ def _rows_to_keep(
         familiarity = pool.familiarity(outputs, logits)
         parts.append((rows, probabilities_of(logits), pool.answer("all", logits), familiarity))
     given = model.labels, model.spec, memory, data.seed
-    return rows_to_keep(parts, held_out.groups, labelled.labels, labelled.texts, *given)
+    if labelled is not None:
+        return rows_to_keep(parts, held_out.groups, labelled.labels, labelled.texts, *given)
+    known, separator = np.array(model.labels, object), model.spec.label_separator
+    labels = [separator.join(known[row > 0]) if separator else known[row] for row in held_out.target.numpy()]
+    return rows_to_keep(parts, held_out.groups, labels, None, *given)
 
 
 def _added_rows(model: EnsembleModel, data: ClassificationDataModule, memory: Memory | None) -> list[HeldOut]:
