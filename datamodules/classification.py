@@ -214,7 +214,8 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             return tables
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
-        if len(labels := distinct_labels(train.distinct_labels(), options.label_separator)) < 2:
+        labels = distinct_labels(written := train.distinct_labels(), options.label_separator)
+        if not labels or len(set(written)) < 2:
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
         if len(labels) > max(MANY_LABELS, len(train) // 2):

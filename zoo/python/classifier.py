@@ -23,7 +23,7 @@ from datamodules.corpora.rows import Rows
 from zoo.loading import load
 from zoo.memory.commands import fit_again
 from zoo.memory.opened import OpenedMemory
-from zoo.python.fitting import SEPARATOR, fit, label_names, label_sets
+from zoo.python.fitting import SEPARATOR, SET, fit, label_names, label_sets
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.records import as_texts
 
@@ -121,7 +121,9 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.fit(X, y)
         texts, labels = _texts(X), _labels(y)
         names = _names_of(labels, len(texts), 1)
-        if np.ndim(labels) == 2 and labels.shape[1] != len(self.classes_):
+        if (np.ndim(labels) == 2) != self._gives_sets:
+            raise InputError("labels: one label a text or a matrix of sets; give what the first rows had")
+        if self._gives_sets and labels.shape[1] != len(self.classes_):
             raise InputError(f"labels: {labels.shape[1]} columns, {len(self.classes_)} before; give as many")
         given, known = (type(np.ravel(each).tolist()[0]).__name__ for each in (labels, self.classes_))
         if given != known:
@@ -143,6 +145,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     @property
+    def _gives_sets(self) -> bool:
+        return self.model_.model.spec.label_separator is not None
+
+    @property
     def _names(self) -> list[str]:
         """The model's names of the classes."""
         return list(map(str, self.classes_.tolist()))
@@ -155,9 +161,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Iterable[str]) -> NDArray[Any]:
         """Return the label of each of n texts [n]; of sets, a matrix [n, C] of 0 and 1."""
         predictions = self.explain(X)
-        if predictions and predictions[0].of_labels is not None:
+        if self._gives_sets:
             chosen = [{each.label for each in prediction.of_labels or ()} for prediction in predictions]
-            return np.array([[name in each for name in self._names] for each in chosen], np.int64)
+            rows = [[name in each for name in self._names] for each in chosen]
+            return np.array(rows, np.int64).reshape(-1, len(self._names))
         number = {name: column for column, name in enumerate(self._names)}
         return self.classes_[[number[each.label or ""] for each in predictions]]
 
@@ -166,7 +173,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predictions = self.explain(X)
         rows = [[each.probabilities.get(name, 0.0) for name in self._names] for each in predictions]
         probabilities = np.array(rows, np.float64).reshape(-1, len(self._names))
-        if predictions and predictions[0].of_labels is not None:
+        if self._gives_sets:
             return probabilities
         # Their sum is 1 only in float32.
         return probabilities / probabilities.sum(axis=1, keepdims=True)
@@ -200,6 +207,8 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _labels(y: Any) -> Any:
     labels: Any = y if hasattr(y, "ndim") or y is None else list(y)
+    if isinstance(labels, list) and any(isinstance(each, SET) for each in labels):
+        raise InputError("labels: sets are a matrix of 0 and 1 [n, C]; make it with MultiLabelBinarizer")
     if getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 1:
         return np.asarray(labels.toarray() if hasattr(labels, "toarray") else labels)
     return column_or_1d(labels, warn=True) if getattr(labels, "shape", ())[1:] == (1,) else labels

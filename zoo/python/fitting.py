@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
 import tempfile
 import weakref
@@ -36,6 +37,10 @@ _OF_TABLES = ("train_file", "text_column", "label_column")
 _ONE_LABEL = "give one label for each text, or a list of labels for each"
 #: Stands between the labels of a text, unless the data's options name another one.
 SEPARATOR = ";"
+#: Characters that `Rows` replaces: NULs and lone surrogates.
+_REPLACED = re.compile("[\0\ud800-\udfff]")
+#: Types of a set of labels.
+SET = (list, tuple, set, frozenset, np.ndarray)
 
 
 def fit(
@@ -180,14 +185,16 @@ def label_sets(labels: Any, number: int) -> list[list[str]] | None:
         labels = [[names[column] for column in np.flatnonzero(row)] for row in np.asarray(labels)]
     elif getattr(labels, "ndim", 0) == 1:  # an array, or a column of a data frame
         labels = labels.tolist()
-    if not isinstance(labels, list) or not any(isinstance(each, list | tuple | set) for each in labels):
+    elif isinstance(labels, list) and _are_rows(labels):
+        raise InputError("labels: lists of 0 and 1 are the rows of a matrix; give it as an array")
+    if not isinstance(labels, list) or not any(isinstance(each, SET) for each in labels):
         return None
     if len(labels) != number:
         raise InputError(f"labels: {number:,} texts but {len(labels):,} sets; give one for each text")
     for row, each in enumerate(labels):
-        if not isinstance(each, list | tuple | set) or not all(isinstance(name, str | int) for name in each):
+        if not isinstance(each, SET) or not all(isinstance(name, str | int | np.integer) for name in each):
             raise InputError(f"labels: row {row} is no list of strings or whole numbers; give such lists")
-    return [sorted(map(str, each)) for each in labels]
+    return [sorted(map(_checked, each)) for each in labels]
 
 
 def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[str]:
@@ -207,11 +214,22 @@ def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[s
             raise InputError(f"labels: row {row} is a {kind}, not a string or number; {_ONE_LABEL}")
         if kind != first:
             raise InputError(f"labels: row {row} is a {kind}, row 0 a {first}; give labels of one type")
-    names = [str(value) for value in values]
+    names = list(map(_checked, values))
     if len(set(names)) < least:
         have = f"all rows have the label {excerpt(names[0])!r}" if names else "there are no rows"
         raise InputError(f"labels: {have}; a classifier needs two classes")
     return names
+
+
+def _are_rows(sets: list[Any]) -> bool:
+    sizes = {len(each) if isinstance(each, SET) else 0 for each in sets}
+    return len(sizes) == 1 and max(sizes) > 1 and all({*each} <= {0, 1} for each in sets)
+
+
+def _checked(label: object) -> str:
+    if _REPLACED.search(name := str(label)):
+        raise InputError(f"labels: {name!r} has a character that tables and memories replace; remove it")
+    return name
 
 
 def _named(group: str, values: Mapping[str, object]) -> PlainDict:

@@ -181,6 +181,10 @@ def test_partial_fit_adds_rows_and_labels() -> None:
     classifier = pickle.loads(pickle.dumps(classifier))  # whose earlier version is not kept
     with pytest.raises(InputError, match="row 0 is a int, the labels before are str"):
         classifier.partial_fit(["a mango"], [1])
+    with pytest.raises(InputError, match="one label a text or a matrix of sets"):
+        classifier.partial_fit(["a mango"], np.eye(3)[:1])
+    with pytest.raises(InputError, match="make it with MultiLabelBinarizer"):
+        classifier.partial_fit(["a mango"], [["fruit"]])
     classifier.partial_fit(texts[~is_old], topics[~is_old])
     state = ModelFolder.open(classifier.model_.source).state
     assert state.version == max(state.fitted)
