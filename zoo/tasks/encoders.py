@@ -97,8 +97,8 @@ class ReadsWordVectors(Task):
         is_one_cpu = self.trainer.world_size == 1 and self.trainer.strategy.root_device.type == "cpu"
         if not large or not is_one_cpu or not can_update_by_rows(optimizer):
             return optimizer
-        if self.trainer.gradient_clip_algorithm == "value":
-            return optimizer  # PyTorch does not clip the values of a sparse gradient
+        if self.trainer.gradient_clip_val:
+            return optimizer  # many versions of PyTorch do not clip a sparse gradient
         return update_by_rows(optimizer, large)
 
     def _settle(self) -> None:

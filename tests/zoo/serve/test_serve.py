@@ -430,6 +430,7 @@ def test_slow_connections_are_closed(port: int) -> None:
 def test_messages_that_clients_cause_are_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # a server may have changed it
     for name in ("asyncio", "uvicorn.error"):
         monkeypatch.setattr(logging.getLogger(name), "filters", [])
     limits.log_once_a_minute()
