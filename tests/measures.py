@@ -9,6 +9,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -112,23 +113,14 @@ def sources() -> list[Source]:
     return [Source(name, text, ast.parse(text)) for name, text in texts.items()]
 
 
-def circles(modules: list[Source]) -> list[set[str]]:
-    """Groups of modules that import each other, directly or through others."""
+def circle(modules: list[Source]) -> list[str]:
+    """Modules of which each imports the next one, and the last is the first; empty if there are none."""
     names = {module.name for module in modules}
-    reached = {module.name: module.imports(names) for module in modules}
-    is_growing = True
-    while is_growing:
-        is_growing = False
-        for name, others in reached.items():
-            more = set().union(*(reached[other] for other in others)) - others
-            is_growing = is_growing or bool(more)
-            reached[name] = others | more
-    groups = {
-        frozenset(other for other in others if name in reached[other])
-        for name, others in reached.items()
-        if name in others
-    }
-    return [set(group) for group in groups]
+    try:
+        TopologicalSorter({module.name: module.imports(names) for module in modules}).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def options() -> set[tuple[str, str]]:
@@ -180,9 +172,10 @@ def limits(modules: list[Source]) -> list[Limit]:
         Limit("lines", totals["lines"], 34_470),
         Limit("lines of tests", lines_of_tests(), 29_682),
         Limit("public classes", len(classes), 325),
+        Limit("public classes with the name of another", len(classes) - len(dict(classes)), 0),
         Limit("lines of code of the largest class", max(lines for _, lines in classes), 211),
         Limit("options", len(options()), 336),
-        Limit("circles of imports, those for type checking included", len(circles(modules)), 0),
+        Limit("modules in a circle of imports, those for type checking included", len(circle(modules)), 0),
         Limit("assert isinstance", sum(module.narrowings() for module in modules), 0),
         Limit("except clauses of more than two types", sum(each.broad_handlers() for each in modules), 4),
         Limit("modules in the largest folder", largest, 15),
@@ -200,9 +193,7 @@ def main() -> int:
     """Print the measures; 1 if one is above its limit."""
     modules = sources()
     print(f"{'package':32}{'lines':>8}{'code':>8}{'docstring':>11}{'comment':>9}{'Any':>6}")
-    folders = sorted(
-        {"/".join(module.path.split("/")[:2]) for module in modules if module.path.count("/") > 1}
-    )
+    folders = sorted({"/".join(each.path.split("/")[:2]) for each in modules if each.path.count("/") > 1})
     for name in [*PACKAGES, *folders]:
         group = [module.counts() for module in modules if module.path.startswith(f"{name}/")]
         total = sum(group, Counter())
@@ -212,10 +203,10 @@ def main() -> int:
         )
     classes = sorted((lines, name) for module in modules for name, lines in module.public_classes())
     print("largest classes:", ", ".join(f"{name} {lines}" for lines, name in classes[:-6:-1]))
-    print("circles:", circles(modules) or "none")
+    print("circle of imports:", " -> ".join(circle(modules)) or "none")
     checked = limits(modules)
     for measure in checked:
-        print(f"{measure.name:58}{measure.value:>9,.6g} (limit {measure.limit:,})")
+        print(f"{measure.name:66}{measure.value:>9,.6g} (limit {measure.limit:,})")
     exceeded = [measure.name for measure in checked if measure.value > measure.limit]
     if exceeded:
         print(f"above the limit: {', '.join(exceeded)}", file=sys.stderr)
