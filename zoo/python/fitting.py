@@ -221,9 +221,14 @@ def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[s
     return names
 
 
-def _are_rows(sets: list[Any]) -> bool:
-    sizes = {len(each) if isinstance(each, SET) else 0 for each in sets}
-    return len(sizes) == 1 and max(sizes) > 1 and all({*each} <= {0, 1} for each in sets)
+def _are_rows(sets: list[object]) -> bool:
+    rows = [[*each] for each in sets if isinstance(each, SET)]
+    sizes = {len(row) for row in rows}
+    return (
+        len(rows) == len(sets)
+        and len(sizes - {0, 1}) == len(sizes) == 1
+        and all({*row} <= {0, 1} for row in rows)
+    )
 
 
 def _checked(label: object) -> str:
