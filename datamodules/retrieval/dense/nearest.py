@@ -47,7 +47,7 @@ def nearest(vectors: Floats, queries: Floats, k: int, exclude: ExcludedRows | No
 
 def _search(vectors: Floats, queries: Floats, excluded: tuple[Longs, Longs], k: int) -> Longs:
     """Return the keys of the best k vectors for q queries [q, k], in any order."""
-    heaps, sizes = np.zeros((len(queries), k), np.int64), np.zeros(len(queries), np.int64)
+    heaps = np.zeros((len(queries), k), np.int64)
     # The products of hits are larger.
     floors = np.full(len(queries), -np.inf, np.float32)
     # Most rows of a block should be no hits.
@@ -61,7 +61,7 @@ def _search(vectors: Floats, queries: Floats, excluded: tuple[Longs, Longs], k: 
             rank = k + int(np.diff(excluded[0]).max()) + np.count_nonzero(products[0] == 0)
             if rank < products.shape[1]:
                 floors = np.partition(products, -rank, axis=1)[:, -rank] - 2 * margin - _ROUNDING
-        _keep(products, low, margin, vectors, queries, *excluded, heaps, sizes, floors)
+        _keep(products, low, margin, vectors, queries, *excluded, heaps, floors)
     return heaps
 
 
@@ -75,14 +75,13 @@ def _keep(
     excluded_starts: Longs,
     excluded: Longs,
     heaps: Longs,
-    sizes: Longs,
     floors: Floats,
 ) -> None:
-    """Push the best rows of a block from `low` on, by exact products, into the heap of each query, and set its size."""
+    """Push the best rows of a block from `low` on, by exact products, into the heap of each query."""
     for query in range(len(products)):
-        heap, size, row_products = heaps[query], sizes[query], products[query]
+        heap, row_products = heaps[query], products[query]
         own = excluded[excluded_starts[query] : excluded_starts[query + 1]]
-        bound = max(_bound(heap, size, margin), floors[query])
+        bound = max(_bound(heap, margin), floors[query])
         for first in range(0, len(row_products), 64):
             part = row_products[first : first + 64]
             # This loop is compiled to vector instructions. Few blocks contain a candidate.
@@ -96,10 +95,9 @@ def _keep(
                 if not part[here] > bound or row in own or not vectors[row].any():
                     continue
                 key = _key(_product(vectors[row], queries[query]), row)
-                if size < len(heap) or key > heap[0]:
-                    size = push(heap, size, key)
-                    bound = max(bound, _bound(heap, size, margin))
-        sizes[query] = size
+                if key > heap[0]:
+                    push(heap, key)
+                    bound = max(bound, _bound(heap, margin))
 
 
 @njit(fastmath={"reassoc", "contract"})
@@ -119,8 +117,7 @@ def _key(product: np.float64, row: int) -> np.int64:
 
 
 @njit()
-def _bound(heap: Longs, size: int, margin: float) -> np.float32:
+def _bound(heap: Longs, margin: float) -> np.float32:
     """Return a bound, less a margin, that the products of further keys exceed."""
     score = np.int32(heap[0] >> 32).view(np.float32)
-    product = 2 * np.float64(score) - 1 - margin - _ROUNDING if size == len(heap) else -np.inf
-    return np.float32(product)
+    return np.float32(2 * np.float64(score) - 1 - margin - _ROUNDING)

@@ -105,11 +105,11 @@ def search(index: InvertedIndex, queries: Queries, keys: Longs, factor: np.float
         part = slice(queries.starts[query], queries.starts[query + 1])
         terms = _sort_terms(index, queries.terms[part], queries.counts[part], factor)
         excluded = queries.excluded[queries.excluded_starts[query] : queries.excluded_starts[query + 1]]
-        size = _search(index, terms, excluded, heap, window, touched)
-        heap[:size] = -np.sort(-heap[:size])
+        _search(index, terms, excluded, heap, window, touched)
+        heap[:] = -np.sort(-heap)
         # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
-        if factor == 0 and size < len(heap):
-            _add_zero_hits(index, terms.ids, excluded, heap, size)
+        if factor == 0 and heap[-1] == 0:
+            _add_zero_hits(index, terms.ids, excluded, heap)
 
 
 @njit()
@@ -126,14 +126,13 @@ def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats, factor: np.floa
 @njit()
 def _search(
     index: InvertedIndex, terms: _Terms, excluded: Longs, heap: Longs, window: Doubles, touched: Ints
-) -> int:
-    """Fill the heap with the best texts of positive score and return their number; `window` is 0 before and after."""
+) -> None:
+    """Fill the heap with the best texts of positive score; `window` is 0 before and after."""
     texts = len(index.text_starts) - 1
     essential = len(terms.ids)
-    size = 0
     low, width = 0, _FIRST_WINDOW
     while low < texts:
-        threshold = _threshold(heap, size)
+        threshold = _threshold(heap)
         while essential > 0 and terms.rest[essential - 1] < _SHARE * threshold:
             essential -= 1
         if essential == 0:
@@ -144,18 +143,16 @@ def _search(
         count = _add(index, terms, essential, low, window, touched, few)
         if not few:
             count = _above(window, high - low, np.float64(threshold - terms.rest[essential]), touched)
-        size = _choose(index, terms, essential, low, high, touched[:count], excluded, heap, size, window)
+        _choose(index, terms, essential, low, high, touched[:count], excluded, heap, window)
         if not few:
             window[: high - low] = 0
         low = high
-    return size
 
 
 @njit()
-def _threshold(heap: Longs, size: int) -> np.float32:
+def _threshold(heap: Longs) -> np.float32:
     """Return the score that a hit must reach: the k-th best one less the margin, 0 while there are fewer hits."""
-    worst = np.int32(heap[0] >> 32).view(np.float32)
-    return worst * _MARGIN if size == len(heap) else np.float32(0)
+    return np.int32(heap[0] >> 32).view(np.float32) * _MARGIN
 
 
 @njit()
@@ -199,15 +196,14 @@ def _choose(
     candidates: Ints,
     excluded: Longs,
     heap: Longs,
-    size: int,
     window: Doubles,
-) -> int:
+) -> None:
     """Complete the scores of the candidates that can still become hits, and put the hits into the heap."""
     starts, rows, scores = index.posting_starts, index.posting_rows, index.posting_scores
     bitmaps, words, ranks = index.term_bitmap, index.bitmap_words, index.bitmap_ranks
     ids, counts, rest, begins, ends, stops, factor = terms
     n, num_words = len(ids), (len(index.text_starts) - 1 + 63) >> 6
-    threshold, is_repeated = _threshold(heap, size), (counts > 2).any()
+    threshold, is_repeated = _threshold(heap), (counts > 2).any()
     for here in candidates:
         score, row = window[here], low + here
         window[here] = 0  # a text may be listed again
@@ -233,12 +229,9 @@ def _choose(
         if is_repeated:
             score += _rounding(index, ids, counts, row, factor)
         key = np.int64(np.float32(score).view(np.int32)) << 32 | (LAST_ROW - row)  # see `Hits.of_keys`
-        if size == len(heap) and key < heap[0]:
-            continue
-        if row not in excluded:
-            size = push(heap, size, key)
-            threshold = _threshold(heap, size)
-    return size
+        if key > heap[0] and row not in excluded:
+            push(heap, key)
+            threshold = _threshold(heap)
 
 
 @njit()
@@ -316,7 +309,7 @@ def _ones(word: np.uint64) -> np.int64:
 
 
 @njit()
-def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, keys: Longs, size: int) -> None:
+def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, keys: Longs) -> None:
     """Append texts with a term of the query but score 0 (LMDirichlet): hits for Lucene, in row order."""
     texts, starts, rows = len(index.text_starts) - 1, index.posting_starts, index.posting_rows
     matches = np.zeros(texts, np.bool_)
@@ -326,7 +319,8 @@ def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, keys: Lon
     for row in excluded:
         if 0 <= row < texts:
             matches[row] = False
-    for hit in range(size):
-        matches[LAST_ROW - (keys[hit] & LAST_ROW)] = False
+    size = np.count_nonzero(keys)
+    for key in keys[:size]:
+        matches[LAST_ROW - (key & LAST_ROW)] = False
     zero_rows = np.flatnonzero(matches)[: len(keys) - size]
     keys[size : size + len(zero_rows)] = LAST_ROW - zero_rows
