@@ -7,15 +7,16 @@ workers, and a resumed run, draw the same.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.arrays import find_sorted
-from datamodules.core.compiled import njit
 from datamodules.core.ragged import Ragged
 from datamodules.duplicates import duplicate_codes
+
+Longs: TypeAlias = NDArray[np.int64]
 
 #: Draws for a position before it stays empty, for lists that own nearly all texts.
 _TRIES = 64
@@ -47,12 +48,18 @@ class Matches(NamedTuple):
         """bool [Q, k]: the hits, rows of the texts (-1 = none), that do not match their question."""
         return (hits >= 0) & ~self.holds(np.arange(len(hits))[:, None], hits.clip(min=0).astype(np.int64))
 
-    def draw(
-        self, key: np.uint64, lists: NDArray[np.int64], question: NDArray[np.int64], count: int
-    ) -> NDArray[np.int64]:
+    def draw(self, key: np.uint64, lists: Longs, question: Longs, count: int) -> Longs:
         """Draw rows of texts [n, count] that do not match the question of a list [n], no two of them duplicates."""
-        own = self.own
-        return _foreign(key, lists, question, self.codes, own.values, own.offsets, count)
+        chosen, taken = np.full((len(lists), count), -1), np.zeros(len(lists), np.int64)
+        for draw in range(count * _TRIES):
+            if len(waiting := np.flatnonzero(taken < count)) == 0:
+                break
+            row, own = _random(key, lists[waiting], draw) % len(self.codes), chosen[waiting]
+            is_repeated = (own >= 0) & (self.codes[own] == self.codes[row][:, None])
+            is_new = ~is_repeated.any(axis=1) & ~self.holds(question[waiting], row)
+            chosen[waiting[is_new], taken[waiting[is_new]]] = row[is_new]
+            taken[waiting[is_new]] += 1
+        return chosen
 
 
 def key_of(seed: int, *purpose: int) -> np.uint64:
@@ -60,61 +67,31 @@ def key_of(seed: int, *purpose: int) -> np.uint64:
     return np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0]
 
 
-@njit()
-def _random(key, number, draw):  # type: ignore[no-untyped-def]
-    """A 63-bit number for a draw of a list."""
-    x = key + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
-    x += np.uint64(draw) * np.uint64(0xD1342543DE82EF95)
+def _random(key: np.uint64, numbers: Longs, draw: Longs | int) -> Longs:
+    """A 63-bit number for a draw of each list [n]."""
+    x = key + numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x += np.full(len(x), draw).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
     for _ in range(2):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
-    return np.int64(x >> np.uint64(1))
+    return (x >> np.uint64(1)).astype(np.int64)
 
 
-@njit()
-def choose(key, lists, values, start, size, count):  # type: ignore[no-untyped-def]
+def choose(key: np.uint64, lists: Longs, values: Longs, start: Longs, size: Longs, count: int) -> Longs:
     """Draw `count` of the `size` values from `start` on for each list [n, count], -1 where there are fewer."""
-    chosen = np.full((len(lists), count), -1, np.int64)
-    for i in range(len(lists)):
+    chosen = np.full((len(lists), count), -1)
+    for taken in range(count):
         # R. Floyd's algorithm draws without replacement: one random number a draw, no table of the size.
-        for taken, last in enumerate(range(max(0, size[i] - count), size[i])):
-            number = _random(key, lists[i], last) % (last + 1)
-            for j in range(taken):
-                if chosen[i, j] == number:
-                    number = last
-                    break
-            chosen[i, taken] = number
-        for taken in range(min(count, size[i])):
-            chosen[i, taken] = values[start[i] + chosen[i, taken]]
+        last = np.maximum(size - count, 0) + taken
+        number = _random(key, lists, last) % (last + 1)
+        number = np.where((chosen == number[:, None]).any(axis=1), last, number)
+        chosen[:, taken] = np.where(taken < size, number, -1)
+    is_drawn = chosen >= 0
+    chosen[is_drawn] = values[(start[:, None] + chosen)[is_drawn]]
     return chosen
 
 
-@njit()
-def _foreign(key, lists, question, codes, own, offsets, count):  # type: ignore[no-untyped-def]
-    """Draw as `Matches.draw` describes."""
-    chosen = np.full((len(lists), count), -1, np.int64)
-    for i in range(len(lists)):
-        excluded = own[offsets[question[i]] : offsets[question[i] + 1]]
-        taken = draws = 0
-        while taken < count and draws < count * _TRIES:
-            row = _random(key, lists[i], draws) % len(codes)
-            draws += 1
-            match = question[i] * len(codes) + codes[row]
-            position = np.searchsorted(excluded, match)
-            is_new = position == len(excluded) or excluded[position] != match
-            for j in range(taken):
-                is_new = is_new and codes[chosen[i, j]] != codes[row]
-            if is_new:
-                chosen[i, taken] = row
-                taken += 1
-    return chosen
-
-
-@njit()
-def uniform(key, numbers):  # type: ignore[no-untyped-def]
+def uniform(key: np.uint64, numbers: Longs) -> NDArray[np.float64]:
     """Draw a number above 0 and at most 1 for each of `numbers` [n]: float64 [n]."""
-    drawn = np.empty(len(numbers), np.float64)
-    for i in range(len(numbers)):
-        drawn[i] = (np.float64(_random(key, numbers[i], 0)) + 1.0) / 9.223372036854775808e18
-    return drawn
+    return np.asarray((_random(key, numbers, 0) + 1.0) / 2.0**63, np.float64)
