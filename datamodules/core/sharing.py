@@ -12,9 +12,6 @@ from typing import Any, TypeVar
 
 ValueT = TypeVar("ValueT")
 
-# The process that imported this module; a forked one has another number.
-_STARTED_AS = os.getpid()
-
 
 class SharedLock:
     """A lock that its thread may take again. A forked process finds it free, and so does one that unpickles it."""
@@ -45,11 +42,6 @@ class cached_property(locked_property[ValueT]):
     def __init__(self, func: Callable[[Any], ValueT]) -> None:
         super().__init__(func)
         self.lock = nullcontext()
-
-
-def network_threads(wanted: int) -> int:
-    """Return the number of threads in which networks may compute: 1 in a forked process."""
-    return wanted if os.getpid() == _STARTED_AS else 1
 
 
 def _use_one_thread() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -15,7 +14,7 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
-from datamodules.core.sharing import SharedLock, network_threads
+from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import cache_folder
 from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Retriever
@@ -47,20 +46,6 @@ class TextEncoder(Protocol):
         self, texts: list[str], batch_size: int, bar: ProgressBar, queries: bool = False
     ) -> NDArray[np.float32]:
         """Return the vectors of n texts [n, size], of length 1, 0 for a text without tokens; update the bar."""
-
-
-@contextmanager
-def inference() -> Iterator[None]:
-    """Run networks without gradients; in a forked process, in one thread."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(network_threads(before))
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
@@ -152,6 +137,8 @@ class TextVectors:
 
         The cache has those of tables, and gets new ones unless `stores` is False. Queries are always encoded.
         """
+        import torch
+
         known, fewest = [] if queries else self._embeddings, len(texts) + 1
         if not queries and FEWEST <= len(texts) <= MOST:
             # Those of this table are not looked up: it would take time for each part, and the vectors would depend on
@@ -159,7 +146,7 @@ class TextVectors:
             known, fewest = [*known, *self._stored().parts], FEWEST if stores else fewest
         with progress_bar(total=len(texts), desc="encoding") as bar:
             for first in range(0, len(texts), block):
-                with self._in_use, inference():
+                with self._in_use, torch.inference_mode():
                     some = list(texts[first : first + block])
                     vectors = self._block(some, queries, known, fewest, bar)
                 bar.update(first + len(some) - bar.n)  # also of those that were not encoded
