@@ -21,7 +21,6 @@ from datamodules.corpora.rows import BLOCK
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from pyarrow.parquet import FileMetaData
 
 log = logging.getLogger(__name__)
 
@@ -252,8 +251,8 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
             # Arrow keeps all row groups that one call has read until the call ends.
             batches = (
                 batch
-                for groups in _row_groups(file.metadata)
-                for batch in file.iter_batches(BLOCK, row_groups=groups, columns=distinct)
+                for group in range(file.num_row_groups)
+                for batch in file.iter_batches(BLOCK, row_groups=[group], columns=distinct)
             )
             yield from _arrow_blocks(_checked(batches, path), wanted, str(path))
     except UnicodeDecodeError as error:
@@ -263,19 +262,6 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: empty file; give a file with rows") from None
         raise InputError(f"{path}: not a whole Parquet file ({reason(error)}); copy it again") from None
-
-
-def _row_groups(metadata: FileMetaData) -> Iterator[list[int]]:
-    """Yield the numbers of all row groups in lists of at least `BLOCK` rows, if there are as many."""
-    groups, rows = list[int](), 0
-    for number in range(metadata.num_row_groups):
-        groups.append(number)
-        rows += metadata.row_group(number).num_rows
-        if rows >= BLOCK:
-            yield groups
-            groups, rows = [], 0
-    if groups:
-        yield groups
 
 
 def _checked(batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[pa.RecordBatch]:
