@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from datamodules.core import storage
 from datamodules.core.arrays import ArrayWriter
 from datamodules.core.progress import progress_bar
-from datamodules.corpora.rows import Rows
+from datamodules.corpora.rows import Rows, StoredTable
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import FOLDING, fold_hashes
 
@@ -21,7 +22,8 @@ from datamodules.retrieval.folding import FOLDING, fold_hashes
 BLOCK = 8192
 
 
-class Neighbors(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Neighbors(StoredTable):
     """The best k memories of each of n texts, best first."""
 
     #: int32 [n, k]: rows of `memories`, -1 where there are fewer than k.
@@ -30,13 +32,6 @@ class Neighbors(NamedTuple):
     scores: NDArray[np.float32]
     #: the distinct memories that were retrieved, with their texts and labels.
     memories: Rows
-
-    @classmethod
-    def open(cls, folder: Path, fingerprint: str) -> Neighbors:
-        """Map what `build_neighbors` stored; raise an `InputError` if it is missing, damaged or of other texts."""
-        storage.check_folder(folder, fingerprint)
-        rows, scores = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "scores"))
-        return cls(rows, scores, Rows.load(folder / "memories.arrow"))
 
 
 class Addition(NamedTuple):
