@@ -438,12 +438,8 @@ def retrieved_memories(
 ) -> list[list[RetrievedMemory]]:
     """The memories of n texts, by their rows [n, K], -1 = none; with scores, weights and further values [n][K]."""
     exists = rows >= 0
-    selected, columns = memories.select(rows[exists]).table, []
-    for name in ("id", "text", "label"):
-        column = np.full(rows.shape, None, object)
-        column[exists] = selected.column(name).to_pylist()
-        columns.append(column.tolist())
+    found = zip(*(column.to_pylist() for column in memories.select(rows[exists]).table.columns), strict=True)
     return [
-        [RetrievedMemory(*own) for has_memory, *own in zip(*row, strict=True) if has_memory]
-        for row in zip(exists.tolist(), *columns, *values, strict=True)
+        [RetrievedMemory(*next(found), *own) for has_memory, *own in zip(*row, strict=True) if has_memory]
+        for row in zip(exists.tolist(), *values, strict=True)
     ]
