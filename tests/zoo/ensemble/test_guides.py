@@ -169,6 +169,7 @@ def test_names_and_texts_without_labels_alone(zoo_command: Zoo, tiny_bert: Path,
     rows = write_table(tmp_path / "rows.csv", labelled[30:])
     out = done(zoo_command("memory", "add", "run", rows, "--tune=true")).out
     assert re.search(r"accuracy 0\.\d+ on the 60 rows of the memory that they were fitted on", out)
+    assert len(zoo.load("run").held_out.is_right) == 60  # which answer --max_error and the like
     arguments = [*SMALL, f"--data.label_texts={described}"]
     refusal(zoo_command("fit", *arguments), "data.train_file: name a table; from data.label_texts alone")
     arguments += [f"--model.transformer={tiny_bert}", f"--data.validation_file={test}"]

@@ -274,9 +274,8 @@ def test_each_label_of_a_set_is_drawn_as_often() -> None:
     sizes = random.integers(0, 4, n)
     given = np.arange(4) < sizes[:, None]
     is_wrong = random.random(n) < 0.1 * sizes  # the larger the set, the more often
-    labels = [
-        "" if wrong else ";".join(LABELS[:3][:size]) for wrong, size in zip(is_wrong, sizes, strict=True)
-    ]
+    pairs = zip(is_wrong, sizes, strict=True)
+    labels = ["" if wrong else ";".join(LABELS[:3][:size]) for wrong, size in pairs]
     probabilities = torch.linspace(0.9, 0.6, 4).expand(n, 4)
     known, answers = [*LABELS[:3], "other"], torch.from_numpy(given).long()
     fold = np.arange(n), probabilities, answers, torch.zeros(n)

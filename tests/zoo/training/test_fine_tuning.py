@@ -182,8 +182,10 @@ def test_a_head_is_frozen_where_all_its_labels_are_known() -> None:
     model = train(zoo.KNNBiLSTM(**options), table("old", OLD))
     name = "network.classifier.weight"
     assert torch.equal(weights(model)[name], start.weights[name])
-    with pytest.raises(InputError, match=r"has no classifier\.weight of this shape"):
-        train(zoo.KNNBiLSTM(**options), table("new", NEW))
+    columns = {**options, "features": "M5"}, table("old", OLD, num_memories=2)
+    for given, data in ((options, table("new", NEW)), columns):
+        with pytest.raises(InputError, match=r"has no classifier\.weight of this shape"):
+            train(zoo.KNNBiLSTM(**given), data)
 
 
 def test_freeze_and_freeze_encoder_are_equal(tiny_bert: Path) -> None:
