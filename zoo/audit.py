@@ -11,7 +11,7 @@ import csv
 import json
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ class Audit(NamedTuple):
     conflicts: int
 
 
-def audit(source: Predictor[Any] | Memory) -> Audit:
+def audit(source: Predictor | Memory) -> Audit:
     """Judge the label of each row of a memory by members fitted without it and by its neighbors.
 
     The neighbors of a row are neither itself nor its duplicates. Of a `MemoryEnsemble`, the vectors of a frozen encoder
@@ -251,7 +251,7 @@ class _Rows(NamedTuple):
 
 
 def judge(
-    memory: FolderMemory, labels: list[str], predictor: Predictor[Any] | None, separator: str | None = None
+    memory: FolderMemory, labels: list[str], predictor: Predictor | None, separator: str | None = None
 ) -> tuple[HeldOut, NDArray[np.float64]]:
     """Judge the rows of a memory with these labels; the vectors are those of the predictor's model, if it has some.
 

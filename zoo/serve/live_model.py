@@ -35,7 +35,7 @@ class Served(NamedTuple):
     #: the values that were fitted to the version of the memory.
     fitted: FittedFiles
     folder: ModelFolder
-    predictor: Predictor[Any]
+    predictor: Predictor
 
     @property
     def memory(self) -> Memory:

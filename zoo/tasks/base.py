@@ -58,7 +58,7 @@ class Task(Model[DataT]):
     pipeline_tag: ClassVar[str] = ""
     #: the task's name in `zoo list`.
     task: ClassVar[str]
-    predictor_type: ClassVar[type[Predictor[Any]]]
+    predictor_type: ClassVar[type[Predictor]]
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
     #: validation scores in the progress bar.

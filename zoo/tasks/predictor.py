@@ -21,13 +21,12 @@ from datamodules.dataset import BatchDataset
 from datamodules.memory_source import MemorySource
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.dense.text_vectors import ProgressBar
-from zoo.tasks.model import Model
+from zoo.tasks.model import DataT, Model
 from zoo.tasks.records import plain_values
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.held_out import HeldOutRows
 
-DataT = TypeVar("DataT", bound=DataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
 
 

@@ -88,9 +88,8 @@ def test_random_states_and_columns_of_labels() -> None:
 
 
 def test_tools_of_scikit_learn() -> None:
-    steps = Pipeline(
-        [("strip", FunctionTransformer(lambda X: [text.strip() for text in X])), ("zoo", small())]
-    )
+    strip = FunctionTransformer(lambda X: [text.strip() for text in X])
+    steps = Pipeline([("strip", strip), ("zoo", small())])
     grid = GridSearchCV(steps, {"zoo__random_state": [0, 1]}, cv=2).fit(TEXTS, TOPICS)
     assert grid.best_params_["zoo__random_state"] in (0, 1)
     assert set(grid.predict(NEW)) <= set(TOPICS)
