@@ -203,7 +203,7 @@ def audit_memory(model: str, output: str = "audit.csv") -> None:
         model: a run folder or a model folder; or a memory folder.
         output: the table, a CSV file.
     """
-    table = check_output(output, [model])
+    table = check_output(output, [model], ".csv")
     result = audit(load(model) if is_model(model) else open_memory(model))
     with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

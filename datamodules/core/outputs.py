@@ -14,11 +14,13 @@ from datamodules.core.storage import named_disk_errors
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def check_output(output: str, inputs: Iterable[str]) -> Path:
-    """Make the folder of an output file; raises an `InputError` for a path that is no file's, or an input's."""
+def check_output(output: str, inputs: Iterable[str], suffix: str = "") -> Path:
+    """Make the folder of an output file; raises an `InputError` for a path of no such file, or of an input."""
     path = Path(output)
     if not path.name or "\0" in output:
         raise InputError(f"--output {output!r}: names no file; name one")
+    if not path.name.lower().endswith(suffix):
+        raise InputError(f"--output {output}: what is written is a {suffix} file; name one")
     with named_disk_errors(path, "--output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():

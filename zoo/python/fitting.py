@@ -223,12 +223,8 @@ def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[s
 
 def _are_rows(sets: list[object]) -> bool:
     rows = [[*each] for each in sets if isinstance(each, SET)]
-    sizes = {len(row) for row in rows}
-    return (
-        len(rows) == len(sets)
-        and len(sizes - {0, 1}) == len(sizes) == 1
-        and all({*row} <= {0, 1} for row in rows)
-    )
+    size, *others = {len(row) for row in rows} or {0}
+    return len(rows) == len(sets) and size > 1 and not others and all({*row} <= {0, 1} for row in rows)
 
 
 def _checked(label: object) -> str:

@@ -63,13 +63,9 @@ def suggest(
         output: the table, a CSV file.
     """
     check_count("n", n, _MOST_TEXTS)
-    table = check_output(output, [input])
-    if table.suffix != ".csv":
-        raise InputError(f"--output {output}: is written as CSV; name a file that ends with .csv")
+    table = check_output(output, [input], ".csv")
     if table.exists() and any(row.get("label") for row in csv.DictReader(open_lines(str(table)))):
-        raise InputError(
-            f"--output {output}: has labels; learn from them first, then move it, or name another file"
-        )
+        raise InputError(f"--output {output}: has labels, which would be lost; name another file")
     model = None if ckpt_path is None else load(ckpt_path)
     if model is not None and not isinstance(model, ClassificationPredictor):
         raise InputError(f"--ckpt_path {ckpt_path}: gives no labels; name a classifier")

@@ -47,9 +47,9 @@ def take_weights(
     """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
-    characters, labels), the rows that both models have, and their columns (`Task.column_names`). The returned
-    names include those of tables of words that were taken in part. `meta` describes the
-    model, `source` is the name of the trained one, and `rows` and `columns` are these methods.
+    characters, labels), the rows that both models have, and their columns (`Task.column_names`). The returned names
+    include those of tables of words that were taken in part. `meta` describes the model, `source` is the name of the
+    trained one, and `rows` and `columns` are these methods.
     """
     own = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
     taken: dict[str, TakenRows] = {}

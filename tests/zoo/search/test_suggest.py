@@ -113,7 +113,7 @@ def test_refusals(zoo_command: Zoo, pool: Path) -> None:
     assert "use --n up to it" in refusal(zoo_command("suggest", "--input", pool, "--n", 5000))
     assert "n" in refusal(zoo_command("suggest", "--input", pool, "--n", 0))
     assert "--output" in refusal(zoo_command("suggest", "--input", pool, "--output", pool))
-    assert "ends with .csv" in refusal(zoo_command("suggest", "--input", pool, "--output", "a.jsonl"))
+    assert ".csv file" in refusal(zoo_command("suggest", "--input", pool, "--output", "a.jsonl"))
 
 
 def test_guesses_of_sets_are_compared_as_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
