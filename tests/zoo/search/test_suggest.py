@@ -50,7 +50,7 @@ def test_from_a_model_to_its_memory(zoo_command: Zoo, pool: Path, copied_run: Pa
     out = done(zoo_command("memory", "add", copied_run, "labelled.csv")).out
     assert f"{sum(right) / 8:.1%} ± " in out
     assert "of the 8 texts drawn at random had their label" in out
-    assert "has labels; " in refusal(zoo_command("suggest", "--input", pool, "--output", "labelled.csv"))
+    assert "has labels, " in refusal(zoo_command("suggest", "--input", pool, "--output", "labelled.csv"))
     out = done(zoo_command("suggest", "--input", pool, "--ckpt_path", copied_run, "--n", 200)).out
     assert "the labels so far reach about " in out
     assert not {row["text"] for row in rows} & {row["text"] for row in read_csv("to_label.csv")}

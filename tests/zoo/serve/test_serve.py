@@ -390,7 +390,7 @@ def serving(
 ) -> Iterator[str]:
     """Serve a model in this process, and yield the address."""
     app = make_app(live, key, pool)
-    config = uvicorn.Config(app, http=limits._Connection, ws="none", log_level="warning")
+    config = uvicorn.Config(app, http=limits._Connection, ws="none", log_config=None)
     served, listening = uvicorn.Server(config), socket.create_server(("127.0.0.1", port))
     thread = threading.Thread(target=served.run, args=([listening],))
     thread.start()
@@ -430,7 +430,6 @@ def test_slow_connections_are_closed(port: int) -> None:
 def test_messages_that_clients_cause_are_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # a server may have changed it
     for name in ("asyncio", "uvicorn.error"):
         monkeypatch.setattr(logging.getLogger(name), "filters", [])
     limits.log_once_a_minute()
