@@ -12,8 +12,8 @@ from callbacks.chart import Cell
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
-from datamodules.corpora.readers import open_lines
-from datamodules.corpora.records import TextColumn
+from datamodules.corpora.readers import read_blocks
+from datamodules.corpora.records import Columns, TextColumn
 from datamodules.corpora.rows import Texts
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory
@@ -64,7 +64,8 @@ def suggest(
     """
     check_count("n", n, _MOST_TEXTS)
     table = check_output(output, [input], ".csv")
-    if table.exists() and any(row.get("label") for row in csv.DictReader(open_lines(str(table)))):
+    earlier = read_blocks(output, Columns(["label"])) if table.exists() else iter(())
+    if any(any(block.strings(0)) for block in earlier):
         raise InputError(f"--output {output}: has labels, which would be lost; name another file")
     model = None if ckpt_path is None else load(ckpt_path)
     if model is not None and not isinstance(model, ClassificationPredictor):
