@@ -215,7 +215,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
         labels = distinct_labels(written := train.distinct_labels(), options.label_separator)
-        if not labels or len(set(written)) < 2:
+        if max(len(labels), len(written)) < 2:  # one label or none is a set, too
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
         if len(labels) > max(MANY_LABELS, len(train) // 2):

@@ -178,22 +178,24 @@ def label_sets(labels: Any, number: int) -> list[list[str]] | None:
 
     Sets are lists, or rows of a matrix of 0 and 1 whose columns are the labels; an `InputError` names a wrong row.
     """
-    if getattr(labels, "ndim", 0) == 2:
+    if is_matrix := getattr(labels, "ndim", 0) == 2:
         if not np.isin(labels, (0, 1)).all():
             raise InputError("labels: a matrix of sets has 0 and 1, 1 where a text has the label of a column")
         names = list(getattr(labels, "columns", range(labels.shape[1])))
         labels = [[names[column] for column in np.flatnonzero(row)] for row in np.asarray(labels)]
     elif getattr(labels, "ndim", 0) == 1:  # an array, or a column of a data frame
         labels = labels.tolist()
-    elif isinstance(labels, list) and _are_rows(labels):
-        raise InputError("labels: lists of 0 and 1 are the rows of a matrix; give it as an array")
     if not isinstance(labels, list) or not any(isinstance(each, SET) for each in labels):
         return None
     if len(labels) != number:
         raise InputError(f"labels: {number:,} texts but {len(labels):,} sets; give one for each text")
     for row, each in enumerate(labels):
-        if not isinstance(each, SET) or not all(isinstance(name, str | int | np.integer) for name in each):
+        is_list = isinstance(each, SET) and getattr(each, "ndim", 1) == 1
+        if not is_list or not all(isinstance(name, str | int | np.integer) for name in each):
             raise InputError(f"labels: row {row} is no list of strings or whole numbers; give such lists")
+    sizes = {len(each) for each in labels}
+    if not is_matrix and len(sizes) == 1 < max(sizes) and all({*each} <= {0, 1} for each in labels):
+        raise InputError("labels: lists of 0 and 1 are the rows of a matrix; give it as an array")
     return [sorted(map(_checked, each)) for each in labels]
 
 
@@ -219,12 +221,6 @@ def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[s
         have = f"all rows have the label {excerpt(names[0])!r}" if names else "there are no rows"
         raise InputError(f"labels: {have}; a classifier needs two classes")
     return names
-
-
-def _are_rows(sets: list[object]) -> bool:
-    rows = [[*each] for each in sets if isinstance(each, SET)]
-    size, *others = {len(row) for row in rows} or {0}
-    return len(rows) == len(sets) and size > 1 and not others and all({*row} <= {0, 1} for row in rows)
 
 
 def _checked(label: object) -> str:
