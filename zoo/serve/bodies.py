@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    StrictInt,
-    Tag,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
 from datamodules.core.errors import InputError
@@ -159,4 +150,4 @@ class Previewed(_Body):
 class Reverted(_Edit):
     """A version to revert the memory to."""
 
-    version: StrictInt
+    version: int = Field(strict=True)
