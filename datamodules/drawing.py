@@ -7,16 +7,14 @@ workers, and a resumed run, draw the same.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.arrays import find_sorted
+from datamodules.core.arrays import Longs, find_sorted
 from datamodules.core.ragged import Ragged
 from datamodules.duplicates import duplicate_codes
-
-Longs: TypeAlias = NDArray[np.int64]
 
 #: Draws for a position before it stays empty, for lists that own nearly all texts.
 _TRIES = 64

@@ -7,13 +7,20 @@ So every array that compiled code reads is checked when it is opened.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from datamodules.core.errors import DamagedError, reason
 from datamodules.core.storage import REBUILD
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Ints: TypeAlias = NDArray[np.int32]
+Longs: TypeAlias = NDArray[np.int64]
+ULongs: TypeAlias = NDArray[np.uint64]
+Floats: TypeAlias = NDArray[np.float32]
+Doubles: TypeAlias = NDArray[np.float64]
 
 
 class ArrayWriter:

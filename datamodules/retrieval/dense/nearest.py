@@ -7,18 +7,13 @@ and equal for equal vectors.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
+from datamodules.core.arrays import Floats, Longs
 from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, joined_rows
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.heap import push
-
-Floats: TypeAlias = NDArray[np.float32]
-Longs: TypeAlias = NDArray[np.int64]
 
 # Queries and rows of one matrix product: the products, 2 MB, stay in the cache.
 _QUERIES = 256

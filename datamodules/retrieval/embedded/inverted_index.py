@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import NamedTuple, get_args, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, check_starts, damaged, map_array
+from datamodules.core.arrays import (
+    ArrayWriter,
+    Bytes,
+    Doubles,
+    Floats,
+    Ints,
+    Longs,
+    RowLookup,
+    ULongs,
+    check_numbers,
+    check_starts,
+    damaged,
+    map_array,
+)
 from datamodules.core.compiled import njit
 from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
@@ -19,13 +31,6 @@ from datamodules.retrieval.base import AnalyzerName, Ranking
 from datamodules.retrieval.embedded import lucene
 from datamodules.retrieval.embedded.analysis import TermIds
 from datamodules.text.tokens import count_tokens
-
-Bytes: TypeAlias = NDArray[np.uint8]
-Ints: TypeAlias = NDArray[np.int32]
-Longs: TypeAlias = NDArray[np.int64]
-ULongs: TypeAlias = NDArray[np.uint64]
-Floats: TypeAlias = NDArray[np.float32]
-Doubles: TypeAlias = NDArray[np.float64]
 
 _TEXTS = 4096
 _POSTINGS = 1 << 24

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from datamodules.core.arrays import Doubles, Floats, Ints, Longs, ULongs
 from datamodules.core.compiled import njit
 from datamodules.retrieval.base import LAST_ROW
 from datamodules.retrieval.embedded import lucene
-from datamodules.retrieval.embedded.inverted_index import Doubles, Floats, Ints, InvertedIndex, Longs, ULongs
+from datamodules.retrieval.embedded.inverted_index import InvertedIndex
 from datamodules.retrieval.heap import push
 
 # Texts are scored in windows, small at first (to find good hits early), then as many as fit the cache. Their sums are
