@@ -50,7 +50,7 @@ def recipe(model: str | None, names_data: bool, files: Iterable[PlainDict]) -> P
         return {}
     values: PlainDict = yaml.safe_load(find(RECIPES[task]).read_text(encoding="utf-8"))
     if values["model"]["class_path"] != name:
-        # Other models need validation rows: their own choose an epoch.
+        # The default cross-fits; other models choose an epoch on validation rows.
         values["data"]["init_args"].pop("validation_split", None)
         values = {"model": {"class_path": name}, "data": values["data"]}
     return values
