@@ -107,7 +107,7 @@ class NaiveBayes(Lexical):
 
     @override
     def fit_planes(self, vectors: csr_matrix, target: NDArray[np.int64]) -> tfidf.Planes:
-        return tfidf.naive_bayes(vectors, target)
+        return tfidf.naive_bayes(vectors, target, self.sizes.multilabel)
 
 
 class Encoder(Member):

@@ -186,7 +186,7 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     for combination, names in combinations.items():
         if names:
             trusted = _most_trusted({name: outputs[name] for name in names})
-            prior = None if multilabel or combination == "memory" else trusted
+            prior = None if combination == "memory" else trusted
             weights[combination] = fit_weights({name: logs[name] for name in names}, target, prior)
             # A dozen rows speak for no member: the rows of a class are always outnumbered where one is held out.
             if not any(weights[combination].values()):

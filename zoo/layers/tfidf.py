@@ -214,9 +214,17 @@ def logistic_regression(vectors: csr_matrix, target: NDArray[np.int64], c: float
     return np.stack([weight[1] for weight, _ in planes]), np.stack([bias[1] for _, bias in planes])
 
 
-def naive_bayes(vectors: csr_matrix, target: NDArray[np.int64]) -> Planes:
-    """Fit complement naive Bayes (Rennie et al., "Tackling the Poor Assumptions of Naive Bayes", 2003)."""
+def naive_bayes(vectors: csr_matrix, target: NDArray[np.int64], is_label: bool = False) -> Planes:
+    """Fit complement naive Bayes (Rennie et al., "Tackling the Poor Assumptions of Naive Bayes", 2003).
+
+    A class is judged by the texts of others. So is a label, 0 or 1 in `target`: beside all texts, which cancel out
+    where labels exclude each other.
+    """
     from sklearn.naive_bayes import ComplementNB
 
-    weight = ComplementNB(alpha=_SMOOTHING).fit(vectors, target).feature_log_prob_
+    model = ComplementNB(alpha=_SMOOTHING).fit(vectors, target)
+    weight = model.feature_log_prob_
+    if is_label:
+        counts = model.feature_all_ + _SMOOTHING
+        weight[0] = -np.log(counts / counts.sum())
     return weight, np.zeros(len(weight))

@@ -207,7 +207,7 @@ def test_answers_with_their_evidence(run: Path, tmp_path: Path, zoo_command: Zoo
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     predictions = model.predict([row["text"] for row in rows])
     right = [each.label == ";".join(row["labels"]) for each, row in zip(predictions, rows, strict=True)]
-    assert np.mean(right) > 0.7
+    assert np.mean(right) > 0.5  # one of eight sets by chance
     for each in predictions:
         assert each.label == ";".join(sorted(label.label for label in each.of_labels))
         for label in each.of_labels:
@@ -249,7 +249,7 @@ def test_share_of_wrong_labels_is_bounded(run: Path, tmp_path: Path, zoo_command
     done(zoo_command("memory", "tune", run, tuned))
     model, rows = zoo.load(run), [json.loads(line) for line in table.read_text().splitlines()]
     texts = [row["text"] for row in rows]
-    free, bounded = model.predict(texts), model.predict(texts, max_error=0.4, label_sets=0.1, unknown=0.05)
+    free, bounded = model.predict(texts), model.predict(texts, max_error=0.33, label_sets=0.1, unknown=0.05)
     given = right = covered = 0
     for before, after, row in zip(free, bounded, rows, strict=True):
         kept = [] if after.of_labels is None else [each.label for each in after.of_labels]
@@ -261,7 +261,7 @@ def test_share_of_wrong_labels_is_bounded(run: Path, tmp_path: Path, zoo_command
         given, right = given + len(kept), right + len(set(kept) & set(row["labels"]))
         covered += set(row["labels"]) <= set(after.labels)
     assert given > 100
-    assert right / given > 0.6
+    assert right / given > 0.67
     assert sum(len(before.of_labels) for before in free) > given
     assert covered / len(rows) > 0.8
     foreign = model.predict(["whispering galaxies orbit 17 xylophones"], unknown=0.1)[0]

@@ -48,6 +48,11 @@ def test_whole_words_alone_are_the_usual_support_vector_machine() -> None:
         restored_ngrams.load_state_dict(ngrams.state_dict())
         again = restored(vectors_of(restored_ngrams, others))
         assert torch.equal(again, linear(vectors_of(ngrams, others)))
+    restored.fit(
+        vectors_of(ngrams, texts), np.eye(3, dtype=np.int64)[target], partial(naive_bayes, is_label=True)
+    )
+    of_sets = restored(vectors_of(ngrams, others))  # of one label each
+    torch.testing.assert_close(of_sets.log_softmax(dim=1), again.log_softmax(dim=1), rtol=0, atol=1e-4)
 
 
 def test_letters_help_with_words_that_training_lacks() -> None:
