@@ -333,7 +333,9 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             process=0 if trainer is None else trainer.global_rank,
             num_processes=1 if trainer is None else trainer.world_size,
         )
-        if training and trainer is not None:
+        if training and trainer is not None and trainer.overfit_batches:  # type: ignore[attr-defined]
+            sampler.sampler = None  # the same batches in every epoch
+        elif training and trainer is not None:
             # In a resumed run, workers request the first batches before Lightning sets the epoch.
             sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
         return DataLoader(

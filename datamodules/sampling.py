@@ -42,7 +42,7 @@ class LengthBucketSampler(Sampler[list[int]]):
         self.process, self.num_processes = process, num_processes
         self.epoch = 0
         # Lightning calls `batch_sampler.sampler.set_epoch`.
-        self.sampler = self
+        self.sampler: LengthBucketSampler | None = self
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch."""
