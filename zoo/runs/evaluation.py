@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ProgressBar
 
 from callbacks.chart import write_table
 from datamodules.base import DataModule
@@ -19,7 +20,7 @@ from zoo.ensemble.answer import Answer
 from zoo.loading import use_fitted, use_memory
 from zoo.model_folder.folder import ModelFolder
 from zoo.runs.process import running
-from zoo.runs.training import TrainerOptions, skip_unread_memory, without_output
+from zoo.runs.training import TrainerOptions, as_list, skip_unread_memory, without_output
 from zoo.tasks.base import Evaluation, Task
 from zoo.tasks.classification.calibration import Calibration
 
@@ -89,7 +90,10 @@ def evaluate(
     model: Task, data: DataModule, split: str, trainer: TrainerOptions, lists_errors: bool = False
 ) -> Evaluation | None:
     """Compute the scores of a trained model on `validation` or `test` rows; None in all processes but the first."""
-    arguments = {"logger": False, **without_output(trainer.arguments), "enable_checkpointing": False}
+    # Loggers and callbacks are those of a training, but for what shows the progress.
+    arguments = without_output(trainer.arguments) | {"logger": False, "enable_checkpointing": False}
+    shown = [each for each in as_list(arguments.get("callbacks")) if isinstance(each, ProgressBar)]
+    arguments["callbacks"] = shown
     with running(trainer.seed), tempfile.TemporaryDirectory() as folder:
         model.run_seed = data.seed = trainer.seed
         lightning = pl.Trainer(**arguments)
