@@ -33,6 +33,7 @@ from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import ClassificationOutput
+from zoo.training.trained_parts import total_steps
 
 #: Standard deviation of the initial vectors.
 DEVIATION = 0.1
@@ -235,5 +236,5 @@ class ExpaNet(MemNet):
         super().on_train_batch_start(batch, batch_idx)
         if self.final_tau is not None and self.uses_memory:
             # A function of the step alone, so that a resumed run equals an uninterrupted one.
-            progress = self.trainer.global_step / max(1, self.trainer.estimated_stepping_batches)
+            progress = self.trainer.global_step / max(1, total_steps(self.trainer))
             self.network.tau = self.tau * (self.final_tau / self.tau) ** min(1.0, progress)

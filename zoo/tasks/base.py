@@ -245,8 +245,8 @@ class Task(Model[DataT]):
 
     @override
     def on_train_epoch_end(self) -> None:
-        if (mean := self.epoch_loss.mean()) is not None:
-            self.log("train/loss_epoch", mean, sync_dist=True)
+        if (mean := self.epoch_loss.mean(self)) is not None:
+            self.log("train/loss_epoch", mean)
             if self.trainer.progress_bar_callback is None:
                 self._show_epoch()
         self.epoch_loss = _EpochLoss()
@@ -295,8 +295,8 @@ class Task(Model[DataT]):
         optimizer = self.adapt_optimizer(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
-        scheduler = make_schedule(self.make_lr_scheduler, optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
+        schedule = make_schedule(self.make_lr_scheduler, optimizer, self.trainer)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Replace the user's optimizer by a faster one with the same result."""
@@ -397,9 +397,13 @@ class _EpochLoss:
         self._sum = self._sum + count * loss.detach()
         self._count += count
 
-    def mean(self) -> Any:
-        """Return the mean loss of a text; None before the first step."""
-        return self._sum / self._count if self._count else None
+    def mean(self, task: Task) -> Tensor | None:
+        """Return the mean loss of a text of all processes; None before the first step."""
+        if not isinstance(self._sum, Tensor):
+            return None
+        sums = torch.stack([self._sum, torch.as_tensor(self._count).to(self._sum)])
+        total, count = task.trainer.strategy.reduce(sums, reduce_op="sum")
+        return total / count
 
     def is_finite_after(self, outputs: Tensor | Mapping[str, Any] | None) -> Tensor | bool:
         """Return True if this result of a step is finite, and those of all steps before."""

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from math import isclose
-from typing import Any
+from math import inf, isclose
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LRSchedulerCallable
-from datamodules.core.types import Positive, check_value
+from datamodules.core.types import PlainDict, Positive, check_value
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 #: Maximum number of names in a message.
 _MAX_NAMES = 40
@@ -74,8 +77,12 @@ def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> l
     return groups
 
 
-def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer) -> LRScheduler | ReduceLROnPlateau:
-    """Make the schedule of an optimizer; an `InputError` if it changes the ratio of the groups' learning rates."""
+def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer, trainer: pl.Trainer) -> PlainDict:
+    """Make the schedule of an optimizer, as Lightning takes it.
+
+    Raises:
+        InputError: it changes the ratio of the groups' learning rates.
+    """
     before = [group["lr"] for group in optimizer.param_groups]
     scheduler = make(optimizer)
     after = [group["lr"] for group in optimizer.param_groups]
@@ -84,4 +91,13 @@ def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer) -> LRSchedule
             f"model.lr_scheduler: {type(scheduler).__name__} has one rate for all weights, and"
             " model.learning_rates has several; omit one of the two"
         )
-    return scheduler
+    every = trainer.check_val_every_n_epoch if isinstance(scheduler, ReduceLROnPlateau) else 1
+    return {"scheduler": scheduler, "monitor": "val/loss", "frequency": every or 1}
+
+
+def total_steps(trainer: pl.Trainer) -> int:
+    """The steps of a training, for schedules that go over all of them; an `InputError` if it has no end."""
+    steps = trainer.estimated_stepping_batches
+    if steps == inf:
+        raise InputError("--trainer.max_epochs -1: a schedule over all steps needs a number of epochs")
+    return int(steps)

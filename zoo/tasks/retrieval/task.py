@@ -29,6 +29,7 @@ from zoo.tasks.ranking_measures import Judged
 from zoo.tasks.retrieval.metrics import RetrievalScores, retrievers_alone
 from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks, retriever_scores
 from zoo.training.nesterov import ScheduledNesterov
+from zoo.training.trained_parts import total_steps
 
 log = logging.getLogger("zoo")
 
@@ -109,7 +110,7 @@ class RetrievalTask(Task[ClickthroughDataModule]):
     @override
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
         if isinstance(optimizer, ScheduledNesterov) and optimizer.total_steps is None:
-            optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
+            optimizer.total_steps = total_steps(self.trainer)
         return super().adapt_optimizer(optimizer)
 
     def encode_collection(
