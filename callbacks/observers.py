@@ -82,8 +82,12 @@ class RunFolder(Callback):
         name, mode = ("", "max") if checkpoint is None else (checkpoint.monitor or "", checkpoint.mode)
         score, before = metrics.get(name, math.nan), self.best.get("score", math.nan)
         is_better = score < before if mode == "min" else score > before
-        if is_better or not math.isfinite(before):
-            self.best = {"epoch": trainer.current_epoch + 1, "score": score, "metrics": validation}
+        number = {"epoch": trainer.current_epoch + 1}
+        if getattr(pl_module, "is_finishing", False):  # the best epoch, and what was fitted after it
+            number = {"epoch": self.best.get("epoch", number["epoch"])}
+        elif not is_better and math.isfinite(before):
+            return
+        self.best = {**number, "score": score, "metrics": validation}
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -177,6 +181,9 @@ class GradientNorms(Callback):
 
 class Throughput(Callback):
     """Logs `train/examples_per_second` and `train/waiting_share` (of the time, between two steps), once an epoch."""
+
+    def __init__(self) -> None:
+        self.on_train_epoch_start()  # not called in an epoch that is resumed
 
     @override
     def on_train_epoch_start(self, *_: object) -> None:

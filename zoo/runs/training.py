@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
@@ -187,10 +188,13 @@ def _make_trainer(
     if trainer.time_limit is not None:
         callbacks.append(_TimeLimit(timedelta(seconds=trainer.time_limit), interval="epoch"))
     if arguments.get("enable_checkpointing") is not False:
+        # The last one is of a whole epoch: a run that is resumed within one would read its first batches again. Both
+        # stand before the user's: the first checkpoint with a monitor is the one that the run is judged by.
         folder = run_dir / "checkpoints"
-        callbacks += [
-            ModelCheckpoint(folder, "best", monitor=data.monitor, mode="max", enable_version_counter=False),
-            ModelCheckpoint(folder, "last", enable_version_counter=False),
+        callbacks = [
+            _OwnCheckpoint(folder, "best", monitor=data.monitor, mode="max", enable_version_counter=False),
+            _OwnCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False),
+            *callbacks,
         ]
     plugins = as_list(arguments.get("plugins"))
     if not any(isinstance(each, CheckpointIO) for each in plugins):
@@ -213,6 +217,10 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
+class _OwnCheckpoint(ModelCheckpoint):
+    """A type of its own: Lightning refuses two of one type and the same arguments, and users have theirs."""
+
+
 def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | None) -> None:
     interrupt = signal.getsignal(signal.SIGINT)
     try:
@@ -222,11 +230,13 @@ def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | No
             signal.signal(signal.SIGINT, interrupt)
 
 
-def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
+def _write_model(model: Task, data: DataModule, run_dir: Path, has_model: bool) -> None:
     """Write the model folder from the best checkpoint or, if that is missing, from the last one."""
     best, last = (run_dir / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
     if not best.is_file():
         if not last.is_file() or (run_dir / IN_RUN).exists():
+            if has_model and not last.is_file():
+                log.warning("no epoch was trained: the run has no model")
             return
         log.warning("no validation rows chose an epoch (%s is missing): the model is of the last one", best)
         best = last
@@ -244,23 +254,21 @@ def _finish(
     """Write what is made of a whole training, and return its results."""
     if not lightning.is_global_zero:
         return None
-    _write_model(model, data, run_dir)
-    best: Any = lightning.checkpoint_callback
-    score = getattr(best, "best_model_score", None)
+    has_model = lightning.checkpoint_callback is not None
+    _write_model(model, data, run_dir, has_model)
+    # The processes of the training may have been forks of this one.
+    file = run_dir / "summary.json"
+    summary = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    best = (summary["monitor"], summary["best_score"]) if "best_score" in summary else None
     for logger in lightning.loggers:
         if isinstance(logger, WandbLogger):
-            if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
-                logger.experiment.summary[best.monitor] = float(score)
+            if best is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
+                logger.experiment.summary[best[0]] = best[1]
             if trainer.artifact is not None:
                 log_run(logger.experiment, run_dir, trainer.artifact)
             logger.experiment.finish()  # the next run of this process is another one
     answer = run_dir / "answer.json"
-    return Trained(
-        run_dir,
-        None if score is None else (best.monitor, float(score)),
-        Answer.read(answer) if answer.exists() else None,
-        best is not None,
-    )
+    return Trained(run_dir, best, Answer.read(answer) if answer.exists() else None, has_model)
 
 
 class _TimeLimit(Timer):

@@ -119,8 +119,11 @@ def test_a_second_run_moves_the_first_one_aside(copied_run: Path, fit: Fit) -> N
     assert best(Path("run.2")).exists()
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(fit: Fit, zoo_command: Zoo) -> None:
-    options = ("--model.dropout=0.4", "--trainer.precision=32-true")
+@pytest.mark.parametrize(
+    "validated", ["val_check_interval=1.0", "val_check_interval=0.5", "check_val_every_n_epoch=2"]
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(validated: str, fit: Fit, zoo_command: Zoo) -> None:
+    options = ("--model.dropout=0.4", "--trainer.precision=32-true", f"--trainer.{validated}")
     whole = fit("whole", "--trainer.max_epochs=3", *options)
     half = fit("half", "--trainer.max_epochs=2", *options)
     before = read_metrics(half)

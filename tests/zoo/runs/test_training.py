@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytorch_lightning.callbacks import LambdaCallback, ModelCheckpoint
 
 import zoo
 from datamodules import ClassificationDataModule
@@ -110,6 +111,22 @@ def test_results_are_values(train_csv: Path, tmp_path: Path) -> None:
     assert set(scores.parts) >= {"f1/fruit", "recall/metal"}
     wrong = scores.scores["rows"] * (1 - scores.scores["accuracy"])
     assert len(scores.errors["lines"]) == pytest.approx(wrong)
+
+
+def test_a_run_is_judged_by_its_own_checkpoint(train_csv: Path, tmp_path: Path) -> None:
+    kept, written, rows = tmp_path / "kept", tmp_path / "run" / "summary.json", list[list[int]]()
+    users = [
+        LambdaCallback(on_train_batch_start=lambda *given: rows.append(given[2].row.tolist())),
+        ModelCheckpoint(kept, "{epoch}", monitor="val/loss"),
+        ModelCheckpoint(kept, "{epoch}-{step}", monitor="val/accuracy", mode="max", save_top_k=-1),
+    ]
+    result, model, data = trained(train_csv, written.parent, max_epochs=2, callbacks=users, overfit_batches=2)
+    assert len(list(kept.glob("*-*.ckpt"))) == 2
+    assert result.best == ("val/accuracy", json.loads(written.read_text())["best_score"])
+    kept.rename(tmp_path / "moved")
+    evaluate(model, data, "test", TrainerOptions({"accelerator": "cpu", "callbacks": users}))
+    assert not kept.exists()
+    assert rows[:2] == rows[2:]  # the epochs overfit the same batches
 
 
 def test_lightning_refuses_in_one_line(train_csv: Path, tmp_path: Path) -> None:

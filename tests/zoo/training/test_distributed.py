@@ -1,5 +1,6 @@
 """One and two processes: the same digits."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ def test_two_processes_train(train_csv: Path) -> None:
     printed = zoo_process(
         "fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=3", "--run_dir=run", *DDP
     )
-    assert "run folder: run" in printed
+    assert re.search(r"^best val/accuracy \d.*\nrun folder: run$", printed, re.MULTILINE)
     assert "nothing to train" not in printed
     summary = read_json("run/summary.json")
     assert summary["processes"] == 2
