@@ -17,7 +17,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import LABELS, Zoo, done, read_csv, refusal
+from tests.zoo.conftest import LABELS, Zoo, done, read_csv, read_json, refusal
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.tasks.test_classification_task import count
 from zoo.audit import audit, share_of_errors
@@ -368,7 +368,11 @@ def test_knn_bilstm_votes_for_sets(tmp_path: Path) -> None:
     options = {"label_column": "labels", "label_separator": ";", "num_memories": 10, "validation_split": 0.2}
     adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.02}}
     model = {"features": "M2", "attention": "softmax", "hidden_size": 16, "optimizer": adam}
-    found = zoo.fit(table, model="KNNBiLSTM", model_options=model, trainer={"max_epochs": 5}, **options)
+    options |= {"trainer": {"max_epochs": 5}, "run_dir": tmp_path / "run"}
+    found = zoo.fit(table, model="KNNBiLSTM", model_options=model, **options)
+    best = read_json(tmp_path / "run" / "summary.json")["best"]
+    assert best["score"] == best["metrics"]["val/mean_average_precision"]
+    assert best["metrics"]["val/micro_f1"] > 0.6  # by the rule, which is fitted after the best epoch
     assert found.model.network.rule.tolist() != [0.5, 0.0]
     rows = [json.loads(line) for line in test.read_text().splitlines()]
     predictions = found.predict([row["text"] for row in rows])
