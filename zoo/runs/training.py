@@ -230,13 +230,11 @@ def _fit(lightning: pl.Trainer, model: Task, data: DataModule, resume: Path | No
             signal.signal(signal.SIGINT, interrupt)
 
 
-def _write_model(model: Task, data: DataModule, run_dir: Path, has_model: bool) -> None:
+def _write_model(model: Task, data: DataModule, run_dir: Path) -> None:
     """Write the model folder from the best checkpoint or, if that is missing, from the last one."""
     best, last = (run_dir / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
     if not best.is_file():
         if not last.is_file() or (run_dir / IN_RUN).exists():
-            if has_model and not last.is_file():
-                log.warning("no epoch was trained: the run has no model")
             return
         log.warning("no validation rows chose an epoch (%s is missing): the model is of the last one", best)
         best = last
@@ -255,7 +253,9 @@ def _finish(
     if not lightning.is_global_zero:
         return None
     has_model = lightning.checkpoint_callback is not None
-    _write_model(model, data, run_dir, has_model)
+    _write_model(model, data, run_dir)
+    if has_model and not (run_dir / IN_RUN).exists():
+        log.warning("no epoch was trained, or none is kept: the run has no model")
     # The processes of the training may have been forks of this one.
     file = run_dir / "summary.json"
     summary = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
