@@ -21,7 +21,7 @@ from datamodules.corpora.multilabel import distinct_labels, rarest_labels, split
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes
-from datamodules.corpora.table import read_class_names, read_table
+from datamodules.corpora.table import read_class_names
 from datamodules.dataset import rows_and_weights
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
@@ -50,7 +50,7 @@ class ClassificationOptions(TextOptions):
             only `MemoryEnsemble` learns them. None = a text has one label.
         label_columns: in place of `label_column`, columns of 0 and 1 whose names are the labels of such a set.
         memory_label_column: label of the memory table; None = its texts have no labels.
-        label_texts: table of texts that describe labels, next to the words of their names; columns text and label.
+        label_texts: table of texts that describe labels, next to the words of their names; columns as in `train_file`.
             Without a `train_file`, they are the labels of a `MemoryEnsemble` that has no labelled rows.
         unlabelled_file: table of further texts, without labels, from which `MemoryEnsemble` learns with a transformer.
     """
@@ -198,13 +198,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         columns |= {"class_names": options.class_names, "label_separator": options.label_separator}
         columns["label_column"] = options.label_columns or columns["label_column"]
         return columns
-
-    @override
-    def read_splits(self, names: Sequence[str]) -> dict[str, Rows]:
-        if not self.options.is_described or "train" not in names:
-            return super().read_splits(names)
-        others = super().read_splits([name for name in names if name != "train"])
-        return {**others, "train": read_table(str(self.options.label_texts))}
 
     @override
     def strata(self, table: Rows) -> Sequence[str]:

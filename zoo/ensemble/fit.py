@@ -51,8 +51,8 @@ _NO_CONDITION = "some rows of the table had a part in the weights that classify 
 _UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
 _UNMEASURED = (
-    "Nobody has measured this model in its training: no row had a label, and it has learned from the words of its"
-    " labels and from texts without labels. zoo suggest names texts to label; from 50 labelled rows on, zoo memory add"
+    "Nobody has measured this model in its training: no row had a label, and it has learned from words of labels, and"
+    " from texts without labels, if given. zoo suggest names texts to label; from 50 labelled rows on, zoo memory add"
     " MODEL ROWS.csv --tune true measures and improves it, if it has a memory, and so does a fit with data.train_file."
 )
 

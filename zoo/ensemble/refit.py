@@ -197,14 +197,14 @@ def refit_members(
     inputs = network.members.inputs_of(network.names) if crosses else set()
     readings = fit_members(model, data, split, target, network.applied, inputs)
     network.fitted_version = memory.version
-    lost = 0 if seen is None else int((~np.isin(seen, keys)).sum())
+    words = fold_hashes([] if network.guides is None else network.guides.named)
+    lost = 0 if seen is None else int((~np.isin(seen, np.concatenate([keys, words]))).sum())
     less = f" (without {lost:,} training texts, which the memory lacks)" if lost else ""
     fitted = f"{', '.join(names)} fitted to {len(rows):,} rows of the memory{less}; "
     # An encoder that has learned from rows knows them; what is cross-fitted does not.
     marks = data.marks_of(rows, None, None, None if network.encoder_before is None else seen)
     near = group_near_duplicates(rows.texts[:], keys, split.neighbors)
     groups = near.first_rows(keys)
-    words = fold_hashes([] if network.guides is None else network.guides.named)
     usable = np.flatnonzero(~np.isin(groups, groups[marks.in_training]) & ~np.isin(keys, words))
     if not crosses or len(usable) == 0 or len(np.unique(groups)) == 1:
         return [], fitted

@@ -1,6 +1,5 @@
 """Texts that are no rows: the classes' own words, and texts without labels."""
 
-import csv
 import logging
 import re
 from pathlib import Path
@@ -129,19 +128,17 @@ def test_an_ensemble_reads_names_and_texts_without_labels(
 ) -> None:
     rows = distinct_sentences(60, seed=3)
     table = write_table(tmp_path / "train.csv", rows[:40])
-    pool = tmp_path / "pool.csv"
-    with pool.open("w", newline="") as file:
-        csv.writer(file).writerows(
-            [("text",), *[(text,) for text, _ in rows[30:]], (rows[59][0].upper(),), (" ",)]
-        )
-    described = write_table(tmp_path / "labels.csv", [("a thing to eat", rows[0][1])])
+    texts = [*[(text,) for text, _ in rows[30:]], (rows[59][0].upper(),), (" ",)]
+    pool = write_table(tmp_path / "pool.csv", texts, ["text"])
+    described = write_table(tmp_path / "labels.csv", [("a thing to eat", rows[0][1]), rows[0], rows[39]])
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=1", "--data.validation_split=0"]
     options += [f"--data.unlabelled_file={pool}", f"--data.label_texts={described}"]
     # The encoder knows no words.
     monkeypatch.setattr("zoo.ensemble.fit.Guides.without_misleading", lambda guides, *_: guides)
     with caplog.at_level(logging.INFO, logger="zoo"):
         folder = run("run", *options, table=table)
-    assert "10 texts are train rows; they are skipped" in caplog.text
+    assert f"{pool}: 10 texts are train rows; they are skipped" in caplog.text
+    assert f"{described}: 2 texts are train rows; they are skipped" in caplog.text
     assert "regression with class names and unlabelled texts" in (folder / "output.txt").read_text()
     for file in (pool, described, table):
         file.unlink()
@@ -159,7 +156,7 @@ def test_names_and_texts_without_labels_alone(zoo_command: Zoo, tiny_bert: Path,
     given = {"label_texts": described, "unlabelled_file": pool, "characters": False}
     model = zoo.fit(**given, model_options={"transformer": str(tiny_bert)}, run_dir=tmp_path / "run")
     assert (model.answer.lines, model.held_out) == ([], None)
-    assert "Nobody has measured this model" in (tmp_path / "run" / "answer.md").read_text()
+    assert "from texts without labels, if given" in (tmp_path / "run" / "answer.md").read_text()
     (prediction,) = model.predict([labelled[0][0]])
     assert (set(prediction.probabilities), {*prediction.contributions}) == ({*LABELS}, {"self_trained"})
     with pytest.raises(InputError, match="has no held-out rows"):
@@ -179,8 +176,8 @@ def test_names_and_texts_without_labels_alone(zoo_command: Zoo, tiny_bert: Path,
 @pytest.mark.parametrize(
     ("option", "rows", "message"),
     [
-        ("label_texts", [("fish", "unheard")], "row 0: 'unheard' is no label of the training table"),
-        ("label_texts", [(" ", "{0}")], "row 0 has no text"),
+        ("label_texts", [("fish", "unheard")], "row 1: 'unheard' is no label of the training table"),
+        ("label_texts", [(" ", "{0}")], "row 1 has no text"),
         ("label_texts", [("same", "{0}"), ("Same", "{1}")], "'same' is a text of the labels"),
         ("unlabelled_file", [("{text}", "x")], "no text that is new"),
     ],
@@ -198,16 +195,21 @@ def test_bad_files_are_named(
 
 
 def test_without_a_transformer_only_names_are_read(
-    run: Fit, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = write_table(tmp_path / "pool.csv", distinct_sentences(5, seed=9))
     run("run", f"--data.unlabelled_file={pool}")
     assert "data.unlabelled_file has no effect: only the member self_trained" in caplog.text
     texts = [(f"unheard {word} word", label) for label, word in (("fruit", "durian"), ("metal", "osmium"))]
-    table = write_table(tmp_path / "words.csv", texts)
-    model = zoo.load(run("named", f"--data.label_texts={table}", "--model.members=[named]"))
+    columns = "sentence", "class"
+    words = write_table(tmp_path / "words.csv", texts, columns)
+    table = write_table(tmp_path / "train.csv", distinct_sentences(40, 0), columns)
+    options = [f"--data.label_texts={words}", "--data.text_column=sentence", "--data.label_column=class"]
+    model = zoo.load(run("named", *options, "--model.members=[named]", table=table))
     assert model.predict(["a durian"])[0].label == "fruit"
     assert model.predict(["some osmium"])[0].label == "metal"
+    tested = done(zoo_command("test", "--ckpt_path=named", f"--data.test_file={words}"))
+    assert "2 with a duplicate among the training rows" in tested.out
 
 
 def test_many_rows_need_no_names(run: Fit, tmp_path: Path) -> None:

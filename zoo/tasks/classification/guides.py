@@ -6,7 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from datamodules.classification import ClassificationDataModule, as_indicators, 
 from datamodules.core.arrays import find_sorted
 from datamodules.core.errors import InputError, excerpt, name_some
 from datamodules.core.types import PlainDict
+from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.dense.vector_store import Encode
 from datamodules.retrieval.folding import distinct_rows, fold_hashes
@@ -151,47 +152,55 @@ def read_guides(data: ClassificationDataModule, labels: Sequence[str], unlabelle
     target = [number for number, each in enumerate(words) if each and shared[each.casefold()] == 1]
     texts = [words[number] for number in target]
     if data.options.label_texts is not None:
-        rows = read_table(data.options.label_texts)
-        numbers = label_numbers(rows, labels).tolist()
-        for row, (text, number) in enumerate(zip(rows.texts[:], numbers, strict=True)):
+        one_label = {"label_column": data.options.label_column, "label_separator": None, "id_column": None}
+        rows = read_table(data.options.label_texts, **data.table_columns() | one_label)
+        for row, (text, number) in enumerate(zip(rows.texts, label_numbers(rows, labels), strict=True), 1):
             if number < 0:
-                label = excerpt((rows.labels or [])[row])
+                label = excerpt(rows.label(row - 1))
                 raise InputError(f"{rows.source}: row {row}: {label!r} is no label of the training table")
-            if not text.strip():
+            if not text:
                 raise InputError(f"{rows.source}: row {row} has no text; write one, or remove the row")
-            texts.append(text)
-            target.append(number)
+        if not data.options.is_described:
+            # Held-out rows would be answered by their own texts; rows of later tables are compared with the others.
+            keys, seen = fold_hashes(rows.texts), [] if data.seen is None else [data.seen]
+            kept = _new_rows(data, rows, keys, np.arange(len(rows)))
+            rows, data.seen = rows.select(kept), np.unique(np.concatenate([*seen, keys[kept]]))
+        texts += rows.texts[:]
+        target += label_numbers(rows, labels).tolist()
     owners: dict[str, int] = {}
     for text, number in zip(texts, target, strict=True):
         key = text.casefold().strip()
         if (owner := owners.setdefault(key, number)) != number:
-            first, second = (labels[each] for each in sorted((owner, number)))
-            raise InputError(
-                f"data.label_texts: {excerpt(key)!r} is a text of the labels {excerpt(first)!r} and"
-                f" {excerpt(second)!r}; a text can stand for one"
-            )
+            both = name_some([labels[each] for each in sorted((owner, number))])
+            raise InputError(f"data.label_texts: {excerpt(key)!r} is a text of the labels {both}; name one")
     others = _unlabelled_texts(data) if unlabelled and data.options.unlabelled_file is not None else []
     return Guides([*texts, *others], np.array([*target, *[UNLABELLED] * len(others)], np.int64))
 
 
 def _unlabelled_texts(data: ClassificationDataModule) -> list[str]:
-    """Distinct texts of the file, without those of the tables of the fit and the test; at most `MOST_TEXTS`."""
-    options = data.options
+    """Distinct texts of the file that are new, at most `MOST_TEXTS`."""
     columns = {**data.table_columns(), "label_column": None, "id_column": None}
-    rows = read_table(str(options.unlabelled_file), **columns)
+    rows = read_table(str(data.options.unlabelled_file), **columns)
     keys = fold_hashes(rows.texts)
-    chosen = distinct_rows(rows.texts, keys)
-    tables: dict[str, Any] = {name: data.split(name).rows for name in ("train", "validation")}
-    if options.tables["test"] is not None or options.is_split_off("test"):
-        tables["test"] = data.read_tables(["test"])["test"]
-    for name, table in tables.items():
-        is_known = np.isin(keys[chosen], fold_hashes(table.texts))
-        if count := int(is_known.sum()):
-            log.info("%s: %d texts are %s rows; they are skipped", rows.source, count, name)
-        chosen = chosen[~is_known]
+    chosen = _new_rows(data, rows, keys, distinct_rows(rows.texts, keys))
     if not len(chosen):
         raise InputError(f"{rows.source}: no text that is new; change or omit data.unlabelled_file")
     if len(chosen) > MOST_TEXTS:
         log.info("%s: %d of %d texts are drawn", rows.source, MOST_TEXTS, len(chosen))
         chosen = np.sort(np.random.default_rng(data.seed).choice(chosen, MOST_TEXTS, replace=False))
     return list(rows.texts.take(chosen))
+
+
+def _new_rows(
+    data: ClassificationDataModule, rows: Rows, keys: NDArray[np.uint64], chosen: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The chosen rows, with these keys, whose texts are in no table of the fit and the test; others are logged."""
+    tables = {name: data.split(name).rows for name in ("train", "validation")}
+    if data.options.tables["test"] is not None or data.options.is_split_off("test"):
+        tables["test"] = data.read_tables(["test"])["test"]
+    for name, table in tables.items():
+        is_known = np.isin(keys[chosen], fold_hashes(table.texts))
+        if count := int(is_known.sum()):
+            log.info("%s: %d texts are %s rows; they are skipped", rows.source, count, name)
+        chosen = chosen[~is_known]
+    return chosen
