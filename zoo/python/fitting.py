@@ -164,7 +164,7 @@ def _table(
         raise InputError("labels: missing; give a label for each text, or the name of a table as texts")
     if named := [name for name in _OF_TABLES if name in data_options]:
         raise InputError(f"{named[0]}: belongs to a table; omit it, or give the name of a table as texts")
-    texts = as_texts(texts, "texts: row")
+    texts, labels = as_texts(texts, "texts: row"), as_labels(labels)
     sets, columns = label_sets(labels, len(texts)), {"text_column": "text", "label_column": "label"}
     if sets is not None:
         columns["label_separator"] = SEPARATOR
@@ -173,19 +173,34 @@ def _table(
     return {_TABLE: "".join(lines)}, {"train_file": folder / _TABLE, **columns}
 
 
+def as_labels(labels: Any) -> Any:
+    """Return labels as an array or a part of a data frame, as far as they are one, and others as a list."""
+    is_wrong = isinstance(labels, str | Mapping | set | frozenset)
+    if not isinstance(labels, Iterable) or is_wrong or getattr(labels, "ndim", 1) == 0:
+        raise InputError(f"labels: a {type(labels).__name__} is not a list of labels; {_ONE_LABEL}")
+    if hasattr(labels, "toarray"):  # a sparse matrix
+        return labels.toarray()
+    return labels if hasattr(labels, "ndim") else list(labels)
+
+
+def columns_of(matrix: Any) -> list[object]:
+    """Return the names of the columns of a data frame, or the numbers of those of a matrix."""
+    return list(getattr(matrix, "columns", range(matrix.shape[1])))
+
+
 def label_sets(labels: Any, number: int) -> list[list[str]] | None:
     """Return the sets of labels of `number` texts as lists of strings; None where a text has one label.
 
     Sets are lists, or rows of a matrix of 0 and 1 whose columns are the labels; an `InputError` names a wrong row.
     """
     if is_matrix := getattr(labels, "ndim", 0) == 2:
-        if not np.isin(labels, (0, 1)).all():
-            raise InputError("labels: a matrix of sets has 0 and 1, 1 where a text has the label of a column")
-        names = list(getattr(labels, "columns", range(labels.shape[1])))
+        if not len(labels) or not np.isin(labels, (0, 1)).all():
+            raise InputError("labels: a matrix of sets has rows of 0 and 1, 1 for the label of a text")
+        names = columns_of(labels)
+        if len({str(name).strip() for name in names} - {""}) < len(names):
+            raise InputError("labels: the columns of a matrix are labels; give each a name of its own")
         labels = [[names[column] for column in np.flatnonzero(row)] for row in np.asarray(labels)]
-    elif getattr(labels, "ndim", 0) == 1:  # an array, or a column of a data frame
-        labels = labels.tolist()
-    if not isinstance(labels, list) or not any(isinstance(each, SET) for each in labels):
+    if not is_matrix and not any(isinstance(each, SET) for each in labels):
         return None
     if len(labels) != number:
         raise InputError(f"labels: {number:,} texts but {len(labels):,} sets; give one for each text")
@@ -201,16 +216,14 @@ def label_sets(labels: Any, number: int) -> list[list[str]] | None:
 
 def label_names(labels: Iterable[object], number: int, least: int = 2) -> list[str]:
     """Return the labels of `number` texts, of `least` classes, as strings; an `InputError` names a wrong row."""
-    is_list = isinstance(labels, Iterable) and not isinstance(labels, str | Mapping)
-    if not is_list or getattr(labels, "ndim", 1) != 1:
-        raise InputError(f"labels: a {type(labels).__name__} is not a list of labels; {_ONE_LABEL}")
     values = [value.item() if isinstance(value, np.generic) else value for value in labels]
     if len(values) != number:
         raise InputError(f"labels: {number:,} texts but {len(values):,} labels; give one label for each text")
     for row, value in enumerate(values):
         kind, first = type(value).__name__, type(values[0]).__name__
         is_blank = isinstance(value, str) and not value.strip()
-        if value is None or is_blank or (isinstance(value, float) and math.isnan(value)):
+        is_missing = kind in ("NoneType", "NAType", "NaTType")  # the last two are those of pandas
+        if is_missing or is_blank or (isinstance(value, float) and math.isnan(value)):
             raise InputError(f"labels: row {row} has no label ({value!r}); add one or remove the row")
         if not isinstance(value, str | int | float):
             raise InputError(f"labels: row {row} is a {kind}, not a string or number; {_ONE_LABEL}")

@@ -28,7 +28,8 @@ ItemT = TypeVar("ItemT")
 
 def as_texts(texts: str | Iterable[str], what: str = "text") -> list[str]:
     """One text or several as a list; raises an `InputError` that names `what` if one is not a string."""
-    if not isinstance(texts, Iterable) or isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1:
+    is_unordered = isinstance(texts, Mapping | set | frozenset)
+    if not isinstance(texts, Iterable) or is_unordered or getattr(texts, "ndim", 1) != 1:
         # Iterating over a data frame would yield the names of its columns.
         shape = f" of shape {texts.shape}" if hasattr(texts, "shape") else ""
         raise InputError(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from scipy.sparse import csr_matrix
 
 import zoo
 from datamodules.core.errors import InputError
@@ -152,13 +153,19 @@ def test_the_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         (TEXTS[:4], [["fruit"], ["metal"], ["fruit"], "metal"], r"row 3 is no list of strings or whole"),
         (TEXTS[:4], np.eye(4, dtype=int).tolist(), r"the rows of a matrix; give it as an array"),
         (TEXTS[:2], ["a", "b\0"], r"'b\\x00' has a character that tables and memories replace"),
-        (TEXTS[:4], 2 * np.eye(4), r"a matrix of sets has 0 and 1"),
+        (TEXTS[:4], 2 * np.eye(4), r"a matrix of sets has rows of 0 and 1"),
+        (TEXTS[:4], pd.DataFrame(np.eye(4), columns=[*"abca"]), r"give each a name of its own"),
+        (TEXTS[:4], (each for each in [["fruit"], 3, [], []]), r"row 1 is no list of strings"),
+        (TEXTS[:4], csr_matrix(2 * np.eye(4)), r"a matrix of sets has rows of 0 and 1"),
+        (TEXTS[:4], {*"abcd"}, r"labels: a set is not a list of labels"),
+        (TEXTS[:4], [*TOPICS[:3], pd.NA], r"labels: row 3 has no label \(<NA>\)"),
         (TEXTS[:4], np.eye(3), r"4 texts but 3 sets"),
         (TEXTS[:4], "fruit", r"labels: a str is not a list of labels"),
         ([], [], r"there are no rows"),
         (pd.DataFrame({"text": TEXTS}), TOPICS, r"DataFrame of shape \(90, 1\).*give one column"),
         (np.array([TEXTS, TEXTS]), TOPICS, r"ndarray of shape \(2, 90\)"),
         ({"text": TEXTS}, TOPICS, r"a dict is not a sequence"),
+        (set(TEXTS), TOPICS, r"a set is not a sequence"),
         (None, TOPICS, r"texts: missing"),
         (TEXTS, None, r"labels: missing"),
         ("train.csv", TOPICS, r"train.csv is the name of a table"),
