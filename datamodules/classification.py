@@ -74,8 +74,9 @@ class ClassificationOptions(TextOptions):
         if self.label_separator == "":
             advice = "name the characters between two labels, such as ';'"
             raise InputError(f"data.label_separator: is empty; {advice}")
-        if self.label_columns is not None and len(self.label_columns) < 2:
-            raise InputError("data.label_columns: name two columns or more, each a label")
+        columns = self.label_columns
+        if columns is not None and len(set(columns)) < max(2, len(columns)):
+            raise InputError("data.label_columns: name two columns or more, each a label, once")
         if self.label_separator is not None and self.rows_per_class is not None:
             raise InputError("data.rows_per_class: a row of several labels is of no one class; omit it")
         if self.is_described and any(getattr(self, name) for name in _NEED_ROWS):

@@ -55,6 +55,8 @@ class Columns:
         hint = "name it with text_column, several as [one,other]"
         if column in self.labels:
             hint = "name it with label_column (zoo index: null for texts without labels)"
+            if len(self.labels) > 1:
+                hint = "name the columns with label_columns, or null, and one of sets with label_column"
         elif column == self.id:
             hint = "name it with id_column"
         raise InputError(f"{where}: no column {excerpt(repr(column))}; there are {present}; {hint}")

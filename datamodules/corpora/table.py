@@ -13,14 +13,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from datamodules.core.errors import LONGEST, InputError, excerpt, name_some
-from datamodules.corpora.multilabel import join_fields
+from datamodules.corpora.multilabel import distinct_labels, join_fields
 from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Block, Column, Columns, TextColumn
 from datamodules.corpora.rows import Repairs, Rows
 
 log = logging.getLogger(__name__)
 
-#: Advice for tables whose rows have several labels.
+#: Advice for tables whose rows have several labels, or none.
 SEVERAL_LABELS = "for a set of labels a text, name what separates them with data.label_separator, such as ';'"
 #: Names of the column with the ids of queries or documents.
 ID_NAMES: AnyOf = ("_id", "id", "query_id", "doc_id", "qid", "docid")
@@ -70,10 +70,9 @@ def read_table(
     source = str(path)
     batches, hashes = zip(*_batches(blocks, columns, source, class_names, label_separator), strict=True)
     rows = Rows(pa.Table.from_batches(batches), source)
-    labels = rows.distinct_labels()
+    labels = distinct_labels(rows.distinct_labels(), label_separator)
     _warn_of_blanks(labels, source)
-    if label_separator is None:
-        _warn_of_several(set(labels), source)
+    _warn_of_several(set(labels), source)
     duplicates = len(rows) - len(np.unique(np.concatenate(hashes)))
     if duplicates:
         log.info("%s: %d of %d rows repeat an earlier row; they are kept", source, duplicates, len(rows))
@@ -147,7 +146,8 @@ def _batches(
         keys = texts if labels is None else zip(texts, labels, strict=True)
         yield repairs.batch(ids, texts, labels), np.fromiter(map(hash, keys), np.int64, len(texts))
     if unlabeled:
-        raise InputError(f"{_named_rows(place, unlabeled)}: no label; add labels, or remove these rows")
+        advice = f"add labels, or remove these rows; {SEVERAL_LABELS}"
+        raise InputError(f"{_named_rows(place, unlabeled)}: no label; {advice}")
     repairs.report(source)
     if empty:
         named = _named_rows(place, empty)
