@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,8 +31,9 @@ from zoo.tasks.records import AT_RANDOM
 _MOST_TEXTS = 20_000
 #: Share of the texts that is drawn at random: their labels measure a model, which those of chosen texts do not.
 _RANDOM = 0.2
-#: Labelled rows from which the accuracy of further ones is extrapolated, and those that are read at most.
-_FEWEST_ROWS, _MOST_ROWS = 100, 1_000
+#: Labelled rows from which the accuracy of further ones is extrapolated, those of them that are not of the most
+#: frequent class, and those that are read at most.
+_FEWEST_ROWS, _FEWEST_OTHERS, _MOST_ROWS = 100, 20, 1_000
 #: Share of the accuracy of any number of labels with which labelling may end.
 _ENOUGH = 0.95
 _COLUMNS = ["id", "text", "label", "drawn", "likely_label", "probability", "memory_label", "memory_text"]
@@ -120,10 +122,12 @@ def pick(
 
 
 def share_reached(vectors: NDArray[np.float32], labels: Sequence[str]) -> float:
-    """The cross-validated accuracy of n texts with vectors [n, l] as a share of that of any number, by 1 / sqrt(n)."""
+    """Cross-validated accuracy of n texts [n, l] as a share of that of any number, by 1 / sqrt(n); 0 of one class."""
     from sklearn.linear_model import RidgeClassifier
     from sklearn.model_selection import RepeatedKFold, learning_curve
 
+    if len(labels) - max(Counter(labels).values()) < _FEWEST_OTHERS:
+        return 0.0
     folds, ridge = RepeatedKFold(n_splits=5, n_repeats=10, random_state=0), RidgeClassifier(alpha=0.3)
     given = {"train_sizes": [0.5, 1.0], "cv": folds, "shuffle": True, "random_state": 0}
     half, whole = learning_curve(ridge, vectors, labels, **given)[2].mean(axis=1)

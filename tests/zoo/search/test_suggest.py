@@ -89,6 +89,7 @@ def test_the_share_that_labels_reach() -> None:
     first, second = (share_reached(vectors[:n], labels[:n].astype(str)) for n in (200, 1000))
     assert 0 < truth[0] / truth[2] - first < 0.15  # a linear model learns faster than 1 / sqrt(n)
     assert 0 < truth[1] / truth[2] - second < 0.15
+    assert share_reached(vectors[:150], ["a"] * 149 + ["b"]) == 0
 
 
 def test_one_text_of_each_group_is_chosen_and_none_that_is_certain() -> None:
