@@ -23,12 +23,13 @@ from datamodules.corpora.rows import Rows
 from zoo.loading import load
 from zoo.memory.commands import fit_again
 from zoo.memory.opened import OpenedMemory
-from zoo.python.fitting import SEPARATOR, SET, fit, label_names, label_sets
+from zoo.python.fitting import SET, as_labels, columns_of, fit, label_names, label_sets
 from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.records import as_texts
 
 #: Growth of the memory after which weights are fitted again.
 _GROWN = 1.5
+_MATRIX = "give a matrix of 0 and 1 [n, C]; make it with MultiLabelBinarizer"
 
 
 class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -39,7 +40,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     estimator contains its model with the memory, and needs no other file.
 
     Attributes:
-        classes_: the labels, sorted, as they were given; of sets, the numbers of the columns.
+        classes_: the labels, sorted, as they were given; of sets, the names or numbers of the columns.
         model_: the predictor, as `zoo.load` returns it; its `export` writes a folder that stays.
 
     Example:
@@ -92,7 +93,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weights = dict(zip(label_names([*weights], len(weights), 1), weights.values(), strict=True))
         if weights:
             model_options["class_weight"] = weights
-        _names_of(labels, len(texts))  # refuses wrong ones before the training
+        if label_sets(labels, len(texts)) is None:
+            label_names(labels, len(texts))  # refuses wrong ones before the training
+            if data_options.get("label_separator") is not None:
+                raise InputError(f"data_options: label_separator is for sets of labels; {_MATRIX}")
         check_classification_targets(labels)
         model = fit(
             texts,
@@ -106,7 +110,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             verbose=self.verbose,
             **data_options,
         )
-        self.classes_ = np.arange(labels.shape[1]) if np.ndim(labels) == 2 else np.unique(labels)
+        self.classes_ = np.array(columns_of(labels)) if np.ndim(labels) == 2 else np.unique(labels)
         # The run folder is deleted with the predictor that `fit` returned.
         self.model_ = self._first_model = model
         return self
@@ -120,14 +124,18 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "model_"):
             return self.fit(X, y)
         texts, labels = _texts(X), _labels(y)
-        names = _names_of(labels, len(texts), 1)
-        if (np.ndim(labels) == 2) != self._gives_sets:
+        sets, separator = label_sets(labels, len(texts)), self.model_.model.spec.label_separator
+        if (sets is None) == self._gives_sets:
             raise InputError("labels: one label a text or a matrix of sets; give what the first rows had")
-        if self._gives_sets and labels.shape[1] != len(self.classes_):
-            raise InputError(f"labels: {labels.shape[1]} columns, {len(self.classes_)} before; give as many")
-        given, known = (type(np.ravel(each).tolist()[0]).__name__ for each in (labels, self.classes_))
-        if given != known:
-            raise InputError(f"labels: row 0 is a {given}, the labels before are {known}; give one type")
+        if sets is not None:
+            if list(map(str, columns_of(labels))) != list(map(str, self.classes_.tolist())):
+                raise InputError("labels: the columns are not those of the first rows; give the same ones")
+            names = [join_labels(each, separator) for each in sets]
+        else:
+            names = label_names(labels, len(texts), 1)
+            given, known = (type(np.ravel(each).tolist()[0]).__name__ for each in (labels, self.classes_))
+            if given != known:
+                raise InputError(f"labels: row 0 is a {given}, the labels before are {known}; give one type")
         opened = OpenedMemory.open_to_change(self.model_.source)
         memory, model = opened.folder, opened.named_model("partial_fit")
         rows = Rows.from_lists(texts, names, source="texts")
@@ -151,7 +159,7 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def _names(self) -> list[str]:
         """The model's names of the classes."""
-        return list(map(str, self.classes_.tolist()))
+        return [str(name).strip() if self._gives_sets else str(name) for name in self.classes_.tolist()]
 
     def explain(self, X: Iterable[str]) -> list[Prediction]:
         """Return the prediction for each text with its evidence: contributions of the members, and memories."""
@@ -206,20 +214,10 @@ class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _labels(y: Any) -> Any:
-    labels: Any = y if hasattr(y, "ndim") or y is None else list(y)
+    labels = as_labels(y)
     if isinstance(labels, list) and any(isinstance(each, SET) for each in labels):
-        raise InputError("labels: sets are a matrix of 0 and 1 [n, C]; make it with MultiLabelBinarizer")
-    if getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 1:
-        return np.asarray(labels.toarray() if hasattr(labels, "toarray") else labels)
+        raise InputError(f"labels: sets are no lists; {_MATRIX}")
     return column_or_1d(labels, warn=True) if getattr(labels, "shape", ())[1:] == (1,) else labels
-
-
-def _names_of(labels: Any, number: int, least: int = 2) -> list[str]:
-    """The labels of texts as a memory keeps them, of classes [n] or of sets, a matrix [n, C] of 0 and 1."""
-    sets = label_sets(labels, number)
-    if sets is None:
-        return label_names(labels, number, least)
-    return [join_labels(each, SEPARATOR) for each in sets]
 
 
 def _texts(X: Iterable[str]) -> list[str]:

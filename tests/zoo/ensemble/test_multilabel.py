@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.sparse import csr_matrix
@@ -16,8 +18,8 @@ from sklearn import metrics
 from sklearn.preprocessing import MultiLabelBinarizer
 
 import zoo
-from datamodules.core.errors import InputError
-from tests.zoo.conftest import LABELS, Zoo, done, read_csv, read_json, refusal
+from tests.datamodules.checks import refused
+from tests.zoo.conftest import LABELS, Zoo, done, read_csv, read_json, refusal, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from tests.zoo.tasks.test_classification_task import count
 from zoo.audit import audit, share_of_errors
@@ -102,8 +104,10 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert found["f1"] == pytest.approx(metrics.f1_score(y, p, average=None).tolist())
 
 
+@pytest.mark.filterwarnings("error")
 def test_unknown_labels_are_missing_in_every_answer() -> None:
     probabilities, target = draw_sets(8)
+    target[:, 0] = 0
     logits = torch.stack([(1 - probabilities).log(), probabilities.log()], dim=1)
     scores = MultilabelScores(["a", "b", "c", "d"])
     count(scores, logits, target, unknown_labels=torch.ones(8).long(), chosen=target)
@@ -219,8 +223,8 @@ def test_answers_with_their_evidence(run: Path, tmp_path: Path, zoo_command: Zoo
 
 
 def test_memory_takes_sets_and_new_labels(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
-    table = tmp_path / "more.csv"
-    table.write_text("text,labels\nzebra unicorn,trains;fruit\nquiet meadow walk,\n")
+    rows = [("zebra unicorn", "trains;fruit"), ("quiet meadow walk", "")]
+    table = write_table(tmp_path / "more.csv", rows, ["text", "labels"])
     refusal(zoo_command("memory", "add", run, table), "fruit;trains", "--new_labels true")
     added = done(zoo_command("memory", "add", run, table, "--new_labels", "true"))
     assert "labels that only the memory has: trains" in added.out
@@ -231,7 +235,10 @@ def test_memory_takes_sets_and_new_labels(run: Path, tmp_path: Path, zoo_command
     done(zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label=-trains"))
     assert zoo.load(run).predict(["zebra unicorn"])[0].label == "fruit;metal"
     gone = zoo_command("memory", "relabel", run, "--ids", "[2:0]", "--label=-trains")
-    refusal(gone, "fruit;metal", "does not have it")
+    refusal(gone, "row '2:0' with 'fruit;metal' lacks it")
+    counts = rf"fruit \d+, metal \d+, no label {zoo.load(run).memory.rows.labels.count('')}, weather \d+\n"
+    assert re.search(counts, done(zoo_command("memory", "show", run)).out)
+    assert "[no label] quiet meadow walk" in done(zoo_command("memory", "diff", run, 1, 2)).out
 
 
 def test_tuned_and_fitted_again(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
@@ -316,8 +323,7 @@ def test_share_of_errors_is_that_of_sets_of_each_size() -> None:
 
 
 def test_labels_that_look_like_edits_are_labels_in_files(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
-    table = tmp_path / "signs.csv"
-    table.write_text("text,labels\nzebra unicorn,+1;-1\n")
+    table = write_table(tmp_path / "signs.csv", [("zebra unicorn", "+1;-1")], ["text", "labels"])
     done(zoo_command("memory", "add", run, table, "--new_labels", "true"))
     table.write_text("id,label\n2:0,-1\n")
     done(zoo_command("memory", "relabel", run, "--file", table))
@@ -380,9 +386,7 @@ def test_knn_bilstm_votes_for_sets(tmp_path: Path) -> None:
     truth = binarizer.transform([row["labels"] for row in rows])
     answers = binarizer.transform([[one.label for one in each.of_labels] for each in predictions])
     assert metrics.f1_score(truth, answers, average="micro") > 0.65
-    with pytest.raises(
-        InputError, match="a TextCNN predicts one label a text; use a MemoryEnsemble or a KNN"
-    ):
+    with refused(match="a TextCNN predicts one label a text; use a MemoryEnsemble or a KNN"):
         zoo.fit(["a", "b"], [["x"], []], model="TextCNN")
 
 
@@ -395,13 +399,19 @@ def test_memory_does_not_help_with_random_sets() -> None:
 def test_matrix_of_scikit_learn() -> None:
     pairs = distinct_sentences(60, 5, LABELS)
     texts = [text for text, _ in pairs]
-    sets = np.array([[int(label == each) for each in LABELS] for _, label in pairs])
-    classifier = zoo.MemoryClassifier().fit(texts[:45], sets[:45])
-    assert metrics.f1_score(sets[45:], classifier.predict(texts[45:]), average="micro") > 0.9
-    assert classifier.predict_proba(texts[45:]).shape == (15, 3)
-    both, zebra = np.array([[1, 1, 0]]), ["zebra unicorn"]
-    assert classifier.partial_fit(zebra, both).predict(zebra).tolist() == both.tolist()
-    with pytest.raises(InputError, match="2 columns, 3 before"):
-        classifier.partial_fit(["zebra"], both[:, :2])
-    with pytest.raises(InputError, match="has 0 and 1"):
-        classifier.fit(texts, 2 * sets)
+    sets = pd.DataFrame([[label == each for each in LABELS] for _, label in pairs], columns=LABELS)
+    fitted = zoo.MemoryClassifier(data_options={"label_separator": "|"}).fit(texts[:45], sets[:45])
+    assert fitted.classes_.tolist() == fitted.model_.model.labels == list(LABELS)
+    assert metrics.f1_score(sets[45:], fitted.predict(texts[45:]), average="micro") > 0.9
+    assert fitted.predict_proba(texts[45:]).shape == (15, 3)
+    both, zebra = pd.DataFrame([[1.0, 1.0, 0.0]], columns=LABELS), ["zebra unicorn"]
+    assert fitted.partial_fit(zebra, both).predict(zebra).tolist() == both.to_numpy().tolist()
+    assert fitted.explain(["zebra unicorns"])[0].memories[0].label == "|".join(LABELS[:2])
+    for wrong in (both[[*LABELS[:2]]], both.to_numpy()):
+        with refused(match="the columns are not those of the first rows"):
+            fitted.partial_fit(["zebra"], wrong)
+    for wrong in (2 * sets, sets[:0]):
+        with refused(match="has rows of 0 and 1"):
+            fitted.partial_fit(texts, wrong)
+    with refused(match="label_separator is for sets of labels; give a matrix"):
+        fitted.fit(texts, [label for _, label in pairs])

@@ -182,7 +182,7 @@ def test_partial_fit_adds_rows_and_labels() -> None:
         classifier.partial_fit(["a mango"], [1])
     with pytest.raises(InputError, match="one label a text or a matrix of sets"):
         classifier.partial_fit(["a mango"], np.eye(3)[:1])
-    with pytest.raises(InputError, match="make it with MultiLabelBinarizer"):
+    with pytest.raises(InputError, match="sets are no lists; give a matrix"):
         classifier.partial_fit(["a mango"], [["fruit"]])
     classifier.partial_fit(texts[~is_old], topics[~is_old])
     state = ModelFolder.open(classifier.model_.source).state

@@ -164,8 +164,9 @@ class MultilabelScores(ClassificationScores):
         precision = ranking = torch.tensor(torch.nan, dtype=torch.double)
         if len(target):
             has_rows, target = target.any(dim=0), target.long()
-            of_labels = classification.multilabel_average_precision(probability, target, n, average=None)
-            precision = of_labels[has_rows].double().mean()
+            pairs = zip(probability.T[has_rows], target.T[has_rows], strict=True)
+            of_labels = [classification.binary_average_precision(*pair) for pair in pairs]
+            precision = torch.tensor(of_labels, dtype=torch.double).mean()
             ranking = classification.multilabel_ranking_average_precision(probability, target, n).double()
         answers = self.true.sum() + self.predicted.sum()
         return scores | {
