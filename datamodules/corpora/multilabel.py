@@ -37,14 +37,14 @@ def rarest_labels(rows: Sequence[str], separator: str) -> list[str]:
     return [min(labels, key=lambda label: (counts[label], label), default="") for labels in split]
 
 
-def edit_labels(written: str, change: str, separator: str) -> str:
-    """Return a row's labels after a change: `+label` adds one, `-label` takes one away, all else replaces them."""
+def edit_labels(row: str, written: str, change: str, separator: str) -> str:
+    """Return the labels of a row after a change: `+label` adds, `-label` takes one away, all else replaces them."""
     labels, names = set(split_labels(written, separator)), set(split_labels(change[1:], separator))
     if change.startswith("+"):
         return join_labels(labels | names, separator)
     if change.startswith("-"):
         if not names <= labels:
-            raise InputError(f"--label {excerpt(change)}: a row with {excerpt(written)!r} does not have it")
+            raise InputError(f"--label {excerpt(change)}: row {row!r} with {excerpt(written)!r} lacks it")
         return join_labels(labels - names, separator)
     return join_labels(change.split(separator), separator)
 
@@ -63,11 +63,12 @@ def join_fields(
         if len(names) > 1:
             flags = zip(names, fields, strict=True)
             labels = [str(name) for name, field in flags if _flag(field, name, location)]
-        elif isinstance(fields[0], str) or not hasattr(fields[0], "__iter__"):
-            field = fields[0] if isinstance(fields[0], str) else block.select([record]).strings(first)[0]
-            labels = split_labels(field, separator)
+        elif isinstance(fields[0], str):
+            labels = split_labels(fields[0], separator)
         else:
-            labels = [str(label) for label in fields[0] if label is not None]
+            parts = fields[0] if isinstance(fields[0], list) else [fields[0]]
+            named = Block(block.source, [block.numbers[record]] * len(parts), [parts]).strings(0)
+            labels = [label for label in named if label]
         labels = [name_class(label, location) for label in labels]
         if wrong := next((label for label in labels if separator in label), None):
             problem = f"the label {excerpt(wrong)!r} contains the separator {separator!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -157,8 +158,8 @@ def relabel(
     memory, separator = opened.folder, opened.separator
     numbers = memory.opened.rows_with_ids(wanted)  # refuses an id that is given twice
     if file is None and separator is not None:
-        before = memory.rows.select(numbers).table.column("label").to_pylist()
-        labels = [edit_labels(old or "", str(label), separator) for old in before]
+        before = memory.rows.select(numbers).table.column("label").fill_null("").to_pylist()
+        labels = [edit_labels(*each, str(label), separator) for each in zip(wanted, before, strict=True)]
     changes = dict(zip(wanted, labels, strict=True))
     _correct(opened, lambda each: each.relabel(changes, note=note), "relabelled", refit, preview)
 
@@ -252,22 +253,24 @@ def show(model: str) -> None:
     Args:
         model: a run folder or a model folder; or a memory folder.
     """
-    opened = OpenedMemory.open(model).memory
-    facts = {"memory": opened.location()}
-    labels, conflicts = opened.labels(), list[str]()
-    if isinstance(opened, FolderMemory):
-        facts["version"] = str(opened.version)
-        facts["versions"] = ", ".join(f"{each['version']}: {each['rows']} rows" for each in opened.history())
-        counts = pc.value_counts(opened.rows.table.column("label").drop_null()).to_pylist()
-        number_of = {count["values"]: count["counts"] for count in counts}
-        labels = [f"{label} {number_of[label]}" for label in labels]
-        conflicts = _conflicts_of(opened)
+    opened = OpenedMemory.open(model)
+    memory, labels, conflicts = opened.memory, opened.labels(), list[str]()
+    facts = {"memory": memory.location()}
+    if isinstance(memory, FolderMemory):
+        facts["version"] = str(memory.version)
+        facts["versions"] = ", ".join(f"{each['version']}: {each['rows']} rows" for each in memory.history())
+        number_of = Counter[str]()
+        for count in pc.value_counts(memory.rows.table.column("label").drop_null()).to_pylist():
+            for label in split_labels(count["values"], opened.separator) or ["no label"]:
+                number_of[label] += count["counts"]
+        labels = [f"{label} {number}" for label, number in sorted(number_of.items())]
+        conflicts = _conflicts_of(memory)
     facts["labels"] = ", ".join(labels) or "none"
     if conflicts:
         facts["conflicts"] = f"{len(conflicts)} texts with several labels; `zoo memory relabel` corrects them"
-    facts["back end"] = type(opened.retriever).__name__
-    if not isinstance(opened, IndexMemory):  # an index of the user's has its own ranking
-        ranking = opened.retriever.describe_ranking()
+    facts["back end"] = type(memory.retriever).__name__
+    if not isinstance(memory, IndexMemory):  # an index of the user's has its own ranking
+        ranking = memory.retriever.describe_ranking()
         facts["ranking"] = ", ".join(f"{name}={value}" for name, value in ranking.items())
     for name, value in facts.items():
         print(f"{name:9} {visible(value)}")

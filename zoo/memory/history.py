@@ -68,7 +68,8 @@ def _lines_of(kinds: PlainDict, ids: Container[str] | None = None) -> Iterator[s
             if ids is None or row["id"] in ids:
                 states = [row.get("before", row), row]
                 label, text = (
-                    " -> ".join(dict.fromkeys(each[of] or "" for each in states)) for of in ("label", "text")
+                    " -> ".join(dict.fromkeys(each[of] or f"no {of}" for each in states))
+                    for of in ("label", "text")
                 )
                 yield f"{_SIGNS[kind]} {visible(row['id'])} [{visible(label)}] {text}"
 

@@ -43,6 +43,8 @@ def test_one_set_in_every_form(tmp_path: Path) -> None:
         ({"label": ["a;b", "c"]}, {"label_separator": ";"}, "line 1: the label 'a;b' contains the sep"),
         ({"a": 2, "b": 0}, {"label_column": ["a", "b"], "label_separator": ";"}, "'2' in the column"),
         ({"a": 1, "b": 0}, {"label_column": ["a", "b"]}, "several columns are a set of labels"),
+        ({"label": {"a": 0, "b": 1}}, {"label_separator": ";"}, "line 1: dict instead of a string"),
+        ({"label": [["a"], ["b"]]}, {"label_separator": ";"}, "line 1: list instead of a string"),
         ({"label": ["a"]}, {}, "line 1: 1 labels in one row; .*data.label_separator"),
     ],
 )
@@ -55,12 +57,12 @@ def test_bad_sets(
 
 
 def test_changes_of_a_set() -> None:
-    assert edit_labels("art;sport", "+film", ";") == "art;film;sport"
-    assert edit_labels("art;sport", "-art", ";") == "sport"
-    assert edit_labels("art;sport", "film; art", ";") == "art;film"
-    assert edit_labels("art", "+sport;film", ";") == "art;film;sport"
-    with pytest.raises(InputError, match="-film: a row with 'art;sport' does not have it"):
-        edit_labels("art;sport", "-film", ";")
+    assert edit_labels("7", "art;sport", "+film", ";") == "art;film;sport"
+    assert edit_labels("7", "art;sport", "-art", ";") == "sport"
+    assert edit_labels("7", "art;sport", "film; art", ";") == "art;film"
+    assert edit_labels("7", "art", "+sport;film", ";") == "art;film;sport"
+    with pytest.raises(InputError, match="-film: row '7' with 'art;sport' lacks it"):
+        edit_labels("7", "art;sport", "-film", ";")
 
 
 def test_rarest_label_of_a_row() -> None:
@@ -86,5 +88,7 @@ def test_batches_of_sets(tmp_path: Path) -> None:
     assert batch.target.tolist() == [[int(name in row) for name in data.spec.labels] for row in written or []]
     assert batch.memory_target.shape == (*batch.memory.shape, 2)
     assert batch.unknown_labels.tolist() == [0] * len(batch.row)
+    with pytest.raises(InputError, match="two columns or more, each a label, once"):
+        ClassificationDataModule(label_separator=";", label_columns=["art", "art"])
     with pytest.raises(InputError, match="rows_per_class"):
         ClassificationDataModule(label_separator=";", rows_per_class=2)
