@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from datamodules.core.errors import InputError, excerpt, name_some, visible
-from datamodules.core.storage import set_key
+from datamodules.core.storage import lock, set_key
 from datamodules.corpora.multilabel import edit_labels, split_labels
 from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import Column, Columns, TextColumn
@@ -404,12 +404,15 @@ def fit_again(folder: ModelFolder, rows: Rows | None, refit: bool) -> str:
     task.held_out = None if refit else kept  # stay where the weights stay as they are
     report = task.refit(predictor.data, predictor.memory, rows, refit, is_own)
     values, held_out = folder.path / FITTED, task.describe_held_out()
-    fitted = FittedFiles(
-        weights=write_values(values, "weights", task.network.pool.describe()),
-        members=write_values(values, "members", task.network.describe_members()) if refit else before.members,
-        held_out=None if held_out is None else write_values(values, "held_out", held_out),
-    )
-    folder.switch(lambda state: state.with_fitted(version, fitted))
+    with lock(values):  # until the state names the files, `zoo memory compact` would delete them
+        if folder.state.fitted_to(version) != before:
+            raise InputError(f"{folder.source}: was fitted or compacted meanwhile; run the command again")
+        fitted = FittedFiles(
+            write_values(values, "weights", task.network.pool.describe()),
+            write_values(values, "members", task.network.describe_members()) if refit else before.members,
+            None if held_out is None else write_values(values, "held_out", held_out),
+        )
+        folder.switch(lambda state: state.with_fitted(version, fitted))
     set_key(folder.state_file, REPORT, f"fitted to version {version} of the memory: {report}")
     report = f"{folder.path}: {report}"
     if refit and task.network.encoder_before is not None:

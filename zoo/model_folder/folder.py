@@ -126,11 +126,12 @@ class ModelFolder:
         )
 
     def delete_unused_values(self) -> None:
-        """Delete the files of fitted values that the state does not name."""
-        used = {name for fitted in self.state.fitted.values() for name in fitted}
-        for file in (self.path / FITTED).glob("*.safetensors"):
-            if file.name not in used:
-                file.unlink(missing_ok=True)
+        """Delete the files of fitted values that the state does not name, and those that killed fits have left."""
+        with storage.lock(self.path / FITTED):
+            used = {name for fitted in self.state.fitted.values() for name in fitted}
+            for file in (self.path / FITTED).glob("*.safetensors*"):
+                if file.name not in used:
+                    file.unlink()
 
 
 def _object(folder: Path, name: str, *others: str) -> PlainDict:

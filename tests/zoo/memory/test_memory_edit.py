@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +99,25 @@ def test_a_removed_row_leaves_no_trace(shared_run: Fit, zoo_command: Zoo, tmp_pa
         zoo.load(folder, memory_version=1)
 
 
-def test_compaction_keeps_the_weights_in_use(shared_run: Fit, zoo_command: Zoo) -> None:
-    folder = shared_run(ROWS, LEXICAL, validation=DEV)
-    for row in ("3", "4", "5"):
-        run_lines(zoo_command, "remove", folder, f"--ids={row}", "--refit=true")
+def test_compaction_keeps_the_weights_in_use(
+    shared_run: Fit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, switch = shared_run(ROWS, LEXICAL, validation=DEV), ModelFolder.switch
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        delete, late = ModelFolder.delete_unused_values, 0.2  # which waits for the switch
+        patch.setattr(
+            ModelFolder, "switch", lambda *to: wait([pool.submit(delete, to[0])], late) and switch(*to)
+        )
+        for row in ("3", "4", "5"):
+            run_lines(zoo_command, "remove", folder, f"--ids={row}", "--refit=true")
+    (folder / "model" / "fitted" / ".members-1.safetensors.1").touch()  # of a killed fit
     assert len(list(folder.glob("model/fitted/members-*"))) == 3
     run_lines(zoo_command, "remove", folder, "--ids=6")
     predictions = zoo.load(folder).predict(TEXTS)
     lines = run_lines(zoo_command, "compact", folder, "--keep=1")
     assert "the members were fitted to version 4" in lines[1]
     assert zoo.load(folder).predict(TEXTS) == predictions
-    assert len(list(folder.glob("model/fitted/members-*"))) == 1
+    assert len(list(folder.glob("model/fitted/*members-*"))) == 1
 
 
 def test_rows_are_named_in_many_ways(shared_run: Fit, zoo_command: Zoo, tmp_path: Path, caplog: Any) -> None:
