@@ -20,7 +20,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.folding import fold_hashes
 from zoo.memory.opened import DoneT, Edit, OpenedMemory
-from zoo.model_folder.folder import STATE, ModelFolder
+from zoo.model_folder.folder import STATE, ModelFolder, ignoring
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
@@ -92,7 +92,8 @@ def _linked(opened: OpenedMemory) -> Iterator[ModelFolder]:
     """Yield a copy of a model folder, of links; the next preview or `compact` deletes that of a killed process."""
     model = opened.named_model("--preview")
     name, link = f"preview-{uuid.uuid4().hex[:12]}", storage.link
-    partial, hidden = model.path / f".{name}.partial", shutil.ignore_patterns(".*", STATE)
+    # Absolute: the retriever of an edit describes its encoder by its path.
+    partial, hidden = (model.path / f".{name}.partial").absolute(), ignoring(model.path, STATE)
     delete_previews(opened, model)
     with storage.lock(model.path / name):
         try:

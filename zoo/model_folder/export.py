@@ -19,7 +19,7 @@ from datamodules.retrieval import FolderMemory
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.markdown import code_span
 from zoo.model_folder import artifacts
-from zoo.model_folder.folder import FITTED, LEARNED, MEMORY, REPORT, STATE, ModelFolder
+from zoo.model_folder.folder import FITTED, IN_RUN, LEARNED, MEMORY, REPORT, STATE, ModelFolder, ignoring
 from zoo.model_folder.state import FittedFiles, State, read_values, whole_file
 from zoo.model_folder.writing import keep_encodings, new_model_folder, write_files
 from zoo.registry import MODELS, model_class
@@ -58,7 +58,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
         remembering = LEARNED[1 if is_tuned else 2 :]
     card = model_card(model, memory if isinstance(memory, FolderMemory) else None, fitted, remembering)
     with new_model_folder(folder, "folder") as partial:
-        others = shutil.ignore_patterns(MEMORY, STATE, FITTED, storage.MANIFEST, ".*", "README.md")
+        others = ignoring(model.path, MEMORY, STATE, FITTED, storage.MANIFEST, "README.md")
         shutil.copytree(model.path, partial, ignore=others, dirs_exist_ok=True)
         version = 0
         if isinstance(memory, FolderMemory):
@@ -129,6 +129,10 @@ def _scores(model: ModelFolder) -> list[str]:
     """Return the table of the run that the folder is in, or else the scores of its best epoch."""
     run_dir = model.path.parent
     answer, summary = run_dir / "answer.md", run_dir / "summary.json"
+    # A card is published: it quotes no files next to a folder that is in no run, and none that links lead to.
+    is_in_run = model.path.name == IN_RUN and (run_dir / "config.yaml").is_file()
+    if not is_in_run or answer.is_symlink() or summary.is_symlink():
+        return []
     if answer.is_file():
         return ["## Scores", "", answer.read_text(encoding="utf-8")]
     try:

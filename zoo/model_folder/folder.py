@@ -134,6 +134,13 @@ class ModelFolder:
                     file.unlink()
 
 
+def ignoring(folder: Path, *names: str) -> Callable[[str, list[str]], set[str]]:
+    """Return an `ignore` of `copytree`: hidden files, and these names in the folder itself, but not in its encoder."""
+    return lambda place, found: {
+        each for each in found if each.startswith(".") or (each in names and Path(place) == folder)
+    }
+
+
 def _object(folder: Path, name: str, *others: str) -> PlainDict:
     """Return the values of a JSON file of a model folder; raise an `InputError` if it, or one of others, is damaged."""
     storage.check_files(folder, storage.check_folder(folder, KIND, advice=_ADVICE), [name, *others], _ADVICE)

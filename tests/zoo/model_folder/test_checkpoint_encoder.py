@@ -15,6 +15,7 @@ from datamodules.retrieval.dense import text_vectors
 from tests.datamodules.checks import refused
 from tests.datamodules.corpus import indexed
 from tests.zoo.conftest import Fit, Zoo, done, sentences
+from zoo.model_folder.export import export
 from zoo.model_folder.folder import ModelFolder
 
 TEXTS = [text for text, _ in sentences(40, seed=5)]
@@ -88,8 +89,10 @@ def test_training_predicting_and_growing(fit: Fit, tmp_path: Path, zoo_command: 
     memory = predictor.memory
     vectors = vectors_one_by_one(m1, TEXTS), vectors_one_by_one(m1, memory.rows.texts[:])  # type: ignore[attr-defined]
     np.testing.assert_allclose(nearest, ((1 + vectors[0] @ vectors[1].T) / 2).max(axis=1), atol=2e-6)
-    result = done(zoo_command("memory", "add", first, test_csv))
-    assert "version 2" in result.out
+    assert zoo.load(export(first, tmp_path / "exported")).predict(TEXTS) == predictions
+    add = ("memory", "add", first.name, test_csv)
+    for result in map(done, (zoo_command(*add, "--preview", test_csv), zoo_command(*add))):
+        assert "version 2" in result.out
     # Whether the neighbours were cached does not change what is learned.
     again = ModelFolder.open(fit("again", *options)).weights()
     for name, weight in ModelFolder.open(first).weights().items():

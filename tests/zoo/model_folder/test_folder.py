@@ -60,6 +60,12 @@ def test_the_card_has_the_scores_of_the_models_epoch(fit: Fit, tmp_path: Path) -
     card = (export(run, tmp_path / "ensemble") / "README.md").read_text()
     assert "## Scores\n\nthe table of the run" in card
     assert "| accuracy |" not in card
+    # Files of others that are next to a folder are not published, and none that links lead to.
+    (run / "answer.md").rename(tmp_path / "answer.md")
+    (run / "answer.md").symlink_to(tmp_path / "answer.md")
+    for number, source in enumerate((run, shutil.copytree(run / "model", tmp_path / "moved"))):
+        card = (export(source, tmp_path / f"linked-{number}") / "README.md").read_text()
+        assert "the table" not in card
     with pytest.raises(InputError, match="exists; name a new folder"):
         export(run, tmp_path)
 
