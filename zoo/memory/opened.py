@@ -11,7 +11,6 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, Memory, open_memory
-from datamodules.retrieval.memories.changes import corrections
 from datamodules.retrieval.memories.memory import Addition, Change
 from zoo.model_folder.folder import ModelFolder, is_model
 
@@ -84,15 +83,13 @@ class OpenedMemory(NamedTuple):
     def add(
         self, rows: Rows, new_labels: bool, keep_ids: bool, relabel: bool = False, note: str | None = None
     ) -> Addition:
-        """Add rows as `FolderMemory.add` does; with `relabel`, rows of the memory with their texts get their labels."""
+        """Add rows as `FolderMemory.add` does, with labels of the memory, or also others with `new_labels`."""
         if self.separator is not None and self.memory.labels():  # of a request, whose labels have any order
             written = rows.table.column("label").to_pylist()
             labels = [join_labels((label or "").split(self.separator), self.separator) for label in written]
             rows = Rows.from_lists(rows.texts, labels, rows.ids, rows.source)
-        memory, allowed, relabelled = self.folder, self.addable_labels(rows.labels or (), new_labels), 0
-        if relabel and (changes := corrections(memory.rows, memory.opened.lookup, rows)):
-            relabelled = memory.replace(changes, allowed, note=note).changed
-        return memory.add(rows, allowed, keep_ids, note)._replace(relabelled=relabelled)
+        allowed = self.addable_labels(rows.labels or (), new_labels)
+        return self.folder.add(rows, allowed, keep_ids, note, relabel)
 
     def relabel(self, changes: dict[str, str], new_labels: bool = False, note: str | None = None) -> Change:
         """Give rows of the memory other labels, id -> label."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +18,22 @@ from datamodules.retrieval.folding import fold_hashes
 log = logging.getLogger(__name__)
 
 
-def select_new(memory: Rows, lookup: RowLookup, rows: Rows) -> tuple[list[int], int, int]:
+def select_new(
+    memory: Rows, lookup: RowLookup, rows: Rows, corrected: Mapping[int, str]
+) -> tuple[list[int], int, int]:
     """Return the positions of the rows to add, and the numbers of duplicates and of rows with conflicting labels.
 
-    `lookup` has the hashes of the memory's texts. See `Addition`.
+    `lookup` has the hashes of the memory's texts, `corrected` new labels of its rows. See `Addition`.
     """
     hashes = fold_hashes(rows.texts)
     labels = rows.table.column("label").to_pylist()
     labels_of: dict[int, set[str | None]] = {}
     positions: list[int] = []
     duplicates = conflicting = 0
-    matches = lookup.all_rows(hashes)
+    matches = [each.tolist() for each in lookup.all_rows(hashes)]
     for position, (text_hash, label) in enumerate(zip(hashes.tolist(), labels, strict=True)):
         if text_hash not in labels_of:
-            labels_of[text_hash] = {memory.label(int(row)) for row in matches[position]}
+            labels_of[text_hash] = {corrected.get(row, memory.label(row)) for row in matches[position]}
         if label in labels_of[text_hash]:
             duplicates += 1
             continue
@@ -41,21 +43,18 @@ def select_new(memory: Rows, lookup: RowLookup, rows: Rows) -> tuple[list[int], 
     return positions, duplicates, conflicting
 
 
-def corrections(memory: Rows, lookup: RowLookup, rows: Rows) -> dict[str, str]:
-    """Return the ids of the rows of a memory that have the text of a row with another label, and that label.
+def corrections(memory: Rows, lookup: RowLookup, rows: Rows) -> dict[int, str]:
+    """Return the rows of a memory that have the text of one of `rows` and another label, and the label of that one.
 
     Raises an `InputError` if a text has two labels among the rows.
     """
-    labels: dict[str, str] = {}
+    labels: dict[int, str] = {}
     matches = lookup.all_rows(fold_hashes(rows.texts))
     for position, label in enumerate(rows.labels or ()):
-        found = memory.select(matches[position])
-        for name, old in zip(found.ids, found.table.column("label").to_pylist(), strict=True):
-            if labels.get(name, label) != label:
+        for row in matches[position].tolist():
+            if labels.setdefault(row, label) != label:
                 raise InputError(f"{_name_row(rows, position)} has another label in another row; give it one")
-            if old is not None:
-                labels[name] = label
-    return labels
+    return {row: label for row, label in labels.items() if memory.label(row) not in (None, label)}
 
 
 def conflicting_rows(memory: Rows, lookup: RowLookup) -> list[list[int]]:

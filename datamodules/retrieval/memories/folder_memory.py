@@ -20,7 +20,7 @@ from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories import versions
-from datamodules.retrieval.memories.changes import check_ids, check_labels, select_new
+from datamodules.retrieval.memories.changes import check_ids, check_labels, corrections, select_new
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors
 from datamodules.retrieval.memories.versions import PointerChange, Version
 
@@ -101,29 +101,40 @@ class FolderMemory(Memory):
     # --- changes ---
 
     def add(
-        self, rows: Rows, labels: Sequence[str] | None = None, keep_ids: bool = False, note: str | None = None
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        keep_ids: bool = False,
+        note: str | None = None,
+        relabel: bool = False,
     ) -> Addition:
         """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
         A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
-        those that may be added, None = any. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0. `note`
-        is kept with the version.
+        those that may be added, None = any. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0, or
+        2:0+ if a row has that id. `note` is kept with the version. With `relabel`, rows of the memory with the texts of
+        new ones get their labels in the same version.
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
         with self._changing():
             check_labels(rows, bool(self.labels()), labels)
-            chosen, duplicates, conflicting = select_new(self.rows, self.opened.lookup, rows)
-            added, version = len(chosen), self.version + bool(chosen)
-            addition = Addition(version, len(self) + added, added, duplicates, conflicting)
-            if added == 0:
+            corrected = corrections(self.rows, self.opened.lookup, rows) if relabel else {}
+            chosen, duplicates, conflicting = select_new(self.rows, self.opened.lookup, rows, corrected)
+            added, version = len(chosen), self.version + bool(chosen or corrected)
+            addition = Addition(version, len(self) + added, added, duplicates, conflicting, len(corrected))
+            if version == self.version:
                 return addition
-            new = rows.select(chosen)
+            new, old = rows.select(chosen), self.rows.select([*corrected])
             if not keep_ids:
                 ids = [f"{version}:{position}" for position in chosen]
+                while (self.opened.row_of_ids(ids) >= 0).any():
+                    ids = [f"{name}+" for name in ids]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             check_ids(new, self.rows)
-            self._write_version(new, np.arange(len(self) + added), f"+{added}", note)
+            new = Rows.concat([Rows.from_lists(old.texts, corrected.values(), old.ids), new])
+            changes = [f"+{added}"] * bool(added) + [f"{len(corrected)} relabelled"] * bool(corrected)
+            self._put(np.array([*corrected], np.int64), new, ", ".join(changes), note)
         return addition
 
     def remove(self, ids: Sequence[str], note: str | None = None) -> Change:
@@ -155,11 +166,8 @@ class FolderMemory(Memory):
             changed = np.flatnonzero(text | label)
             if len(changed) == 0:
                 return Change(self.version, len(self), 0)
-            new = rows.select(changed)
-            order = np.arange(len(self))
-            order[places[changed]] = len(self) + np.arange(len(changed))
             done = "replaced" if text.any() else "relabelled"
-            self._write_version(new, order, f"{len(changed)} {done}", note)
+            self._put(places[changed], rows.select(changed), f"{len(changed)} {done}", note)
         return Change(self.version, len(self), len(changed))
 
     def revert(self, number: int, note: str | None = None, also: PointerChange = dict) -> Change:
@@ -209,6 +217,12 @@ class FolderMemory(Memory):
     def _switch(self, state: PlainDict, also: PointerChange = dict) -> None:
         versions.write_pointer(self.folder, state, also)
         self._state = state
+
+    def _put(self, places: NDArray[np.int64], rows: Rows, change: str, note: str | None) -> None:
+        """Write and open a version in which the first rows are in the place of others, and the rest at the end."""
+        order = np.append(np.arange(len(self)), np.arange(len(places), len(rows)) + len(self))
+        order[places] = len(self) + np.arange(len(places))
+        self._write_version(rows, order, change, note)
 
     def _write_version(self, new: Rows, order: NDArray[np.int64], change: str, note: str | None) -> None:
         """Write and open the next version, whose rows have these positions among the current and the new ones."""

@@ -45,7 +45,7 @@ class Addition(NamedTuple):
     duplicates: int
     #: new rows whose text the memory has with another label.
     conflicting: int
-    #: rows of the memory that got the label of an added row with their text before; see `OpenedMemory.add`.
+    #: rows of the memory that got the label of an added row with their text; see `FolderMemory.add`.
     relabelled: int = 0
 
     def describe(self) -> str:

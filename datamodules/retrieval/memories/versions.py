@@ -333,7 +333,10 @@ def difference(first: Version, second: Version) -> tuple[Rows, Rows, Rows, Rows]
 def differences(before: Rows, after: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which of n rows have another text, and which have another label: bool [n] each."""
     columns = [(before.table.column(name), after.table.column(name)) for name in ("text", "label")]
-    text, label = (pc.not_equal(*pair).fill_null(False).to_numpy() for pair in columns)
+    # A row without a label, of which `not_equal` makes null, differs from one that has a label.
+    text, label = (
+        pc.coalesce(pc.not_equal(*pair), pc.xor(*map(pc.is_null, pair))).to_numpy() for pair in columns
+    )
     return text, label
 
 

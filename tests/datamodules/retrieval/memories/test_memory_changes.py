@@ -92,6 +92,8 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
     memory.replace(Rows.from_lists(["newer text"], ["boats"], [ids[3]]))
     other.replace({ids[3]: "bread"})
     assert (other.rows.texts[3], other.rows.label(3)) == ("newer text", "bread")
+    memory = build(tmp_path / "unlabelled", Rows.from_lists(["a", "b"], ["bread", None]))
+    assert (memory.replace({"1": "boats"}).changed, memory.rows.label(1)) == (1, "boats")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,10 @@ def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
         (lambda m: m.add(more(["x", "y"], ["bread", "cars"]), ["bread"]), "row 2 ('y') has the label 'cars'"),
         (lambda m: m.add(more([], [])), "no rows to add"),
         (lambda m: m.add(Rows.from_lists(["x"], ["bread"], ["4"]), keep_ids=True), "rows have the id '4'"),
+        (
+            lambda m: m.add(Rows.from_lists(["LION", "x"], ["bread"] * 2, "94"), None, True, None, True),
+            "rows have the id '4'",
+        ),
         (lambda m: m.open_version(0), "has no version 0; the current one is 1"),
         (lambda m: m.open_version(2), "has no version 2; the current one is 1"),
     ],

@@ -83,8 +83,9 @@ def test_rows_keep_their_numbers_and_ids(tmp_path: Path) -> None:
     # 2:2 would be a duplicate of 2:1; the number is the position in the given table.
     assert memory.rows.ids == [*ids, "2:0", "2:1", "2:3"]
     assert memory.rows.texts[0] == rows(60).texts[0]
-    memory.add(Rows.from_lists(["new keel"], ["boats"], ["mine"]), keep_ids=True)
-    assert memory.rows.ids[-1] == "mine"
+    memory.add(Rows.from_lists(["new keel"], ["boats"], ["4:0"]), keep_ids=True)
+    memory.add(more(["new mast"], ["boats"]))
+    assert memory.rows.ids[-2:] == ["4:0", "4:0+"]
 
 
 def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
@@ -100,9 +101,13 @@ def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
     assert addition == (2, 7, 4, 3, 3, 0)
     expected = [("the lion", "boats"), ("A Sail", "beasts"), ("new", "boats"), ("new", "bread")]
     assert list(zip(memory.rows.texts, memory.rows.labels or [], strict=True))[3:] == expected
+    relabelled = memory.add(more(["the lion", "a raft"], ["bread", "boats"]), relabel=True)
+    assert relabelled == (3, 8, 1, 1, 0, 2)
+    assert memory.history()[-1]["change"] == "+1, 2 relabelled"
+    assert [memory.rows.label(row) for row in (0, 3, 7)] == ["bread", "bread", "boats"]
     # Nothing new: no version.
     before = files_of(tmp_path / "m")
-    assert memory.add(more(["new", "THE LION"], ["bread", "boats"])) == (2, 7, 0, 2, 0, 0)
+    assert memory.add(more(["new", "THE LION"], ["bread"] * 2)) == (3, 8, 0, 2, 0, 0)
     assert files_of(tmp_path / "m") == before
 
 
