@@ -18,7 +18,7 @@ from elastic_transport import ApiResponse, HttpHeaders, Urllib3HttpNode
 from elastic_transport.client_utils import DEFAULT
 from typing_extensions import override
 
-from datamodules.core.errors import InputError, excerpt, reason
+from datamodules.core.errors import DamagedError, InputError, excerpt, reason
 from datamodules.core.secrets import ADVICE
 from datamodules.core.types import PlainDict, Positive, check_value
 
@@ -50,7 +50,7 @@ ResultT = TypeVar("ResultT")
 ItemT = TypeVar("ItemT")
 
 
-class _TemporaryError(Exception):
+class _TemporaryError(ConnectionError):
     """A request failed, and may succeed if it is sent again."""
 
 
@@ -179,7 +179,7 @@ class ServerConnection:
                 return send()
             except _TemporaryError as error:
                 if attempt >= self._tries - 1:
-                    raise self.error(f"no success after {self._tries} tries: {error}") from None
+                    raise self.error(f"no success after {self._tries} tries: {error}") from error
                 # Random, so that many clients don't return together.
                 seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0)
                 logger.info("%s: %s; next try in %.1f s", self.urls[0], error, seconds)
@@ -198,12 +198,13 @@ class ServerConnection:
             if kind in expected and not is_other:
                 return {}
             may_pass = _is_temporary(error.meta.status)
+            is_missing = kind == "index_not_found_exception" and not is_other
             message = self._refusal(error, kind, message, is_other)
         except elasticsearch.TransportError as error:
             message = self._silence(error)
-            may_pass = not isinstance(error, elasticsearch.SSLError)
+            may_pass, is_missing = not isinstance(error, elasticsearch.SSLError), False
         # The client's error is not chained: it may contain the request with its headers.
-        raise _TemporaryError(message) if may_pass else self.error(message)
+        raise _TemporaryError(message) if may_pass else self.error(message, is_missing)
 
     def _refusal(self, error: elasticsearch.ApiError, kind: str, message: str, is_other: bool) -> str:
         """Return a message with advice for an error that a server answered."""
@@ -261,9 +262,9 @@ class ServerConnection:
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(work, batches))
 
-    def error(self, message: str) -> InputError:
-        """Return an error that names the server."""
-        return InputError(f"{', '.join(self.urls)}: {message}")
+    def error(self, message: str, is_missing: bool = False) -> InputError:
+        """Return an error that names the server; for a missing index, which a memory builds again, a `DamagedError`."""
+        return (DamagedError if is_missing else InputError)(f"{', '.join(self.urls)}: {message}")
 
 
 def checked_url(url: str) -> str:

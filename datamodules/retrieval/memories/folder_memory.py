@@ -51,7 +51,7 @@ class FolderMemory(Memory):
         except DamagedError as damage:
             if not folder.exists() and state["ranking"] != self.retriever.describe_ranking():
                 raise  # a memory of another ranking
-            log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
+            log.warning("%s; the index is rebuilt", str(damage).partition("; ")[0])  # without its advice
             self.retriever.index(self.rows, self.fingerprint, folder)
 
     @classmethod

@@ -165,11 +165,14 @@ def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRet
     with pytest.raises(InputError, match=f"was deleted by `zoo memory compact`; the oldest is {5 - keep}"):
         FolderMemory(tmp_path / "m", make(), 2)
     assert memory.compact(keep) == 0
+    memory.copy_to(tmp_path / "copy", only_current=True)
     # The memory lives on.
     assert memory.add(Rows.from_lists(["an otter"], ["beasts"])).version == 5
     assert memory.remove(["5:0"]).version == 6
     assert hits_of(memory.search(QUERIES, 6)) == before[4]
     memory.compact(1)
+    # On a server, the index of its copy is deleted, too.
+    assert hits_of(FolderMemory(tmp_path / "copy", make()).search(QUERIES, 6)) == before[4]
     assert sizes(memory) == [(6, 40)]
     assert [path.name for path in (tmp_path / "m").glob("version-*")] == ["version-6"]
     with pytest.raises(InputError, match="`zoo memory compact` deleted version 1"):
