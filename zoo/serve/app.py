@@ -217,6 +217,8 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     status, detail = 400, visible(str(error))
     if isinstance(error, DamagedError):
         status = 500
+    elif isinstance(error.__cause__, ConnectionError):  # of a server with an index
+        status = 503
     elif isinstance(error.__cause__, OSError):
         status = 507
     # The same messages are those of commands, which have options.

@@ -67,5 +67,7 @@ class Gathering:
         try:
             return self._respond(bodies)
         except BaseException as error:
-            # Every request gets its own answer or error.
-            return [error] if len(bodies) == 1 else [self._results([body])[0] for body in bodies]
+            # Every request gets its own answer or error; that of a server, which took long, is the same for all.
+            if len(bodies) == 1 or isinstance(error.__cause__, ConnectionError):
+                return [error] * len(bodies)
+            return [self._results([body])[0] for body in bodies]

@@ -345,13 +345,16 @@ def test_requests_that_wait_share_a_prediction(live: LiveModel, monkeypatch: pyt
     monkeypatch.setattr("zoo.serve.app.Gathering", lambda respond: made.append(Gathering(respond)) or made[0])
     monkeypatch.setattr(live, "predict", planned)
     answers = asyncio.run(asyncio.wait_for(send(), 60))
-    assert sizes == [1, 64, 6 + len(TEXTS), *[1] * 6, len(TEXTS), 1, 65]
-    assert [answer.status_code for answer in answers] == [200] * 68 + [400, 500, 500] + [200] * 3
+    assert sizes == [1, 64, 6 + len(TEXTS), *[1] * 6, len(TEXTS), 1, 65, 2]
+    assert [answer.status_code for answer in answers] == [200] * 68 + [400, 500, 500] + [200] * 3 + [503] * 2
     predictor = live.current().predictor
     for body, answer in zip(bodies, answers, strict=True):
         if answer.status_code == 200:
             alone = [predictor.predict(text)[0] for text in body.get("texts", [body.get("text")])]
             records = answer.json().get("predictions", [answer.json()])
+    bodies += [{"text": "silent", "confidence": 0.8}] * 2
+    errors["silent"] = InputError("no success")
+    errors["silent"].__cause__ = ConnectionError()  # of a server, which is asked once for both
             assert [each["text"] for each in records] == [each.text for each in alone]
             assert [each["memories"] for each in records] == [as_record(each)["memories"] for each in alone]
             probabilities = [each["probability"] for each in records]

@@ -291,9 +291,10 @@ def test_the_server_is_given_up(elasticsearch_url: str, index_prefix: str, no_pa
         retriever.open(Path(), FINGERPRINT)
         between.target = "_msearch"
         between.faults.extend([answer(429, BUSY)] * 100)
-        refusal = f"Elasticsearch answers 429 {BUSY['error']['type']}: queue is full"
-        with pytest.raises(InputError, match=f"^{between.url}: no success after 9 tries: {refusal}$"):
+        refusal = f"after 9 tries: Elasticsearch answers 429 {BUSY['error']['type']}: queue is full"
+        with pytest.raises(InputError, match=f"^{between.url}: no success {refusal}$") as error:
             retriever.search(["lion"], 3)
+        assert isinstance(error.value.__cause__, ConnectionError)  # of which `zoo serve` makes a 503
         assert len(between.paths("_msearch")) == 9
     assert len(no_pauses) == 8
     assert all(0.1 * 2**n <= pause <= 0.2 * 2**n for n, pause in enumerate(no_pauses[:6]))
