@@ -140,13 +140,14 @@ class LiveModel:
         if state.fitted_to(state.version) != served.fitted:
             return self._open()
         if isinstance(predictor.memory, FolderMemory):
-            predictor = predictor.with_memory(_reopened(predictor.memory))
+            # Not a later one: other values may be fitted to it.
+            predictor = predictor.with_memory(_reopened(predictor.memory, state.version))
         return served._replace(version=version, predictor=predictor)
 
 
-def _reopened(memory: FolderMemory) -> FolderMemory:
-    """Open the current version; the given memory stays open."""
-    return FolderMemory(memory.folder, memory.retriever.without_index())
+def _reopened(memory: FolderMemory, version: int | None = None) -> FolderMemory:
+    """Open a version, None opens the current one; the given memory stays open."""
+    return FolderMemory(memory.folder, memory.retriever.without_index(), version)
 
 
 def _version_of(folder: ModelFolder) -> StateVersion:

@@ -33,7 +33,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, Retriever
 from tests.zoo.conftest import Edit, Zoo, refusal, sentences, write_table
-from zoo.serve import limits
+from zoo.serve import limits, live_model
 from zoo.serve.app import make_app
 from zoo.serve.bodies import Predicted
 from zoo.serve.command import KEY, _listen
@@ -231,13 +231,21 @@ def test_requests_in_flight_keep_their_version(
     assert NEW["text"] not in [hit["text"] for hit in answers[0]["hits"]]
 
 
-def test_weights_that_are_fitted_meanwhile_are_used(folder: Path, client: TestClient, edit: Edit) -> None:
+def test_weights_that_are_fitted_meanwhile_are_used(
+    folder: Path, client: TestClient, edit: Edit, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = post(client, "/predict", texts=TEXTS)
     edit("tune", folder, sentences(40, seed=9))
     after = post(client, "/predict", texts=TEXTS)["predictions"]
     assert after != before["predictions"]
     predicted = [each.probability for each in zoo.load(folder).predict(TEXTS)]
     assert [each["probability"] for each in after] == pytest.approx(predicted)
+    # A version that has other values follows while the next one is opened.
+    edit("add", folder, [("a zebra", "fruit")])
+    open_, revert = live_model._reopened, ("memory", "revert", folder, 1)
+    monkeypatch.setattr(live_model, "_reopened", lambda *given: zoo_command(*revert) and open_(*given))
+    versions = [client.post("/predict", json={"text": "a"}).headers["X-Memory-Version"] for _ in range(2)]
+    assert versions == ["2", "3"]
 
 
 def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None:
