@@ -163,7 +163,7 @@ def make_app(live: LiveModel, key: str | None = None, pool: Rows | None = None) 
         return answer({**found, "memory_version": served.memory_version})
 
     @app.post("/memory/add")
-    def add(body: Added) -> PlainDict:
+    async def add(body: Added) -> PlainDict:
         """Add rows; when the answer arrives, they are on the disk, and the next prediction uses them."""
         check_size(body.values(), "rows")
 
@@ -172,19 +172,19 @@ def make_app(live: LiveModel, key: str | None = None, pool: Rows | None = None) 
             added = opened.folder.rows.table.column("id").slice(done.rows - done.added)
             return {**done._asdict(), "ids": added.to_pylist()}
 
-        return live.write(change)
+        return await live.write_in_turn(change)
 
     @app.post("/memory/remove")
-    def remove(body: Removed) -> PlainDict:
+    async def remove(body: Removed) -> PlainDict:
         """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
         check_size(body.values(), "ids")
-        return live.write(body.edit)._asdict()
+        return (await live.write_in_turn(body.edit))._asdict()
 
     @app.post("/memory/relabel")
-    def relabel(body: Labels) -> PlainDict:
+    async def relabel(body: Labels) -> PlainDict:
         """Give rows other labels: a new version."""
         check_size(body.values(), "rows")
-        return live.write(body.edit)._asdict()
+        return (await live.write_in_turn(body.edit))._asdict()
 
     @app.post("/memory/preview")
     def preview(body: Previewed) -> Response:

@@ -44,9 +44,10 @@ def add_history(app: FastAPI, live: LiveModel, answer: Callable[[PlainDict], Res
         return answer({**found, "memory_version": memory.version})
 
     @app.post("/memory/revert")
-    def revert(body: Reverted) -> PlainDict:
+    async def revert(body: Reverted) -> PlainDict:
         """Make a new version with the rows of an earlier one; the model answers as it did with that one."""
-        return live.write(lambda opened: revert_to(opened, body.version, body.note)._asdict())
+        done = await live.write_in_turn(lambda opened: revert_to(opened, body.version, body.note))
+        return done._asdict()
 
     @app.get("/memory/audit")
     def audit_labels(rows: int = Query(50, ge=1, le=200)) -> Response:

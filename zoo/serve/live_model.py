@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from datamodules.core.errors import DamagedError, InputError, reason
@@ -65,7 +67,7 @@ class LiveModel:
 
     def __init__(self, source: str, device: str = "cpu") -> None:
         self.source, self.device = source, device
-        self._opening, self._writing = threading.Lock(), threading.Lock()
+        self._opening, self._writing = threading.Lock(), ThreadPoolExecutor(1)
         #: of the last texts.
         self._familiarity: deque[float] = deque(maxlen=_COMPARED_TEXTS)
         self._served = self._open()
@@ -120,12 +122,15 @@ class LiveModel:
         return {**done._asdict(), "changes": changes, "held_out": held_out}
 
     def write(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
-        """Change the memory while other writers wait; then it is on the disk, for any later request to any process."""
-        with self._writing:
-            served = self.current()
-            served.folder.check_changeable()
-            # Requests in flight read the version that is open.
-            return change(OpenedMemory(_reopened(served.opened.folder), served.folder))
+        """Change the memory; then it is on the disk, for any later request to any process."""
+        served = self.current()
+        served.folder.check_changeable()
+        # Requests in flight read the version that is open.
+        return change(OpenedMemory(_reopened(served.opened.folder), served.folder))
+
+    async def write_in_turn(self, change: Callable[[OpenedMemory], ResultT]) -> ResultT:
+        """Change the memory after the writers that wait, which take no thread from other requests."""
+        return await asyncio.wrap_future(self._writing.submit(self.write, change))
 
     def _open(self) -> Served:
         folder = ModelFolder.open(self.source)

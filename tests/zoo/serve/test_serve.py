@@ -329,6 +329,17 @@ def test_health_waits_for_nothing(folder: Path, live: LiveModel, monkeypatch: py
         assert (broken.status_code, "state.json" in broken.json()["detail"]) == (500, True)
 
 
+def test_writers_that_wait_block_no_other_request(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(live, "write", lambda _: may_end.wait(60) and {})
+    with client_of(live) as client, ThreadPoolExecutor(50) as pool:  # FastAPI has 40 threads
+        writers = [pool.submit(client.post, "/memory/add", json={"rows": [NEW]}) for _ in range(50)]
+        wait_for(lambda: all(each.running() for each in writers))
+        assert client.get("/version").json()["memory_version"] == 1
+        assert not any(each.done() for each in writers)
+        may_end.set()
+
+
 def test_requests_that_wait_share_a_prediction(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """All others arrive while the first one is predicted; each has the answer, or the error, of its own texts."""
     made, sizes, predict = list[Gathering](), list[int](), live.predict
@@ -336,6 +347,9 @@ def test_requests_that_wait_share_a_prediction(live: LiveModel, monkeypatch: pyt
     texts = [*(text for text, _ in sentences(68, seed=5)), *errors]
     bodies: list[dict[str, Any]] = [{"text": text} for text in texts]
     bodies += [{"texts": TEXTS}, {"text": "rain", "confidence": 0.9}, {"texts": texts[:65]}]
+    bodies += [{"text": "silent", "confidence": 0.8}] * 2
+    errors["silent"] = InputError("no success")
+    errors["silent"].__cause__ = ConnectionError()  # of a server, which is asked once for both
 
     def planned(served: Served, body: Predicted) -> list[PlainDict]:
         if not sizes:
@@ -360,9 +374,6 @@ def test_requests_that_wait_share_a_prediction(live: LiveModel, monkeypatch: pyt
         if answer.status_code == 200:
             alone = [predictor.predict(text)[0] for text in body.get("texts", [body.get("text")])]
             records = answer.json().get("predictions", [answer.json()])
-    bodies += [{"text": "silent", "confidence": 0.8}] * 2
-    errors["silent"] = InputError("no success")
-    errors["silent"].__cause__ = ConnectionError()  # of a server, which is asked once for both
             assert [each["text"] for each in records] == [each.text for each in alone]
             assert [each["memories"] for each in records] == [as_record(each)["memories"] for each in alone]
             probabilities = [each["probability"] for each in records]
