@@ -178,6 +178,8 @@ def test_held_out_rows_in_pictures(client: TestClient, live: LiveModel) -> None:
     assert (found["is_training"], found["is_current"]) == (False, True)
     post(client, "/memory/remove", ids=["1"])
     assert not client.get("/calibration").json()["is_current"]
+    with pytest.raises(InputError, match="none of the held-out rows has an answer"):
+        calibration(HeldOutRows(*[np.empty(0)] * 4))
     # By hand: equal probabilities share their accuracy.
     values = np.sort(np.repeat([0.2, 0.5, 0.9], [10, 60, 30]))
     tied = HeldOutRows(values, np.arange(100) % 2 == 0, values, values)

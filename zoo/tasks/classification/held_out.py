@@ -213,6 +213,8 @@ def calibration(scores: HeldOutRows) -> PlainDict:
         with the `error` among them and its upper `bound`, of confidence .95.
     """
     has_answer = scores.probability >= 0
+    if not has_answer.any():
+        raise InputError(f"calibration: none of the held-out rows has an answer; {TUNE_ADVICE}")
     found = Calibration.of(scores.probability[has_answer], scores.is_right[has_answer])
     bins = [{"probability": probability, "right": right} for probability, right, _ in found.bins]
     _, answered, errors, bounds = _error_bounds(scores, 0.95)
