@@ -173,12 +173,11 @@ def sync(path: Path) -> None:
 
 def is_whole(folder: Path, fingerprint: str) -> bool:
     """Return whether a folder exists and is undamaged; raise an `InputError` if it has another fingerprint."""
-    if not folder.exists():
-        return False
     try:
         check_folder(folder, fingerprint, contents=True, advice="it is built again")
     except DamagedError as damage:
-        log.warning("%s", damage)
+        if folder.exists():  # else it is missing, or another process deletes it meanwhile
+            log.warning("%s", damage)
         return False
     return True
 
@@ -222,19 +221,20 @@ def check_inside(folder: Path) -> None:
     inside = [own, *(part.parent / "blobs" for part in own.parents if part.name == "snapshots")]
     pending = [str(own)]
     while pending:
-        for entry in os.scandir(pending.pop()):
-            if entry.name.startswith(".") and entry.name.endswith(".partial"):
-                continue  # of another process: it is read by nobody, and may vanish
-            # Only links are resolved, which takes longer than all else: a memory may have a thousand versions.
-            if entry.is_symlink():
-                target = Path(os.path.realpath(entry.path))
-                if not any(map(target.is_relative_to, inside)):
-                    problem = f"is a link to {target}, outside of {folder}"
-                    raise InputError(f"{entry.path}: {problem}; replace it by the file, or delete it")
-            elif entry.is_dir():
-                pending.append(entry.path)
-            if not (entry.is_file() or entry.is_dir()):
-                raise InputError(f"{entry.path}: is neither a file nor a folder; delete it")
+        with suppress(FileNotFoundError):  # deleted meanwhile: another process may merge vectors
+            for entry in os.scandir(pending.pop()):
+                if entry.name.startswith(".") and entry.name.endswith(".partial"):
+                    continue  # of another process: it is read by nobody, and may vanish
+                # Only links are resolved, which takes longer than all else: a memory may have a thousand versions.
+                if entry.is_symlink():
+                    target = Path(os.path.realpath(entry.path))
+                    if not any(map(target.is_relative_to, inside)):
+                        problem = f"is a link to {target}, outside of {folder}"
+                        raise InputError(f"{entry.path}: {problem}; replace it by the file, or delete it")
+                elif entry.is_dir():
+                    pending.append(entry.path)
+                if not (entry.is_file() or entry.is_dir()):
+                    raise InputError(f"{entry.path}: is neither a file nor a folder; delete it")
 
 
 def with_checksum(values: PlainDict) -> PlainDict:

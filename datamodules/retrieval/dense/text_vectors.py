@@ -20,7 +20,7 @@ from datamodules.core.types import PlainDict, Size, check_value
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking, trained_model
-from datamodules.retrieval.dense.vector_store import EncodedTexts, VectorStore, encode_distinct
+from datamodules.retrieval.dense.vector_store import EncodedTexts, VectorStore, encode_distinct, store_folder
 from datamodules.text.sentence_modules import Pooling
 
 #: The entry point of an installed package that makes a `TextEncoder` from the folder of a trained model and a device.
@@ -169,7 +169,7 @@ class TextVectors:
     def _stored(self) -> VectorStore:
         with self._in_use:
             if self._store is None:
-                self._store = VectorStore(cache_folder(None), self.ranking.vectors_fingerprint)
+                self._store = VectorStore(store_folder(cache_folder(None), self.ranking.vectors_fingerprint))
             return self._store
 
     def _loaded(self) -> TextEncoder:

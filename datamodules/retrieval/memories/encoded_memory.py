@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from datamodules.retrieval.base import ExcludedRows, Hits
 from datamodules.retrieval.dense.nearest import nearest
-from datamodules.retrieval.dense.vector_store import TEXTS, Encode, EncodedTexts, VectorStore
+from datamodules.retrieval.dense.vector_store import TEXTS, Encode, EncodedTexts, VectorStore, store_folder
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 
 #: Rows whose cosines with each other stand for those of all.
@@ -37,7 +37,7 @@ class EncodedMemory:
     @classmethod
     def open(cls, memory: FolderMemory, encoder: str, encode: Encode) -> EncodedMemory:
         """Map the vectors by the encoder with this fingerprint; missing ones are encoded."""
-        vectors = VectorStore(memory.folder, encoder).vectors(memory.rows.texts, encode)
+        vectors = VectorStore(store_folder(memory.folder, encoder)).vectors(memory.rows.texts, encode)
         return cls(memory, vectors, encode, encoder)
 
     def is_of(self, memory: FolderMemory, encoder: str) -> bool:

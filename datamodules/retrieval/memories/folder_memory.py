@@ -207,6 +207,7 @@ class FolderMemory(Memory):
             if self._state != state or self.version != state["version"]:
                 self._open(state, Version.open(self.folder, state["version"], contents=True))
             versions.delete_unused(self.folder, state, self.retriever)
+            versions.merge_vectors(self.folder)
             yield
             try:
                 versions.delete_unused(self.folder, self._state, self.retriever)

@@ -27,7 +27,7 @@ from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import BLOCK, Rows
 from datamodules.retrieval.base import Retriever
-from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.dense.vector_store import MOST_PARTS, VectorStore
 from datamodules.retrieval.folding import fold_hashes, text_hashes
 
 POINTER = "memory.json"
@@ -249,7 +249,15 @@ def delete_removed(memory: Path, state: PlainDict, retriever: Retriever) -> None
         if stores:
             hashes.append(text_hashes(version.rows.texts))
     for store in stores:
-        VectorStore(memory, store.name.removeprefix("vectors-")).keep(np.concatenate(hashes))
+        older = np.setdiff1d(np.concatenate(hashes), hashes[-1])
+        VectorStore(store).keep(np.concatenate([hashes[-1], older]))
+
+
+def merge_vectors(memory: Path) -> None:
+    """Merge small parts of stored vectors: each takes time and open files, and each change of the memory adds one."""
+    for store in memory.glob("vectors-*"):
+        if len([*store.glob("part-*")]) > MOST_PARTS:
+            VectorStore(store).merge()
 
 
 def _rows_fingerprint(version: Path) -> str | None:

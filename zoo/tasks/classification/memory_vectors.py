@@ -11,7 +11,7 @@ from typing_extensions import override
 from datamodules.batch import BatchContents
 from datamodules.classification import ClassificationDataModule
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.dense.vector_store import VectorStore, store_folder
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationTask
@@ -45,7 +45,7 @@ class ReadsMemoryVectors(EncodesMemory, FrozenEncoder, ClassificationTask):
         if before is not None and before.is_of(memory, encoder):
             self._encoded_memory = before
             return
-        store, texts = VectorStore(memory.folder, encoder), memory.rows.texts
+        store, texts = VectorStore(store_folder(memory.folder, encoder)), memory.rows.texts
         missing = store.missing(texts)
         if missing and not os.access(memory.folder, os.W_OK):
             log.info("%s is read-only: its texts are encoded with each batch", memory.folder)

@@ -18,7 +18,7 @@ from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever, open_memory
-from datamodules.retrieval.dense.vector_store import VectorStore
+from datamodules.retrieval.dense.vector_store import MOST_PARTS, VectorStore, store_folder
 from datamodules.retrieval.memories import versions
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.conftest import OnServer
@@ -342,13 +342,12 @@ def _never(texts: list[str]) -> NDArray[np.float32]:
 
 def test_vectors_follow_their_rows(tmp_path: Path) -> None:
     memory = build(tmp_path / "m")
-    ids = memory.rows.ids
     EncodedMemory.open(memory, "e" * 64, _letters)
-    memory.remove(ids[10:13])
+    memory.remove(memory.rows.ids[10:13])
     np.testing.assert_array_equal(
         EncodedMemory.open(memory, "e" * 64, _never).vectors, _letters(list(memory.rows.texts))
     )
-    memory.replace(Rows.from_lists(["a new and longer text"], ["boats"], [ids[20]]))
+    memory.replace(Rows.from_lists(["a new and longer text"], ["boats"], [memory.rows.ids[20]]))
     with pytest.raises(AssertionError, match="1 texts are encoded again"):
         EncodedMemory.open(memory, "e" * 64, _never)
     for keep in (3, 2, 1):
@@ -356,11 +355,28 @@ def test_vectors_follow_their_rows(tmp_path: Path) -> None:
         np.testing.assert_array_equal(vectors, _letters(list(memory.rows.texts)))
         memory.compact(keep)
         np.testing.assert_array_equal(EncodedMemory.open(memory, "e" * 64, _never).vectors, vectors)
-    (store,) = (tmp_path / "m").glob("vectors-*")
+
+
+def test_vectors_of_many_changes_are_few_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, store = build(tmp_path / "m"), store_folder(tmp_path / "m", "e" * 64)
+    parts = []
+    for number in range(40):
+        memory.add(Rows.from_lists([f"lion {number}"], ["beasts"]))
+        EncodedMemory.open(memory, "e" * 64, _letters)
+        parts.append([*store.glob("part-*")])
+    assert max(map(len, parts)) == MOST_PARTS + 1
+    assert parts[0][0] in parts[-1], "a large part is not written again"
+    monkeypatch.setattr(versions, "MOST_PARTS", 1)
+    for killed in (kill, kill_after(storage.delete)):
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "delete", killed)
+            assert in_processes(1, memory.remove, ["1"]) == [-signal.SIGKILL]
+        vectors = EncodedMemory.open(memory, "e" * 64, _never).vectors
+        np.testing.assert_array_equal(vectors, _letters(list(memory.rows.texts)))
     (store / ".part-1.replaced").mkdir()  # of a killed process
     memory.compact()
-    assert not (store / "part-1").exists()
-    assert not (store / ".part-1.replaced").exists()
+    assert len([*store.glob("*part*")]) == 2, "a part and its lock"
+    assert not EncodedMemory.open(memory, "e" * 64, _never).vectors.flags.owndata, "mapped"
 
 
 def test_removal_of_many_rows(tmp_path: Path) -> None:
