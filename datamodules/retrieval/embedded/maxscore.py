@@ -108,8 +108,7 @@ def search(index: InvertedIndex, queries: Queries, keys: Longs, factor: np.float
         excluded = queries.excluded[queries.excluded_starts[query] : queries.excluded_starts[query + 1]]
         _search(index, terms, excluded, heap, window, touched)
         heap[:] = -np.sort(-heap)
-        # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
-        if factor == 0 and heap[-1] == 0:
+        if heap[-1] == 0:
             _add_zero_hits(index, terms.ids, excluded, heap)
 
 
@@ -311,12 +310,17 @@ def _ones(word: np.uint64) -> np.int64:
 
 @njit()
 def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, keys: Longs) -> None:
-    """Append texts with a term of the query but score 0 (LMDirichlet): hits for Lucene, in row order."""
+    """Append texts with a term of the query but score 0 (LMDirichlet, a huge k1): hits for Lucene, in row order."""
     texts, starts, rows = len(index.text_starts) - 1, index.posting_starts, index.posting_rows
-    matches = np.zeros(texts, np.bool_)
+    matches = np.zeros(0, np.bool_)
     for term in terms:
         for position in range(starts[term], starts[term + 1]):
-            matches[rows[position]] = True
+            if index.posting_scores[position] == 0:
+                if len(matches) == 0:
+                    matches = np.zeros(texts, np.bool_)
+                matches[rows[position]] = True
+    if len(matches) == 0:
+        return
     for row in excluded:
         if 0 <= row < texts:
             matches[row] = False

@@ -155,7 +155,7 @@ def test_building_in_blocks(similarity: str, tmp_path: Path, monkeypatch: pytest
     assert (whole.scores == parts.scores).all()
 
 
-def test_dirichlet_score_zero_is_a_hit(tmp_path: Path) -> None:
+def test_score_zero_is_a_hit(tmp_path: Path) -> None:
     # "a" is so common that it adds nothing to a long text.
     texts = ["b", "a " * 5 + "b b b", "a a", "a " + "b " * 39, "c"]
     retriever = build(texts, tmp_path / "i", "LMDirichlet", mu=1.0)
@@ -163,6 +163,7 @@ def test_dirichlet_score_zero_is_a_hit(tmp_path: Path) -> None:
     assert hits.rows[0].tolist()[2:] == [3, -1, -1]
     assert hits.scores[0, 2] == 0
     check(retriever, texts, ["a", "a b"], 5, [[2], [0]])
+    assert build(texts, tmp_path / "k1", k1=1e9).search(["a"], 3, [[2]]).rows.tolist() == [[1, 3, -1]]
 
 
 def test_empty_things(similarity: str, tmp_path: Path) -> None:
