@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -33,7 +32,6 @@ SCHEMA = pa.schema(
 )
 #: Rows that are read or written together.
 BLOCK = 32_768
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Texts(Sequence[str]):
@@ -214,11 +212,10 @@ class Repairs:
         try:
             array = pa.array(values, kind)
         except UnicodeEncodeError:
-            whole = [value and _SURROGATE.sub("\ufffd", value) for value in values]
+            whole = [value and whole_characters(value) for value in values]
             self.surrogates += sum(new != old for new, old in zip(whole, values, strict=True))
             array = pa.array(whole, kind)
-        nuls = pc.sum(pc.match_substring(array, "\0")).as_py()
-        if nuls:
+        if nuls := pc.sum(pc.match_substring(array, "\0")).as_py():
             self.nuls += nuls
             array = pc.replace_substring(array, "\0", " ")
         return array
@@ -236,7 +233,16 @@ class Repairs:
         if self.nuls:
             log.warning("%s: NUL characters in %d fields, each replaced by a space", source, self.nuls)
         if self.surrogates:
-            log.warning("%s: lone surrogates in %d fields, each replaced by U+FFFD", source, self.surrogates)
+            log.warning(
+                "%s: surrogates in %d fields: pairs are joined, lone ones replaced by U+FFFD",
+                source,
+                self.surrogates,
+            )
+
+
+def whole_characters(text: str) -> str:
+    """Join the surrogates of a pair, and replace lone ones, which can't be encoded, by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class StoredTable:

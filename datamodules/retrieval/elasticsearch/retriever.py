@@ -14,13 +14,9 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict, mapped
+from datamodules.corpora.rows import whole_characters
 from datamodules.retrieval import base
-from datamodules.retrieval.elasticsearch.server_retriever import (
-    SORTED,
-    ServerRetriever,
-    as_json,
-    whole_characters,
-)
+from datamodules.retrieval.elasticsearch.server_retriever import SORTED, ServerRetriever, as_json
 from datamodules.retrieval.embedded.analysis import terms_of
 from datamodules.retrieval.folding import fold
 
@@ -250,7 +246,7 @@ class ElasticsearchRetriever(base.TermRetriever, ServerRetriever):
     def _long_query(self, text: str, field: str) -> str | None:
         """Return the query of the first terms of a long text, None if the text has few terms after all."""
         analyzer = "standard" if self.existing_index else self.ranking.analyzer
-        terms = terms_of(analyzer, whole_characters(text))
+        terms = terms_of(analyzer, text)
         counts = Counter(terms)
         if len(terms) <= 2 * base.MAX_QUERY_TERMS and len(counts) <= base.MAX_QUERY_TERMS:
             return None

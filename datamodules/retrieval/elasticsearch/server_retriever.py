@@ -18,7 +18,7 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.progress import progress_bar
 from datamodules.core.types import PlainDict, Size, check_value
-from datamodules.corpora.rows import Rows
+from datamodules.corpora.rows import Rows, whole_characters
 from datamodules.retrieval.base import ExcludedRows, Hits, Retriever
 
 if TYPE_CHECKING:
@@ -372,14 +372,7 @@ def bulk_lines(action: Literal["create", "index"], rows: Rows, row: int, number:
 
 def as_json(text: str | None) -> str:
     """Return the text as a JSON string that can be encoded; None as null."""
-    if text is None:
-        return "null"
-    return _encode(text if text.isascii() else whole_characters(text))
-
-
-def whole_characters(text: str) -> str:
-    """Return the text with lone surrogates, which can't be encoded, replaced by U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return "null" if text is None else _encode(whole_characters(text))
 
 
 def chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:

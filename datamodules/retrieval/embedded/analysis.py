@@ -17,6 +17,7 @@ import regex
 from numpy.typing import NDArray
 
 from datamodules.core.ragged import consecutive, offsets_of
+from datamodules.corpora.rows import whole_characters
 from datamodules.retrieval.base import AnalyzerName
 
 #: Lucene's scanner reads this many UTF-16 units at once and splits longer tokens.
@@ -177,11 +178,14 @@ def _english(split: Iterable[str]) -> Iterable[str]:
     for token in split:
         term = _lower(token[:-2] if token.endswith(_POSSESSIVES) else token)
         if term not in ENGLISH_STOP_WORDS:
-            yield _stem()(term, to_lowercase=False)
+            # Lucene stems UTF-16: a character beyond the basic plane counts as two.
+            units = np.frombuffer(term.encode("utf-16-le"), "<u2").tolist()
+            yield whole_characters(_stem()("".join(map(chr, units)), to_lowercase=False))
 
 
 def pieces(text: str) -> list[str]:
-    """Split a text at white space."""
+    """Split a text at white space, with whole characters, as a server receives it."""
+    text = whole_characters(text)
     # The narrow no-break space joins words like an underscore, but str.split splits at it.
     return list(_WHITE_SPACE.split(text)) if "\u202f" in text else text.split()
 

@@ -378,7 +378,8 @@ def test_lone_surrogates_are_replaced_and_counted(tmp_path, caplog):
     assert list(rows.texts) == ["a \ufffd b", "🙂"]
     assert rows.labels == ["x\ufffd", "y"]
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "lone surrogates in 2 fields" in message
+    assert "surrogates in 2 fields" in message
+    assert list(Rows.from_lists(["\ud83d\ude42"]).texts) == ["🙂"]
 
 
 def test_empty_texts_are_kept_and_counted(tmp_path, caplog):

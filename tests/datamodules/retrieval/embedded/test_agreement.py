@@ -16,7 +16,7 @@ from tests.elasticsearch.character_classes import CHARACTERS, CLASSES, PLACE, to
 WORDS = """
     the running runs ran dogs' dog's Don’t U.S.A. 3.14 1,000 e-mail naïve Straße ΣΟΦΟΣ ΟΔΟΣ co_op x86
     généralisation connections relational 我们 想订机票 こんにちは カタカナ 한국어 ไทย 🙂 👩‍👩‍👧 1️⃣ 🇩🇪 #tag @me
-    \ud800 a\x00b ﬁne ＡＢＣ ｶﾞｷﾞ עברית כ"ץ العربية can't ''' ... http://example.org/a?b=c
+    \ud800 a\x00b ﬁne ＡＢＣ ｶﾞｷﾞ עברית כ"ץ العربية can't ''' 𝑥s \ud83d\ude42 ... http://example.org/a?b=c
 """.split()  # noqa: SIM905
 
 CJK_KINDS = {"<IDEOGRAPHIC>", "<HIRAGANA>", "<KATAKANA>", "<HANGUL>"}

@@ -27,7 +27,7 @@ TERMS: dict[AnalyzerName, list[tuple[str, list[str]]]] = {
     "english": [
         ("The runner's running", ["runner", "run"]),
         ("These ponies were not relational", ["poni", "were", "relat"]),
-        ("BOSS’S it's possibly", ["boss", "possibl"]),
+        ("BOSS’S it's possibly 𝑥s 𝑥ies \ud835\udc65s", ["boss", "possibl", "𝑥", "𝑥i", "𝑥"]),
     ],
     "cjk": [
         ("東京都", ["東京", "京都"]),
