@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import glob
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,7 +86,8 @@ class Embeddings:
 
 def join_parts(folder: Path) -> Path:
     """Join the folders `folder.03-of-16` that `zoo encode --shard` made, unless that is done; return the folder."""
-    parts = sorted(folder.parent.glob(f"{glob.escape(folder.name)}.*-of-*"))
+    name = re.compile(re.escape(folder.name) + r"\.\d+-of-\d+")
+    parts = sorted(each for each in folder.parent.glob("*-of-*") if name.fullmatch(each.name))
     if folder.exists() or not parts:
         return folder
     count = int(parts[0].name.rpartition("-of-")[2])
