@@ -153,7 +153,7 @@ def _waits_for_client(connection: Any) -> bool:
 
 
 def log_once_a_minute() -> None:
-    """Log each message of uvicorn and of asyncio's sockets at most once a minute; errors of this program always."""
+    """Log each message that clients cause at most once a minute; errors of this program always."""
     last: dict[str, float] = {}
 
     def is_due(record: logging.LogRecord) -> bool:
@@ -164,5 +164,5 @@ def log_once_a_minute() -> None:
             last[message] = now
         return is_first or record.exc_info is not None
 
-    for name in ("asyncio", "uvicorn.error"):
+    for name in ("asyncio", "uvicorn.error", "datamodules.corpora.rows"):
         logging.getLogger(name).addFilter(is_due)

@@ -454,7 +454,7 @@ def test_slow_connections_are_closed(port: int) -> None:
 def test_messages_that_clients_cause_are_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("asyncio", "uvicorn.error"):
+    for name in ("asyncio", "uvicorn.error", "datamodules.corpora.rows"):
         monkeypatch.setattr(logging.getLogger(name), "filters", [])
     limits.log_once_a_minute()
     for _ in range(3):
@@ -462,7 +462,8 @@ def test_messages_that_clients_cause_are_logged_once_a_minute(
         logging.getLogger("uvicorn.error").error("Exception", exc_info=ValueError("of this program"))
         context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many")}
         asyncio.new_event_loop().call_exception_handler(context)
-    assert [len(each.message.splitlines()) for each in caplog.records] == [1] * 5
+        Rows.from_lists(["a NUL \0"])
+    assert [len(each.message.splitlines()) for each in caplog.records] == [1] * 6
     assert sum("ulimit" in each.message and not each.exc_info for each in caplog.records) == 1
 
 
