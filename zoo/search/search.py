@@ -27,6 +27,8 @@ log = logging.getLogger("zoo")
 
 #: Characters of a memory on a terminal.
 EXCERPT = 100
+#: Memories of queries that are searched together: each takes about 300 bytes.
+MOST_MEMORIES = 200_000
 
 
 def search(
@@ -92,13 +94,11 @@ def _print_best(memory: Memory, query: str, k: int) -> None:
         print(visible(f"{hit['score']:8.3f}  {hit['id']}  {label}") + text)
 
 
-def hits_of(neighbors: Neighbors, score_name: str = "score") -> list[list[PlainDict]]:
-    """Return the memories of each text with their scores, best first."""
+def hits_of(neighbors: Neighbors, score_name: str = "score") -> Iterator[list[PlainDict]]:
+    """Yield the memories of each text with their scores, best first."""
     table = neighbors.memories.table.to_pylist()
-    return [
-        [{**table[row], score_name: score} for row, score in zip(*each, strict=True) if row >= 0]
-        for each in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
-    ]
+    for each in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True):
+        yield [{**table[row], score_name: score} for row, score in zip(*each, strict=True) if row >= 0]
 
 
 def _read_queries(file: str, text_column: TextColumn | None, id_column: Column | None, for_run: bool) -> Rows:
@@ -113,7 +113,7 @@ def _read_queries(file: str, text_column: TextColumn | None, id_column: Column |
 
 def _records(memory: Memory, queries: Rows, k: int) -> Iterator[PlainDict]:
     """Yield each query with its best memories."""
-    for block in blocks_of(zip(queries.ids, queries.texts, strict=True), BLOCK):
+    for block in blocks_of(zip(queries.ids, queries.texts, strict=True), min(BLOCK, MOST_MEMORIES // k)):
         ids, texts = zip(*block, strict=True)
         for id_, text, hits in zip(ids, texts, hits_of(memory.search(texts, k)), strict=True):
             yield {"id": id_, "query": text, "memories": hits}

@@ -158,7 +158,7 @@ def make_app(live: LiveModel, key: str | None = None, pool: Rows | None = None) 
         texts = body.all_texts()
         check_size(texts, "texts", body.k)
         served = live.current()
-        hits = hits_of(served.memory.search(texts, body.k, body.exclude_duplicates), "retrieval_score")
+        hits = [*hits_of(served.memory.search(texts, body.k, body.exclude_duplicates), "retrieval_score")]
         found: PlainDict = {"hits": hits[0]} if body.text is not None else {"results": hits}
         return answer({**found, "memory_version": served.memory_version})
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from elasticsearch import Elasticsearch
@@ -28,20 +29,22 @@ def _tables(zoo_command: Zoo) -> None:
 def expected(retriever: Retriever | None, k: int) -> dict[str, dict[str, float]]:
     """The hits of each query, searched alone."""
     memory = open_memory("memory", retriever)
-    hits = {id_: search.hits_of(memory.search([query], k))[0] for id_, query in QUERIES.items()}
+    hits = {id_: next(search.hits_of(memory.search([query], k))) for id_, query in QUERIES.items()}
     return {id_: {hit["id"]: hit["score"] for hit in own} for id_, own in hits.items() if own}
 
 
 def test_many_queries_have_the_hits_of_each(
     zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(search, "BLOCK", 2)
+    monkeypatch.setattr(search, "MOST_MEMORIES", 7)
+    monkeypatch.setattr(search, "hits_of", searched := Mock(wraps=search.hits_of))
     monkeypatch.setattr(progress, "_SECONDS", 0)
     batch = ["search", "--queries=queries.csv", "--memory=memory", "--k=3"]
     done(zoo_command(*batch, "--output=out.run"))
     progressed, written = caplog.messages[-2:]
     assert progressed.startswith("searching: 5 of 5 queries in ")
     assert written == "5 queries: out.run"
+    assert [len(call.args[0].rows) for call in searched.call_args_list] == [2, 2, 1]
     assert read_run("out.run") == expected(None, 3)
     assert Path("out.run").read_text().splitlines()[0].split()[:4] == ["q1", "Q0", "d4", "1"]
     done(zoo_command(*batch, "--output=out.jsonl", "--id_column=id"))
