@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -56,10 +57,11 @@ class Score(NamedTuple):
     version: str
 
     def __str__(self) -> str:
-        mean = "" if self.mean is None else f"{self.mean:.1f}"
-        spread = "" if self.sd is None else f" ± {self.sd:.1f}"
-        paper = "" if self.paper is None else f" ({self.paper:.1f})"
-        return f"{mean}{spread}{paper}".strip()
+        numbers = {"{}": self.mean, " ± {}": self.sd, " ({})": self.paper}
+        decimals = {form: Decimal(str(each)) for form, each in numbers.items() if each is not None}
+        # Half up: the binary number next to 85.85 is a little smaller.
+        tenths = {form: each.quantize(Decimal("0.1"), ROUND_HALF_UP) for form, each in decimals.items()}
+        return "".join(form.format(each) for form, each in tenths.items()).strip()
 
 
 class RowFailed(InputError):

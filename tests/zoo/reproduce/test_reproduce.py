@@ -33,6 +33,7 @@ def test_a_table_is_what_its_runs_were(
     # The first epoch of the highest accuracy is the one whose checkpoint was kept.
     assert figures["M1"]["val/macro_f1"].mean == 2.0
     assert figures["M1"]["test/accuracy"] == (*names, "test/accuracy", 75.0, 0.0, 3, None, __version__)
+    assert str(figures["M1"]["val/accuracy"]._replace(mean=85.85, sd=0.25, paper=None)) == "85.9 ± 0.3"
     assert figures["majority"]["val/accuracy"].runs == 1
     assert figures["majority"]["test/accuracy"].sd is None
     scores = [score for row in figures.values() for score in row.values()]
