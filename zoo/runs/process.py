@@ -67,6 +67,7 @@ def seeded(seed: int) -> Iterator[None]:
     if not 0 <= seed < 2**32:
         raise InputError(f"--seed_everything: {seed} is not a seed; give a number from 0 to {2**32 - 1}")
     with _one_at_a_time:
+        is_flushing = bool(torch.tensor(1e-40) * 1 == 0)  # denormal numbers to 0, which a task may change
         of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
         has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         with torch.random.fork_rng(range(torch.cuda.device_count()) if has_gpu else ()):
@@ -78,6 +79,7 @@ def seeded(seed: int) -> Iterator[None]:
             finally:
                 random.setstate(of_python)
                 np.random.set_state(of_numpy)  # noqa: NPY002
+                torch.set_flush_denormal(is_flushing)
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def state_of_the_process() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": str(np.random.get_state()),  # noqa: NPY002
         "torch": torch.get_rng_state().tolist(),
+        "flushing": bool(torch.tensor(1e-40) * 1 == 0),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 
@@ -92,6 +93,7 @@ def test_threads_train_and_evaluate_and_leave_the_process_as_it_was(
 
 def test_interrupts_reach_callers(train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
+        torch.set_flush_denormal(True)  # as HMN does
         raise KeyboardInterrupt
 
     monkeypatch.setattr(zoo.KNNBiLSTM, "training_step", interrupt)
