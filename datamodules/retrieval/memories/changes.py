@@ -82,7 +82,7 @@ def check_labels(rows: Rows, memory_has_labels: bool, allowed: Sequence[str] | N
     if not known.all():
         position = int(np.argmin(known))
         problem = f"has the label {labels[position].as_py()!r}, which the model cannot predict"
-        advice = "correct it; `zoo memory add --new_labels true` takes such rows for a MemoryEnsemble"
+        advice = "correct it, or add rows that a MemoryEnsemble predicts by its memory with --new_labels true"
         raise InputError(f"{_name_row(rows, position)} {problem}; {advice}")
 
 
