@@ -23,7 +23,6 @@ from datamodules.clickthrough import RankingDataset
 from datamodules.core.errors import check_installed
 from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict, Size
-from datamodules.corpora.judgements import Judgements
 from datamodules.retrieval.base import AnalyzerName, Ranking, Similarity
 from datamodules.retrieval.embedded.analysis import terms_of
 from datamodules.retrieval.embedded.lucene import (
@@ -50,20 +49,12 @@ class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
     reads_strings = True
 
     @abstractmethod
-    def fit(self, table: Judgements, seed: int) -> PlainDict:
-        """Return the values that are fitted to the texts of a table."""
-
-    @abstractmethod
     def read(self, documents: Sequence[str]) -> DocumentsT:
         """The form of documents that `scores` reads."""
 
     @abstractmethod
     def scores(self, queries: Sequence[str], documents: DocumentsT) -> Tensor:
         """The scores of documents for queries: float32 [queries, documents]."""
-
-    @override
-    def finish(self, data: DataModule) -> None:
-        self.fitted = self.fit(data.split("train").judgements, data.seed)
 
     @override
     def forward(self, batch: ClickBatch) -> Tensor:
@@ -148,8 +139,9 @@ class RetrievalBM25(FittedRanking["csr_matrix"]):
         self.ranking = Ranking(self.similarity, analyzer)
 
     @override
-    def fit(self, table: Judgements, seed: int) -> PlainDict:
-        return count_collection(self._terms(table.documents.texts[:]))
+    def finish(self, data: DataModule) -> None:
+        documents = data.split("train").judgements.documents
+        self.fitted = count_collection(self._terms(documents.texts[:]))
 
     @override
     def read(self, documents: Sequence[str]) -> csr_matrix:
@@ -206,11 +198,11 @@ class RetrievalPLSA(FittedRanking[Tensor]):
         self.num_topics = num_topics
 
     @override
-    def fit(self, table: Judgements, seed: int) -> PlainDict:
-        documents = table.documents.texts[:]
+    def finish(self, data: DataModule) -> None:
+        documents = data.split("train").judgements.documents.texts[:]
         words = list(dict.fromkeys(word for text in documents for word in words_of(text)))
         counts = count_words(documents, words)
-        random = torch.Generator().manual_seed(seed)
+        random = torch.Generator().manual_seed(data.seed)
         of_topic = torch.rand(len(words), self.num_topics, generator=random) + 0.5  # P(w | z)
         of_topic /= of_topic.sum(dim=0)
         of_text = torch.rand(len(documents), self.num_topics, generator=random) + 0.5  # P(z | d)
@@ -221,7 +213,7 @@ class RetrievalPLSA(FittedRanking[Tensor]):
             of_topic /= of_topic.sum(dim=0)
             of_text = _topics_of_texts(counts, share)
         overall = counts.sum(dim=0).to_dense()
-        return {"words": words, "of_topic": of_topic, "overall": overall / overall.sum().clamp(min=1)}
+        self.fitted = {"words": words, "of_topic": of_topic, "overall": overall / overall.sum().clamp(min=1)}
 
     @override
     def read(self, documents: Sequence[str]) -> Tensor:
@@ -293,8 +285,8 @@ class RetrievalDoc2Vec(FittedRanking[Tensor]):
         return Doc2Vec(min_count=1, workers=1, window=5, negative=5, sample=_SAMPLE, **options)
 
     @override
-    def fit(self, table: Judgements, seed: int) -> PlainDict:
-        model = self._new(seed)
+    def finish(self, data: DataModule) -> None:
+        model, table = self._new(data.seed), data.split("train").judgements
         from gensim.models.doc2vec import TaggedDocument
 
         texts = [*table.queries.texts, *table.documents.texts]
@@ -303,7 +295,7 @@ class RetrievalDoc2Vec(FittedRanking[Tensor]):
         model.train(corpus, total_examples=len(corpus), epochs=model.epochs)
         self._opened = None
         words = model.wv.index_to_key
-        return {
+        self.fitted = {
             "words": list(words),
             "counts": [int(model.wv.get_vecattr(word, "count")) for word in words],
             "vectors": torch.from_numpy(model.wv.vectors.copy()),
