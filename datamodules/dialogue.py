@@ -99,9 +99,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         lexicon = Lexicon()
         self.turns = first_words(split.turn_tokens, max_length, lexicon)
         self.questions = first_words(split.question_tokens, max_length, lexicon)
-        answers = first_words(split.answer_tokens, 1, lexicon)
-        self.answers = np.zeros(len(answers), np.int64)
-        self.answers[answers.counts > 0] = answers.values
+        self.answers = first_words(split.answer_tokens, 1, lexicon).padded()[:, 0]
         # For the number of a word: its id, the hash of its spelling, its frequency. Number 0 is padding.
         self.ids = np.concatenate([[vocabulary.pad_id], vocabulary.lookup(list(lexicon))]).astype(np.int64)
         self.unknown = self.ids == vocabulary.unk_id
