@@ -252,11 +252,8 @@ class _States(torch.autograd.Function):
 def _state_before(batch_sizes: list[int]) -> Tensor:
     """For each token from step 1 on, the position of its sequence's state one step before [P - N]."""
     sizes = torch.tensor(batch_sizes)
-    starts = sizes.cumsum(0) - sizes
-    alive = sizes[1:]
-    # Token j of step t sits at starts[t] + j; before it, at starts[t - 1] + j.
-    shift = torch.repeat_interleave(starts[1:] - starts[:-1], alive)
-    return torch.arange(int(sizes[0]), int(sizes.sum())) - shift
+    # Token j of a step follows token j of the step before, which is as many positions earlier as that has tokens.
+    return torch.arange(int(sizes[0]), int(sizes.sum())) - sizes[:-1].repeat_interleave(sizes[1:])
 
 
 class AllStatesGRU(nn.GRU):
