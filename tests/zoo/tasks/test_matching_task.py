@@ -4,7 +4,6 @@ import itertools
 import math
 from collections import defaultdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ir_measures
@@ -49,15 +48,15 @@ def flat(lists: Lists) -> tuple[Tensor, Tensor, Tensor]:
     """Scores, grades and list numbers of all candidates."""
     number = [i for i, (scores, _) in enumerate(lists) for _ in scores]
     score, target = (torch.tensor(list(itertools.chain(*(pair[i] for pair in lists)))) for i in (0, 1))
-    return score.float(), target.float(), torch.tensor(number)
+    return score.float(), target.float(), torch.tensor(number, dtype=torch.long)
 
 
-def batch_of(lists: Lists, weight: Tensor | None = None) -> MatchingBatch:
-    """A batch of these lists, as far as the losses read it."""
+def batch_of(lists: Lists, **changes: Tensor) -> MatchingBatch:
+    """A batch of these lists, as far as losses and scores read it."""
     _, target, number = flat(lists)
-    place = torch.tensor([i for scores, _ in lists for i in range(len(scores))])
-    weight = torch.ones(len(target)) if weight is None else weight
-    return make_batch()._replace(query=number, place=place, target=target, weight=weight)
+    place = torch.tensor([i for scores, _ in lists for i in range(len(scores))], dtype=torch.long)
+    fields = {"query": number, "place": place, "target": target, "weight": torch.ones(len(target))}
+    return make_batch()._replace(**{**fields, **changes})
 
 
 def by_ir_measures(lists: Lists) -> list[dict[str, float]]:
@@ -78,7 +77,9 @@ def by_ir_measures(lists: Lists) -> list[dict[str, float]]:
 
 
 def as_rows(lists: Lists) -> list[dict[str, float]]:
-    return [dict(zip(NAMES, row, strict=True)) for row in measure_lists(*flat(lists)).tolist()]
+    return [
+        dict(zip(NAMES, row, strict=True)) for row in measure_lists(flat(lists)[0], batch_of(lists)).tolist()
+    ]
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -111,17 +112,11 @@ def test_nan_ranks_last() -> None:
     assert measures["mrr"] == pytest.approx(1 / 3)
 
 
-def counted(target: Tensor, weight: Tensor, query: Tensor) -> Any:
-    """A batch, as far as the scores read it."""
-    return SimpleNamespace(target=target, weight=weight, query=query, is_duplicate=None)
-
-
 def ranking_scores(lists: Lists, batch_size: int = 7) -> dict[str, float]:
     scores = MatchingScores("ranking")
     for start in range(0, len(lists), batch_size):
         part = lists[start : start + batch_size]
-        score, target, number = flat(part)
-        scores.update(score, torch.ones(2), counted(target, torch.ones(len(score)), number))
+        scores.update(flat(part)[0], torch.ones(2), batch_of(part))
     return {name: float(value) for name, value in scores.compute().items()}
 
 
@@ -142,19 +137,18 @@ def test_without_a_positive_there_are_no_means() -> None:
     assert scores.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
     assert scores["questions_without_positive"] == 1
     pairs = MatchingScores("classification")
-    pairs.update(torch.ones(2), torch.ones(2), counted(torch.ones(2), torch.ones(2), torch.arange(2)))
+    pairs.update(torch.ones(2), torch.ones(2), batch_of([([1.0], [1.0])] * 2))
     assert pairs.compute().keys() == {"accuracy", "loss", "pairs"}
 
 
 def test_padding_and_unknown_pairs_count_nothing() -> None:
     lists = random_lists(6, number=9, ties=True)
     score, target, number = flat(lists)
-    weight = (number % 3 > 0).float()
-    unknown = torch.where(number % 3 > 0, target, torch.nan)
+    is_kept = number % 3 > 0
     expected = ranking_scores([pair for i, pair in enumerate(lists) if i % 3 > 0], 9)
-    for given in ((target, weight), (unknown, torch.ones_like(score))):
+    for changes in ({"weight": is_kept.float()}, {"target": target.where(is_kept, torch.nan)}):
         scores = MatchingScores("ranking")
-        scores.update(score, torch.ones(2), counted(*given, number))
+        scores.update(score, torch.ones(2), batch_of(lists, **changes))
         assert {name: float(value) for name, value in scores.compute().items()} == expected
 
 
@@ -165,18 +159,17 @@ def test_graded_candidates_have_no_area_under_curve() -> None:
 
 def test_scores_of_pairs() -> None:
     scores = MatchingScores("classification")
-    score, target = torch.tensor([0.5, -1.0, 0.0, 2.0, 9.0]), torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0])
-    weight = torch.tensor([1.0, 1, 1, 1, 0])
-    scores.update(score, torch.tensor([0.25, 0.75]), counted(target, weight, torch.arange(5)))
+    lists: Lists = [([0.5], [1.0]), ([-1.0], [0.0]), ([0.0], [1.0]), ([2.0], [0.0]), ([9.0], [1.0])]
+    batch = batch_of(lists, weight=torch.tensor([1.0, 1, 1, 1, 0]))
+    scores.update(flat(lists)[0], torch.tensor([0.25, 0.75]), batch)
     values = {name: float(value) for name, value in scores.compute().items()}
     # Of the four positive-negative comparisons, .5 and 0 lie above -1 and below 2.
     assert values == {"accuracy": 0.5, "auc": 0.5, "loss": 0.5, "pairs": 4}
 
 
 def test_nothing_to_count_is_finite() -> None:
-    empty = torch.zeros(0)
     for scores in (MatchingScores("ranking"), MatchingScores("classification")):
-        scores.update(empty, empty, counted(empty, empty, empty.long()))
+        scores.update(torch.zeros(0), torch.zeros(0), batch_of([]))
         assert all(math.isfinite(value) for value in scores.compute().values())
 
 
@@ -236,7 +229,7 @@ def test_padding_pairs_have_no_loss(loss: Any) -> None:
     output = MatchingOutput(flat(MIXED)[0][:, None])
     task = ANMM(loss=loss)
     task.spec = MatchingSpec(300, 0, "ranking")
-    terms = task.loss_terms(output, batch_of(MIXED, weight))
+    terms = task.loss_terms(output, batch_of(MIXED, weight=weight))
     rest = MatchingOutput(output.logits[4:])
     torch.testing.assert_close(terms, task.loss_terms(rest, batch_of(MIXED[1:])))
 

@@ -13,18 +13,32 @@ from zoo.tasks.ranking_measures import Judged, measure_rankings
 NAMES = ("map", "mrr", "ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10", "p@1")
 
 
-def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
-    """Measure rankings of lists 0..B-1, `query` [P]: float64 [B, len(NAMES)], 0 without a relevant candidate."""
-    order = query.argsort(stable=True)
-    query, score, target = query[order], score[order].float(), target[order]
-    size = torch.bincount(query)
-    column = torch.arange(len(query), device=query.device) - (size.cumsum(0) - size)[query]
-    shape = (len(size), int(size.max()) if len(size) else 0)
+def counted_pairs(batch: MatchingBatch) -> Tensor:
+    """bool [P]: the pairs with a known grade; none of weight 0, which pad."""
+    return (batch.weight > 0) & ~batch.target.isnan()
+
+
+def as_lists(score: Tensor, batch: MatchingBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, grades and mask of the counted candidates as lists [B, C]; 0 where there is none."""
+    shape = (0, 0)
+    if len(score):
+        last_list, last_place = torch.stack([batch.query.max(), batch.place.max()]).tolist()
+        shape = (last_list + 1, last_place + 1)
+    index = (batch.query, batch.place)
+    mask = torch.zeros(shape, dtype=torch.bool, device=score.device).index_put(index, counted_pairs(batch))
+    scores = score.new_zeros(shape).index_put(index, score)
+    grades = score.new_zeros(shape).index_put(index, batch.target.to(score.dtype)).masked_fill(~mask, 0.0)
+    return scores, grades, mask
+
+
+def measure_lists(score: Tensor, batch: MatchingBatch) -> Tensor:
+    """Measure the rankings of a batch's lists: float64 [B, len(NAMES)], 0 without a relevant candidate."""
+    scores, grades, mask = as_lists(score.float(), batch)
     # Padding ranks behind all candidates.
-    lowest = torch.finfo(score.dtype).min
-    score = score.nan_to_num(nan=lowest, posinf=torch.inf, neginf=lowest)
-    lists = torch.full(shape, -torch.inf, device=score.device).index_put((query, column), score)
-    return measure_rankings(lists, Judged(query, column, target), NAMES)
+    lowest = torch.finfo(scores.dtype).min
+    scores = scores.nan_to_num(nan=lowest, posinf=torch.inf, neginf=lowest).masked_fill(~mask, -torch.inf)
+    query, place = mask.nonzero(as_tuple=True)
+    return measure_rankings(scores, Judged(query, place, grades[mask]), NAMES)
 
 
 def area_under_curve(score: Tensor, target: Tensor) -> float | None:
@@ -61,26 +75,27 @@ class MatchingScores(RowMeans):
 
     def update(self, score: Tensor, loss: Tensor, batch: MatchingBatch) -> None:
         """Count P pairs, whole lists, with terms [n] of the loss; nan grades are unknown, weights of 0 pad."""
-        counted = (batch.weight > 0) & ~batch.target.isnan()
-        score, target = score[counted].detach().float(), batch.target[counted].float()
-        query, is_duplicate = batch.query[counted], batch.is_duplicate
-        is_duplicate = None if is_duplicate is None else is_duplicate[counted]
+        counted, is_duplicate = counted_pairs(batch), batch.is_duplicate
+        target = batch.target[counted].float()
         self.add_loss(loss)
-        self.pairs += len(score)
+        self.pairs += len(target)
         self.graded += ((target != 0) & (target != 1)).sum()
-        self.score.append(score)
+        self.score.append(score[counted].detach().float())
         self.target.append(target)
         if not self.is_ranking:
-            is_correct = (score > 0) == (target > 0)
-            self.add_rows(is_correct.unsqueeze(1), torch.ones_like(is_correct), is_duplicate)
+            is_correct = (score > 0) == (batch.target > 0)
+            self.add_rows(is_correct.unsqueeze(1), counted, is_duplicate)
             return
-        questions, query = torch.unique(query, return_inverse=True)
-        has_positive = torch.zeros_like(questions, dtype=torch.bool)
-        has_positive[query[target > 0]] = True
+        measures = measure_lists(score, batch)
+        is_list, has_positive, has_duplicate = torch.zeros(
+            3, len(measures), dtype=torch.bool, device=score.device
+        )
+        is_list[batch.query[counted]] = True
+        has_positive[batch.query[counted & (batch.target > 0)]] = True
         if is_duplicate is not None:
-            is_duplicate = torch.zeros_like(has_positive).index_put((query,), is_duplicate)
-        self.add_rows(measure_lists(score, target, query), has_positive, is_duplicate)
-        self.questions_without_positive += (~has_positive).sum()
+            has_duplicate[batch.query] = is_duplicate
+        self.add_rows(measures, has_positive, has_duplicate)
+        self.questions_without_positive += (is_list & ~has_positive).sum()
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; AUC if there are pairs of two grades. Without a counted row, there are no means."""
