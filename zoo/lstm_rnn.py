@@ -85,14 +85,18 @@ class RecurrentTower(Tower):
         direction = torch.arange(self.directions, device=text.device).unsqueeze(1)
         steps: list[tuple[Tensor, ...]] = []
         for t in range(length):
+            # [directions, N, gates * H]: the sums in parentheses.
             before = products[direction, read[:, :, t]] + torch.bmm(state, self.recurrent.transpose(1, 2))
+            # Steps after a text's end are zeroed below, and no word follows them.
             if self.cell == "rnn":
-                new: tuple[Tensor, ...] = (before.tanh(),)
-            else:
-                new = self._lstm_step(before, cell)
-                cell = torch.where((t < lengths).view(1, n, 1), new[1], cell)
-            state = torch.where((t < lengths).view(1, n, 1), new[0], state)
-            steps.append(new)
+                state = before.tanh()
+                steps.append((state,))
+                continue
+            i, o, g = torch.split(before, self.hidden_size, dim=2)
+            i, o = i.sigmoid(), o.sigmoid()
+            cell = cell + i * g.tanh()
+            state = o * cell.tanh()
+            steps.append((state, cell, i, o))
         is_word = (position < lengths.unsqueeze(1)).view(1, n, length, 1)
         parts = []
         for values in zip(*steps, strict=True):
@@ -107,13 +111,6 @@ class RecurrentTower(Tower):
         """W l + b: [directions, U, gates * H]."""
         rows = self.bias.shape[1]
         return words.float().view(len(words), self.directions, rows).transpose(0, 1) + self.bias.unsqueeze(1)
-
-    def _lstm_step(self, before: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-        """y, c, i and o of Equation 2; `before` [.., gates * H] are its sums in parentheses."""
-        i, o, g = torch.split(before, self.hidden_size, dim=2)
-        i, o = i.sigmoid(), o.sigmoid()
-        new_cell = cell + i * g.tanh()
-        return o * new_cell.tanh(), new_cell, i, o
 
 
 class LSTMRNN(TrigramRetrieval):
