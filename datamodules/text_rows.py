@@ -252,7 +252,11 @@ class TextDataset(BatchDataset[BatchT_co]):
         self, rows: NDArray[np.int64], memories: NDArray[np.int64]
     ) -> dict[str, Tensor | list[str] | None]:
         """Words of the texts and of the distinct memories; vectors where these were encoded before."""
-        vectors = self._memory_vectors(memories)
+        vectors = None
+        if self.memory_rows is not None and self.contents.encoded_memory is not None:
+            vectors = torch.from_numpy(self.contents.encoded_memory.vectors[self.memory_rows[memories]])
+        elif self.memories is not None and self.memories.encodings is not None:
+            vectors = self.memories.encodings.of(memories)
         if (encodings := self.texts.encodings) is not None:
             return {
                 "word": torch.zeros(1, dtype=torch.int64),
@@ -269,13 +273,6 @@ class TextDataset(BatchDataset[BatchT_co]):
         memory_text = more[0] if more else np.zeros((len(memories), 1), np.int64)
         arrays = {"word": word, "char": char, "text": text, "memory_text": memory_text}
         return {**as_tensors(arrays), "memory_vector": vectors}
-
-    def _memory_vectors(self, memories: NDArray[np.int64]) -> Tensor | None:
-        """[M, l] of rows of `split.neighbors.memories`, where they were encoded before."""
-        if self.memory_rows is not None and self.contents.encoded_memory is not None:
-            return torch.from_numpy(self.contents.encoded_memory.vectors[self.memory_rows[memories]])
-        encodings = None if self.memories is None else self.memories.encodings
-        return None if encodings is None else encodings.of(memories)
 
 
 def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
