@@ -41,10 +41,14 @@ class Kind(Generic[DataT]):
 
     def prepared(self, cache: str = "cache", **options: Any) -> DataT:
         """A data module that is ready for batches."""
-        data = self.make(cache, **options)
-        data.prepare_data()
-        data.setup("fit")
-        return data
+        return prepared(self.make(cache, **options))
+
+
+def prepared(data: DataT) -> DataT:
+    """Make a data module ready for batches."""
+    data.prepare_data()
+    data.setup("fit")
+    return data
 
 
 def classification(folder: Path) -> Kind[ClassificationDataModule]:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents
+from tests.datamodules.kinds import prepared
 from zoo.tasks.base import Task
 
 #: name of a variant -> constructor arguments.
@@ -30,9 +31,7 @@ class Adapter(ABC):
     variants: ClassVar[dict[str, Variants]]
 
     def __init__(self, folder: Path) -> None:
-        self.data = self.make_data(folder)
-        self.data.prepare_data()
-        self.data.setup("fit")
+        self.data = prepared(self.make_data(folder))
         self.batch = self.make_batch()
 
     @abstractmethod

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -33,6 +34,13 @@ def drawn_spellings(
     spelled = drawn * (np.arange(longest) < random.integers(1, longest + 1, size=(words, 1)))
     spelled[0] = 0
     return spelled
+
+
+def enlarge(network: nn.Module) -> None:
+    """Draw large weights, so that no term of an equation is negligible."""
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.uniform_(-1, 1)
 
 
 def numbers(module: nn.Module) -> dict[str, Vector]:

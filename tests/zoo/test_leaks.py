@@ -1,6 +1,5 @@
 """Leaks of rows are prevented or counted: labels are random, so only a model that has the rows predicts them."""
 
-import json
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +18,8 @@ from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Memory
 from datamodules.retrieval.memories.near_duplicates import are_near, signatures
-from tests.zoo.conftest import SMALL, Zoo, done, refusal, write_pairs, write_table
+from tests.datamodules.kinds import Kind, prepared
+from tests.zoo.conftest import SMALL, Zoo, done, read_json, refusal, write_pairs, write_table, written_scores
 from tests.zoo.processes import scores_of_one_and_two
 
 Warned = Callable[[], list[str]]
@@ -52,13 +52,11 @@ CHANGES = {
 
 def fit(zoo_command: Zoo, *options: object, run: str = "run") -> dict[str, float]:
     done(zoo_command("fit", *options, "--trainer.max_epochs=1", "--run_dir", run))
-    return json.loads(Path(run, "summary.json").read_text())["metrics"]
+    return read_json(Path(run, "summary.json"))["metrics"]
 
 
 def scored(zoo_command: Zoo, command: str, *options: object, run: str = "run") -> dict[str, float]:
-    given = ["--ckpt_path", run, "--output=scores.json", "--trainer.accelerator=cpu"]
-    done(zoo_command(command, *given, *options))
-    return json.loads(Path("scores.json").read_text())
+    return written_scores(zoo_command, command, "--ckpt_path", run, "--trainer.accelerator=cpu", *options)
 
 
 @pytest.fixture
@@ -76,19 +74,10 @@ def test_a_row_does_not_retrieve_itself_by_another_column(tmp_path: Path) -> Non
     # Two rows have one text, so that a row could retrieve itself as the other.
     table = [(str(i + 1), f"title {i % 3}", text, label) for i, (text, label) in enumerate([*rows, rows[0]])]
     file = write_table(tmp_path / "all.csv", table, ("id", "title", "text", "label"))
+    columns = {"text_column": ["title", "text"], "memory_text_column": "text", "memory_label_column": "label"}
+    kind = Kind(ClassificationDataModule, tmp_path, train_file=str(file), memory=str(file), **columns)
     for id_column in (None, "id"):
-        data = ClassificationDataModule(
-            train_file=str(file),
-            text_column=["title", "text"],
-            id_column=id_column,
-            memory=str(file),
-            memory_text_column="text",
-            memory_label_column="label",
-            validation_split=0.3,
-            num_memories=3,
-        )
-        data.prepare_data()
-        data.setup("fit")
+        data = kind.prepared(id_column=id_column, validation_split=0.3, num_memories=3)
         for name in ("train", "validation"):
             split = data.split(name)
             neighbors = split.neighbors
@@ -224,10 +213,8 @@ def test_near_duplicates_differ_in_a_few_characters() -> None:
 
 
 def pairs_module(file: Path, **options: Any) -> MatchingDataModule:
-    data = MatchingDataModule(train_file=str(file), test_split=0.2, validation_split=0.25, **options)
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    splits = {"test_split": 0.2, "validation_split": 0.25}
+    return prepared(MatchingDataModule(train_file=str(file), **splits, **options))
 
 
 def test_duplicate_questions_stay_together(tmp_path: Path) -> None:

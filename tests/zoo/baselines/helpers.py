@@ -22,6 +22,13 @@ def fit_and_load(folder: Path, model: Task, data: DataModule) -> Any:
     return zoo.load(folder / "fitted")
 
 
+def finished(model: Any, data: DataModule) -> Any:
+    """The model, built for prepared data and fitted to them."""
+    model._build(Given(data.spec))
+    model.finish(data)
+    return model
+
+
 def network_of(model: Any, spec: ClassificationSpec) -> Any:
     torch.manual_seed(3)
     return model.build_network(Given(spec)).eval()

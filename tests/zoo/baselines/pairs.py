@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from tests.zoo.plain import Vector, drawn_spellings, drawn_texts, numbers, relu
+from tests.zoo.plain import Vector, drawn_spellings, drawn_texts, enlarge, numbers, relu
 from zoo.tasks.matching.task import MatchingTask
 from zoo.tasks.model import Given
 from zoo.tasks.outputs import MatchingOutput
@@ -55,12 +55,10 @@ def make_batch() -> MatchingBatch:
 
 
 def make_network(model: MatchingTask, goal: str = "ranking", table: Tensor | None = None) -> Any:
-    """The model's network with large weights, so that no term of an equation is negligible."""
+    """The model's network with large weights."""
     network = model.build_network(Given(make_spec(goal), table))
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.uniform_(-1, 1, generator=generator)
+    torch.manual_seed(0)
+    enlarge(network)
     return network.eval()
 
 

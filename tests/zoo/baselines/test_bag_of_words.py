@@ -13,12 +13,13 @@ from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.datamodules.kinds import prepared
 from tests.zoo.adapter import STRINGS
+from tests.zoo.baselines.helpers import finished
 from tests.zoo.baselines.test_references import fitted_to_texts, labels_of
 from tests.zoo.conftest import sentences, write_table
 from zoo.baselines.bag_of_words import WEIGHTS, BOWRocchio, NGrams, TfidfSVM
 from zoo.baselines.word_averages import LINE, PTE, SkipGram
-from zoo.tasks.model import Given
 
 TRAIN, QUERIES = sentences(90, seed=7), [text for text, _ in sentences(30, seed=8)]
 
@@ -107,12 +108,8 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
         "validation_file": str(write_table(tmp_path / "validation.csv", validation)),
         "memory": str(write_table(tmp_path / "memory.csv", memory, ("text",))),
     }
-    data = ClassificationDataModule(**files, num_memories=1)
-    data.prepare_data()
-    data.setup("fit")
-    model = BOWRocchio()
-    model._build(Given(data.spec))
-    model.finish(data)
+    data = prepared(ClassificationDataModule(**files, num_memories=1))
+    model = finished(BOWRocchio(), data)
     chosen = model.fitted["memory_weight"]
     assert chosen in WEIGHTS
     assert chosen > 0

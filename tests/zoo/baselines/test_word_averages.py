@@ -14,7 +14,9 @@ from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from datamodules.classification import label_numbers
+from tests.datamodules.kinds import prepared
 from tests.zoo.adapters import Classification
+from tests.zoo.baselines.helpers import finished
 from tests.zoo.conftest import write_table
 from zoo.baselines.word_averages import (
     LINE,
@@ -27,7 +29,6 @@ from zoo.baselines.word_averages import (
     read_corpus,
     sample_edges,
 )
-from zoo.tasks.model import Given
 
 #: Three texts of five words, one without any, one memory.
 CORPUS = Corpus(
@@ -43,12 +44,6 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Classification:
     return Classification(tmp_path_factory.mktemp("averages"))
 
 
-def fit(model: Any, data: Any) -> Any:
-    model._build(Given(data.spec))
-    model.finish(data)
-    return model
-
-
 def vectors_of(model: Any, data: Any, name: str) -> Tensor:
     batches = data.dataset(data.split(name)).batches(16)
     return torch.cat([model.vectors(batch)[0] for batch in batches])
@@ -62,7 +57,7 @@ def plain_words(model: Any, batch: Any, row: int) -> list[Tensor]:
 
 
 def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
-    model, batch = fit(SkipGram(word_size=6, expand="join"), adapter.data), adapter.batch
+    model, batch = finished(SkipGram(word_size=6, expand="join"), adapter.data), adapter.batch
     vectors, shares = model.vectors(batch)
     assert torch.equal(shares, model(batch).memory_weight)
     for row, mask in enumerate(batch.memory_mask):
@@ -74,7 +69,7 @@ def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classifica
 
 
 def test_separate_means_have_their_own_weights(adapter: Classification) -> None:
-    model, batch = fit(PTE(word_size=6, epochs=20, expand="separate"), adapter.data), adapter.batch
+    model, batch = finished(PTE(word_size=6, epochs=20, expand="separate"), adapter.data), adapter.batch
     vectors, shares = model.vectors(batch)
     assert not batch.memory_mask[0].any()
     for row, mask in enumerate(batch.memory_mask):
@@ -99,9 +94,7 @@ def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None
     table = write_table(tmp_path / "t.csv", [("a b c d", "x"), ("e a", "y")] * 3)
     memory = write_table(tmp_path / "m.csv", [("a z y w",), ("e",)], ("text",))
     files = {"train_file": str(table), "validation_file": str(table), "memory": str(memory)}
-    data = ClassificationDataModule(**files, num_memories=2, max_length=3, memory_max_length=2)
-    data.prepare_data()
-    data.setup("fit")
+    data = prepared(ClassificationDataModule(**files, num_memories=2, max_length=3, memory_max_length=2))
 
     def texts_of(corpus: Corpus) -> list[str]:
         words = [data.words.vocabulary.words[number] for number in corpus.words]
@@ -119,7 +112,7 @@ def test_the_seed_decides(adapter: Classification) -> None:
     for model in (SkipGram, LINE, PTE):
         fits = []
         for adapter.data.seed in (1, 1, 2):
-            fits.append(fit(model(word_size=5, epochs=3), adapter.data).fitted)
+            fits.append(finished(model(word_size=5, epochs=3), adapter.data).fitted)
         for name in ("vectors", "weight"):
             assert torch.equal(fits[0][name], fits[1][name])
         assert not torch.equal(fits[0]["vectors"], fits[2]["vectors"])
@@ -127,7 +120,7 @@ def test_the_seed_decides(adapter: Classification) -> None:
 
 def test_skip_gram_is_gensims(adapter: Classification) -> None:
     adapter.data.seed = 0
-    model = fit(SkipGram(word_size=6, epochs=4), adapter.data)
+    model = finished(SkipGram(word_size=6, epochs=4), adapter.data)
     texts = [text.split() for text in adapter.data.split("train").rows.texts]
     reference = Word2Vec(texts, sg=1, vector_size=6, epochs=4, min_count=1, workers=1, seed=0)
     number = {word: i for i, word in enumerate(adapter.data.words.vocabulary.words)}
@@ -199,7 +192,7 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
 
     def share_explained(model: WordAverages) -> float:
         """The share of the variance of the texts' means that is between classes."""
-        fit(model, data)
+        finished(model, data)
         means = vectors_of(model, data, "train").numpy()
         classes = [means[np.array(labels) == label] for label in set(labels)]
         between = sum(len(rows) * ((rows.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for rows in classes)

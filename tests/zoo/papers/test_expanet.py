@@ -15,7 +15,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import QUIET_TRAINER, Zoo, done, read_jsonl, sentences, trainer, write_table
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch
-from tests.zoo.plain import Vector, numbers, sigmoid, softmax
+from tests.zoo.plain import Vector, enlarge, numbers, sigmoid, softmax
 from zoo import ExpaNet, MemNet
 from zoo.expanet import MemoryNetwork, drawn_weights
 from zoo.layers.bags import bigram_buckets
@@ -31,10 +31,7 @@ def make_network(
     spec = ClassificationSpec(U, 0, LABELS, LABELS if memory_labels is None else memory_labels, K)
     torch.manual_seed(0)
     network = kind(word_size=5, **options).build_network(Given(spec))
-    # Large weights, so that no term of an equation is negligible.
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.uniform_(-1, 1)
+    enlarge(network)
     return network.eval()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
-from tests.zoo.plain import Vector, cosine, drawn_spellings, drawn_texts, lstm_states, numbers
+from tests.zoo.plain import Vector, cosine, drawn_spellings, drawn_texts, enlarge, lstm_states, numbers
 from zoo import KNNBiLSTM
 from zoo.knn_bilstm import KNNNetwork, SharpAttention
 from zoo.tasks.model import Given
@@ -24,10 +24,7 @@ def make_network(memory_labels: list[str] | None = None, **options: Any) -> KNNN
     sizes = {"hidden_size": 4, "word_size": 5, "char_hidden_size": 2}
     torch.manual_seed(0)
     network = KNNBiLSTM(**{**sizes, **options}).build_network(Given(spec))
-    # Large weights, so that every term of an equation matters.
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.uniform_(-1, 1)
+    enlarge(network)
     return network
 
 

@@ -10,6 +10,7 @@ import zoo
 from datamodules import MatchingDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.datamodules.kinds import prepared
 from tests.dialogues import write_records
 from tests.zoo.conftest import (
     QUIET_TRAINER,
@@ -126,9 +127,7 @@ def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Fit) -> Non
 
 def test_the_dashboard_shows_the_pairs_of_the_first_questions(fit: Fit, train_tsv: Path) -> None:
     predictor = zoo.load(fit())
-    data = MatchingDataModule(train_file=str(train_tsv), validation_split=0.2)
-    data.prepare_data()
-    data.setup("fit")
+    data = prepared(MatchingDataModule(train_file=str(train_tsv), validation_split=0.2))
     pairs = data.split("validation").pairs
     columns, rows = predictor.model.shown_predictions(data, 2)
     assert columns == ["first", "second", "label", "score", "words"]

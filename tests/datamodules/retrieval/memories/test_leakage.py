@@ -13,6 +13,7 @@ from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.memory import Neighbors
 from tests.datamodules.corpus import labelled_texts, write_csv
+from tests.datamodules.kinds import Kind
 
 K = 6
 
@@ -60,11 +61,7 @@ def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytes
             held_out_labels + labels[copied],
         ),
     }
-    data = ClassificationDataModule(
-        **files, num_memories=K, retriever=retriever, cache_dir=str(tmp_path / "cache")
-    )
-    data.prepare_data()
-    data.setup("fit")
+    data = Kind(ClassificationDataModule, tmp_path, **files).prepared(num_memories=K, retriever=retriever)
     training_rows = pairs(data.split("train").rows)
     for name in ("train", "validation", "test"):
         split = data.split(name)
