@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Retriever
+from tests.dialogues import write_lines
 
 T = TypeVar("T", bound=Retriever)
 
@@ -51,8 +52,7 @@ def write_csv(path: Path, texts: list[str], labels: list[str] | None = None) -> 
     """A table with columns `text` and `label`; the texts hold no commas, quotes or line ends."""
     lines = ["text" if labels is None else "text,label"]
     lines += texts if labels is None else [f"{a},{b}" for a, b in zip(texts, labels, strict=True)]
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
+    return str(write_lines(path, *lines))
 
 
 def in_processes(n: int, function: Callable[..., Any], *arguments: Any) -> list[int | None]:

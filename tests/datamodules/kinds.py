@@ -18,7 +18,7 @@ from datamodules import (
 from datamodules.base import DataModule
 from tests.clicks import write_collection
 from tests.datamodules.corpus import LABELS, WORDS, labelled_texts, write_csv
-from tests.dialogues import made_up, write_published
+from tests.dialogues import made_up, write_lines, write_published
 
 DataT = TypeVar("DataT", bound=DataModule)
 
@@ -132,8 +132,7 @@ def write_pairs(path: Path, questions: int, seed: int) -> str:
             own = " ".join(rng.choices(WORDS, k=rng.randint(1, 12)))
             text = rng.choice(shared) if rng.random() < 0.2 else own
             lines.append(f"{question},{text},{rng.choice((0, 0, 0, 1, 2))}")
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
+    return str(write_lines(path, *lines))
 
 
 def training_batches(data: DataModule, epoch: int = 0) -> list[Any]:

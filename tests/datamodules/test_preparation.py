@@ -120,10 +120,6 @@ def test_a_full_disk_is_one_line(kind: Kind[Any], monkeypatch: pytest.MonkeyPatc
     kind.prepared()
 
 
-def prepare(kind: Kind[Any], cache: str) -> None:
-    kind.prepared(cache)
-
-
 @pytest.mark.parametrize(
     ("owner", "function"),
     [
@@ -140,7 +136,7 @@ def test_a_killed_preparation_is_resumed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(owner, function, kill)
-        assert in_processes(1, prepare, kind, "killed") == [-signal.SIGKILL]
+        assert in_processes(1, kind.prepared, "killed") == [-signal.SIGKILL]
     assert not list((kind.folder / "killed").glob("plan-*.json"))
     assert are_equal(all_batches(kind.prepared("killed")), all_batches(kind.prepared("alone")))
     assert names_in_cache(kind, "killed") == names_in_cache(kind, "alone")
@@ -148,7 +144,7 @@ def test_a_killed_preparation_is_resumed(
 
 def test_two_processes_prepare_at_once(kind: Kind[Any]) -> None:
     expected = all_batches(kind.prepared("alone"))
-    assert in_processes(2, prepare, kind, "together") == [0, 0]
+    assert in_processes(2, kind.prepared, "together") == [0, 0]
     data = kind.make("together")
     data.setup("fit")
     assert are_equal(all_batches(data), expected)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from datamodules.core import storage
+from tests.dialogues import write_lines
 from tests.sentence_folders import write_bert
 from zoo.cli import main
 from zoo.model_folder.export import export
@@ -126,9 +127,7 @@ def pair_rows(questions: int, seed: int) -> list[tuple[str, str, int]]:
 
 
 def write_pairs(path: Path, rows: list[tuple[str, str, int]]) -> Path:
-    lines = ["first\tsecond\tlabel", *("\t".join(map(str, row)) for row in rows)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_lines(path, "first\tsecond\tlabel", *("\t".join(map(str, row)) for row in rows))
 
 
 @pytest.fixture

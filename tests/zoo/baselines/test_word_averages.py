@@ -56,32 +56,27 @@ def plain_words(model: Any, batch: Any, row: int) -> list[Tensor]:
     return [each[model.fitted["known"][each]] for each in words]
 
 
-def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
-    model, batch = finished(SkipGram(word_size=6, expand="join"), adapter.data), adapter.batch
+@pytest.mark.parametrize("model", [SkipGram(word_size=6, expand="join"), PTE(word_size=6, expand="separate")])
+def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classification, model: Any) -> None:
+    finished(model, adapter.data)
+    batch, table = adapter.batch, model.fitted["vectors"]
     vectors, shares = model.vectors(batch)
     assert torch.equal(shares, model(batch).memory_weight)
+    assert not batch.memory_mask[0].any()
     for row, mask in enumerate(batch.memory_mask):
-        words = plain_words(model, batch, row)
-        torch.testing.assert_close(vectors[row], model.fitted["vectors"][torch.cat(words)].mean(dim=0))
-        counts = torch.tensor([len(each) for each in words])
-        torch.testing.assert_close(shares[row][mask], counts[1:] / counts.sum())
+        text, *memories = plain_words(model, batch, row)
+        parts = [[text, *memories]] if model.expand == "join" else [[text], memories]
+        means = [table[torch.cat(part)].mean(dim=0) if part else torch.zeros(6) for part in parts]
+        torch.testing.assert_close(vectors[row], torch.cat(means))
+        shared = sum(map(len, parts[-1]))
+        torch.testing.assert_close(shares[row][mask], torch.tensor([len(each) / shared for each in memories]))
     assert not model.fitted["known"][:2].any()  # padding, the unknown word
 
 
 def test_separate_means_have_their_own_weights(adapter: Classification) -> None:
-    model, batch = finished(PTE(word_size=6, epochs=20, expand="separate"), adapter.data), adapter.batch
-    vectors, shares = model.vectors(batch)
-    assert not batch.memory_mask[0].any()
-    for row, mask in enumerate(batch.memory_mask):
-        text, *memories = plain_words(model, batch, row)
-        own = model.fitted["vectors"][text].mean(dim=0)
-        read = torch.zeros(6)
-        if memories:
-            read = model.fitted["vectors"][torch.cat(memories)].mean(dim=0)
-        torch.testing.assert_close(vectors[row], torch.cat([own, read]))
-        counts = torch.tensor([len(each) for each in memories])
-        torch.testing.assert_close(shares[row][mask], counts / counts.sum())
-    data = adapter.data
+    data, batch = adapter.data, adapter.batch
+    model = finished(PTE(word_size=6, epochs=20, expand="separate"), data)
+    vectors, _ = model.vectors(batch)
     machine = LinearSVC(random_state=0, dual=False).fit(
         vectors_of(model, data, "train").numpy(), label_numbers(data.split("train").rows, data.spec.labels)
     )

@@ -17,15 +17,11 @@ from pytorch_lightning.loggers import CSVLogger
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError, excerpt
-from tests.zoo.conftest import Fit, Result, Zoo, fit_options, refusal, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
 from zoo.runs.process import running
 
 #: A callback that watches a metric which no model logs.
 MONITOR = '{"class_path": "pytorch_lightning.callbacks.%s", "init_args": {"monitor": "val/luck"}}'
-
-
-def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
-    return zoo_command(*fit_options(train_csv, *options))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +72,7 @@ def refused_fit(zoo_command: Zoo, train_csv: Path, *options: object) -> Result:
 def test_options_of_fit(option: str, words: list[str], zoo_command: Zoo, train_csv: Path) -> None:
     Path("binary.yaml").write_bytes(bytes(range(256)))
     Path("nul.yaml").write_bytes(b"a: \0\n")
-    refusal(refused_fit(zoo_command, train_csv, option), *words)
+    refusal(zoo_command(*fit_options(train_csv, option)), *words)
 
 
 class AbsentLogger(CSVLogger):
@@ -90,7 +86,7 @@ def test_one_of_several_loggers_is_not_installed(zoo_command: Zoo, train_csv: Pa
     names = ("CSVLogger", f"{__name__}.AbsentLogger")
     loggers = [{"class_path": name, "init_args": {"save_dir": "."}} for name in names]
     line = refusal(
-        refused_fit(zoo_command, train_csv, f"--trainer.logger={json.dumps(loggers)}"), "pip install absent"
+        zoo_command(*fit_options(train_csv, f"--trainer.logger={json.dumps(loggers)}")), "pip install absent"
     )
     assert "subclass" not in line
 
@@ -120,7 +116,7 @@ def test_tables_that_no_reader_takes(zoo_command: Zoo, train_csv: Path) -> None:
         "wide.csv": "column1",
         "pipe.csv": "is a pipe",
     }.items():
-        line = refusal(refused_fit(zoo_command, train_csv, f"--data.train_file={file}"), file, word)
+        line = refusal(zoo_command(*fit_options(train_csv, f"--data.train_file={file}")), file, word)
         assert len(line) < 500
 
 
@@ -130,7 +126,7 @@ def test_vectors_in_archives(zoo_command: Zoo, fit: Fit, train_csv: Path) -> Non
         archive.writestr("deep/v.txt", vectors)
         archive.writestr("deep/w.txt", vectors)
     fit("good", "--data.word_vectors=folder.zip/deep/v.txt")
-    line = refusal(refused_fit(zoo_command, train_csv, "--data.word_vectors=folder.zip/deep/x.txt"))
+    line = refusal(zoo_command(*fit_options(train_csv, "--data.word_vectors=folder.zip/deep/x.txt")))
     assert "as in folder.zip/deep/v.txt" in line
     with zipfile.ZipFile("locked.zip", "w") as archive:
         archive.writestr("v.txt", vectors)
@@ -138,7 +134,7 @@ def test_vectors_in_archives(zoo_command: Zoo, fit: Fit, train_csv: Path) -> Non
     locked[6] |= 1
     locked[locked.find(b"PK\x01\x02") + 8] |= 1
     Path("locked.zip").write_bytes(locked)
-    refusal(refused_fit(zoo_command, train_csv, "--data.word_vectors=locked.zip"), "locked.zip", "encrypted")
+    refusal(zoo_command(*fit_options(train_csv, "--data.word_vectors=locked.zip")), "locked.zip", "encrypted")
 
 
 def test_inputs_of_predict(
@@ -206,7 +202,7 @@ def test_a_cache_that_is_removed_meanwhile(
         return before(self, *arguments, **options)
 
     monkeypatch.setattr(ClassificationDataModule, hook, removing)
-    refusal(refused_fit(zoo_command, train_csv), "cache")
+    refusal(zoo_command(*fit_options(train_csv)), "cache")
 
 
 @pytest.mark.parametrize(

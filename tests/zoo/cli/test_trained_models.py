@@ -17,10 +17,12 @@ from tests.zoo.conftest import (
     fit_options,
     last,
     read_csv,
+    read_json,
     read_jsonl,
     refusal,
     sentences,
     write_table,
+    written_scores,
 )
 
 
@@ -30,7 +32,7 @@ def test_scores_of_a_table_and_of_its_classes(trained_run: Path, zoo_command: Zo
     assert header.split() == ["recall", "f1", "support"]
     support = {"fruit": 11, "metal": 10, "weather": 10}
     assert {line.split()[0]: int(line.split()[-1]) for line in lines[:3]} == support
-    scores = json.loads(Path("out/m.json").read_text())
+    scores = read_json("out/m.json")
     assert scores.pop("calibration")["rows"] == 31
     assert all(type(value) is float for value in scores.values())
     assert scores["rows"] == 31
@@ -65,18 +67,17 @@ def test_wrong_rows_are_listed_with_memories(trained_run: Path, zoo_command: Zoo
 
 
 def test_validate_repeats_the_score_of_the_run(trained_run: Path, zoo_command: Zoo) -> None:
-    table = ["--config", trained_run / "config.yaml", "--output", "v.json"]
-    done(zoo_command("validate", "--ckpt_path", trained_run, *table))
-    best_score = json.loads((trained_run / "summary.json").read_text())["best_score"]
-    assert json.loads(Path("v.json").read_text())["accuracy"] == best_score
+    options = ("--ckpt_path", trained_run, "--config", trained_run / "config.yaml")
+    best_score = read_json(trained_run / "summary.json")["best_score"]
+    assert written_scores(zoo_command, "validate", *options)["accuracy"] == best_score
 
 
 def test_validate_and_test_score_rows_alike(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
     refusal(zoo_command("validate", "--ckpt_path", trained_run), "--data.validation_file", "config.yaml")
-    for command, option in (("validate", "validation_file"), ("test", "test_file")):
-        options = [f"--data.{option}", test_csv, "--output", f"{command}.json"]
-        done(zoo_command(command, "--ckpt_path", trained_run, *options))
-    scores = [json.loads(Path(f"{command}.json").read_text()) for command in ("validate", "test")]
+    scores = [
+        written_scores(zoo_command, command, "--ckpt_path", trained_run, f"--data.{option}", test_csv)
+        for command, option in (("validate", "validation_file"), ("test", "test_file"))
+    ]
     assert "calibration" in scores[1].keys() - scores[0].keys()
     assert scores[0] == {name: score for name, score in scores[1].items() if name != "calibration"}
     assert scores[0]["rows"] == 31

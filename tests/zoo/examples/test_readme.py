@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clicks import write_collection
-from tests.dialogues import made_up, write_jsonl, write_published, write_records
+from tests.dialogues import made_up, write_jsonl, write_lines, write_published, write_records
 from tests.zoo.conftest import LABELS, Zoo, done, read_jsonl, sentences, write_table
 
 ROOT = Path(__file__).parents[3]
@@ -56,8 +56,7 @@ def write_wikiqa(path: Path) -> Path:
             sentence = f"the old apple {number}" if is_answer else f"some rain near gold {candidate}"
             document = f"D{number}\t\tD{number}-{candidate}"
             lines.append(f"Q{number}\twhich apple {number} ?\t{document}\t{sentence}\t{int(is_answer)}")
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_lines(path, *lines)
 
 
 @pytest.fixture
