@@ -242,18 +242,13 @@ class _States(torch.autograd.Function):
                 d_state.copy_(torch.bmm(grad, recurrent))
         grad_projected = gates.new_zeros(gates.shape[0], ctx.rows, gates.shape[2])
         grad_recurrent = torch.empty_like(recurrent)
-        before_all = _state_before(batch_sizes)
+        sizes = torch.tensor(batch_sizes)
+        # Token j of a step follows token j of the step before, as many positions earlier as that step has tokens.
+        before_all = torch.arange(batch_sizes[0], steps.shape[1]) - sizes[:-1].repeat_interleave(sizes[1:])
         for d in range(gates.shape[0]):
             grad_projected[d].index_add_(0, steps[d], grad_gates[d])
             grad_recurrent[d] = grad_gates[d, batch_sizes[0] :].T @ states[d].index_select(0, before_all)
         return grad_projected, grad_recurrent, None, None
-
-
-def _state_before(batch_sizes: list[int]) -> Tensor:
-    """For each token from step 1 on, the position of its sequence's state one step before [P - N]."""
-    sizes = torch.tensor(batch_sizes)
-    # Token j of a step follows token j of the step before, which is as many positions earlier as that has tokens.
-    return torch.arange(int(sizes[0]), int(sizes.sum())) - sizes[:-1].repeat_interleave(sizes[1:])
 
 
 class AllStatesGRU(nn.GRU):
