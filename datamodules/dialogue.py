@@ -103,8 +103,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         # For the number of a word: its id, the hash of its spelling, its frequency. Number 0 is padding.
         self.ids = np.concatenate([[vocabulary.pad_id], vocabulary.lookup(list(lexicon))]).astype(np.int64)
         self.unknown = self.ids == vocabulary.unk_id
-        self.spellings = np.zeros(len(self.ids), np.int64)
-        self.spellings[1:] = np.where(self.unknown[1:], spellings_of(lexicon), 0)
+        self.spellings = np.where(self.unknown, np.append(0, spellings_of(lexicon)), 0)
         self.frequency = np.array(data.facts["frequency"], np.float32)[self.ids]
         self.num_words = len(vocabulary)
         self.question_counts = np.diff(split.dialogues.question_offsets)

@@ -88,9 +88,8 @@ def _check_input(input: str, shard: str | None) -> None:
         if input == "-":
             raise InputError("--shard: standard input and a text can't be cut into shards; give a file")
     path = Path(input)
-    if input == "-" or input.startswith("hub:") or path.exists():
-        return
-    if not any(parent.is_file() for parent in path.parents):  # a file in a .zip
+    is_in_zip = any(parent.is_file() for parent in path.parents)
+    if not (input == "-" or input.startswith("hub:") or path.exists() or is_in_zip):
         existing_file(path)
 
 

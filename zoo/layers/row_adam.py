@@ -71,7 +71,7 @@ class RowAdam(Adam):
                     continue
                 if table.grad.is_sparse:
                     sparse.append((table, table.grad))
-                    self._update(table, group)
+                    self._update(table, table.grad, group)
                     table.grad = None
                 else:
                     self.settle(table)
@@ -80,8 +80,8 @@ class RowAdam(Adam):
             table.grad = gradient
         return loss
 
-    def _update(self, table: Tensor, group: PlainDict) -> None:
-        rows, values = _sums(table.grad)
+    def _update(self, table: Tensor, gradient: Tensor, group: PlainDict) -> None:
+        rows, values = _sums(gradient)
         state = self.state[table]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -161,9 +161,8 @@ def _arrays(table: Tensor, state: PlainDict) -> tuple[NDArray[np.float32], ...]:
     return table.detach().numpy(), state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
 
 
-def _sums(gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+def _sums(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Rows [n] and their gradients [n, size] of a sparse gradient, each row once."""
-    assert gradient is not None
     rows = gradient._indices()[0]
     # Most often the rows are sorted and distinct already.
     if not bool((rows[1:] > rows[:-1]).all()):

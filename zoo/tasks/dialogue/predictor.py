@@ -81,15 +81,12 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
         self, split: DialogueSplit, batch_size: int = 64, dialogues: int | None = None
     ) -> Iterator[tuple[DialogueAnswer, str | None]]:
         """Answers to the questions of the first dialogues (None: of all), each with the right one if it is known."""
-        start = 0
         dataset = self.data.dataset(split, self.model.batch_contents("predict"))
         for batch, output in self.outputs(dataset, batch_size, dialogues):
             readouts = {name: value.float().cpu() for name, value in output.choices().items()}
-            for row in range(len(batch.row)):
-                number = start + int(batch.dialogue[row])
-                answer = self._answer(dataset, batch, output, readouts, row, number)
-                yield answer, split.dialogues.questions.label(int(batch.row[row]))
-            start += batch_size
+            for row, question in enumerate(batch.row.tolist()):
+                answer = self._answer(dataset, batch, output, readouts, row)
+                yield answer, split.dialogues.questions.label(question)
 
     def _answer(
         self,
@@ -98,10 +95,10 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
         output: DialogueOutput,
         readouts: Mapping[str, Tensor],
         row: int,
-        number: int,
     ) -> DialogueAnswer:
-        """Answer the question of a row of a batch, about the dialogue of a number, by probabilities [P, V + X]."""
-        dialogues, dialogue = dataset.split.dialogues, int(batch.dialogue[row])
+        """Answer the question of a row of a batch by probabilities [P, V + X]."""
+        dialogues, dialogue, question = dataset.split.dialogues, int(batch.dialogue[row]), int(batch.row[row])
+        number = int(np.searchsorted(dialogues.question_offsets, question, side="right")) - 1
         # Numbers, in the table, of the turns that were read, and of the dialogue's first turn.
         read, first = dataset.kept[number].tolist(), int(dialogues.turn_offsets[number])
 
@@ -123,7 +120,7 @@ class DialoguePredictor(Predictor[DialogueDataModule]):
         attention, texts = output.attention[row].float().cpu().tolist(), dialogues.turns.texts
         turns = [ReadTurn(read[turn] - first, texts[read[turn]], attention[turn]) for turn in kept]
         return DialogueAnswer(
-            question=dialogues.questions.texts[int(batch.row[row])],
+            question=dialogues.questions.texts[question],
             answer=answer,
             probability=float(own[self.model.readout][best]),
             p_sentence=float(own["sentence"][best]),
