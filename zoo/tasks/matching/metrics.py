@@ -41,17 +41,6 @@ def measure_lists(score: Tensor, batch: MatchingBatch) -> Tensor:
     return measure_rankings(scores, Judged(query, place, grades[mask]), NAMES)
 
 
-def area_under_curve(score: Tensor, target: Tensor) -> float | None:
-    """Probability that a score [P] of a target above 0 exceeds one of the others, ties half; None without either."""
-    from sklearn.metrics import roc_auc_score  # slow to import, and of no use to other tasks
-
-    is_positive = (target > 0).numpy()
-    if is_positive.all() or not is_positive.any():
-        return None
-    lowest = torch.finfo(torch.float32).min
-    return float(roc_auc_score(is_positive, score.float().nan_to_num(nan=lowest).numpy()))
-
-
 class MatchingScores(RowMeans):
     """Measures of the rankings of questions' candidates (`NAMES`), or the accuracy of single pairs; loss and AUC.
 
@@ -101,10 +90,13 @@ class MatchingScores(RowMeans):
         """Metric name -> value; AUC if there are pairs of two grades. Without a counted row, there are no means."""
         scores = self.means() if self.rows > 0 else {}
         scores["loss"] = self.mean_loss
-        if self.graded == 0 and self.pairs > 0:
-            area = area_under_curve(joined(self.score), joined(self.target))
-            if area is not None:
-                scores["auc"] = self.loss_sum.new_tensor(area)
+        score, is_positive = joined(self.score), joined(self.target) > 0
+        if self.graded == 0 and is_positive.any() and not is_positive.all():
+            from sklearn.metrics import roc_auc_score  # slow to import, and of no use to other tasks
+
+            # The probability that the score of a positive exceeds one of the others, ties half.
+            score = score.nan_to_num(nan=torch.finfo(torch.float32).min)
+            scores["auc"] = self.loss_sum.new_tensor(roc_auc_score(is_positive.numpy(), score.numpy()))
         scores["pairs"] = self.pairs.double()
         if self.is_ranking:
             scores["questions"] = self.rows.double()
