@@ -130,7 +130,16 @@ class SentenceMemory(nn.Module):
         Returns:
             u_R [P, d], the last hop's probe; o_R + u_R [P, d]; and its alpha [P, N], 0 for turns that are not readable.
         """
-        memory, output = self._encode(batch, vectors)
+        counts = words_of_turns(batch).flatten()
+        memory = encode_positions(vectors, batch.text, batch.place, counts, self.size)  # Equation 2
+        memory = memory.view(*batch.age.shape, -1)  # [B, N, D]
+        if self.time is not None:
+            # The latest turn has index 1; turns older than any of the training count as the oldest.
+            memory = memory + self.time[batch.age.clamp(max=len(self.time) - 1)]
+        is_word = batch.question != 0
+        place, counts = is_word.cumsum(dim=1), is_word.sum(dim=1)
+        # u_1 [P, d] (Equation 3).
+        output = encode_positions(vectors[:, : self.size], batch.question, place, counts, self.size)
         parts = memory.view(*batch.age.shape, -1, self.size).unbind(2)
         tables = [part.index_select(0, batch.dialogue) for part in parts]  # [P, N, d] each
         probe, attention = output, output.new_zeros(batch.readable.shape)
@@ -141,18 +150,6 @@ class SentenceMemory(nn.Module):
             attention = masked_softmax(energy, batch.readable)
             output = probe + (attention.unsqueeze(1) @ tables[hop + 1]).squeeze(1)
         return probe, output, attention
-
-    def _encode(self, batch: DialogueBatch, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Memories of all tables [B, N, D] (Equation 2) and u_1 [P, d] (Equation 3)."""
-        counts = words_of_turns(batch).flatten()
-        memory = encode_positions(vectors, batch.text, batch.place, counts, self.size)
-        memory = memory.view(*batch.age.shape, -1)
-        if self.time is not None:
-            # The latest turn has index 1; turns older than any of the training count as the oldest.
-            memory = memory + self.time[batch.age.clamp(max=len(self.time) - 1)]
-        is_word = batch.question != 0
-        place, counts = is_word.cumsum(dim=1), is_word.sum(dim=1)
-        return memory, encode_positions(vectors[:, : self.size], batch.question, place, counts, self.size)
 
     def answer(self, batch: DialogueBatch, output: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
         """Logarithm of p_S (Equation 5) over the choices: log softmax(C_R (o_R + u_R)) [P, V + X].
