@@ -8,7 +8,7 @@ import io
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from heapq import nlargest
 from operator import itemgetter, length_hint
@@ -59,8 +59,7 @@ def run(command: str, options: Sequence[str], /) -> None:
         raise InputError("zoo predict: name a file with --input, or give a text with --text")
     if not given.get("--text", "text").strip():
         raise InputError("--text: is empty; give some words")
-    _check_input(given.get("--input", "-"), given.get("--shard"))
-    _check_output(given.get("--output"), [given.get("--input"), source])
+    _check_files(given)
     model = ModelFolder.open(source)
     kind, own = model_class(model.meta.model).predictor_type, {*inspect.signature(predict).parameters}
     kind_options = parser.add_method_arguments(
@@ -81,9 +80,10 @@ def _check_names(options: Sequence[str], names: Sequence[str], model: str) -> No
             raise InputError(f"--{name}: no option for predictions of {model}; {hint}")
 
 
-def _check_input(input: str, shard: str | None) -> None:
-    """Refuse an input that does not exist, and a part of one that can't be cut."""
-    if shard is not None:
+def _check_files(given: Mapping[str, str]) -> None:
+    """Refuse an input that is missing or can't be cut, and an output of another format, or that can't be written."""
+    input, output = given.get("--input", "-"), given.get("--output", "-")
+    if (shard := given.get("--shard")) is not None:
         Shard.parse(shard)
         if input == "-":
             raise InputError("--shard: standard input and a text can't be cut into shards; give a file")
@@ -91,13 +91,9 @@ def _check_input(input: str, shard: str | None) -> None:
     is_in_zip = any(parent.is_file() for parent in path.parents)
     if not (input == "-" or input.startswith("hub:") or path.exists() or is_in_zip):
         existing_file(path)
-
-
-def _check_output(output: str | None, others: Sequence[str | None]) -> None:
-    """Refuse an output that can't be written, has another format, or is one of the other files."""
-    if output is None or output == "-":
+    if output == "-":
         return
-    path = check_output(output, filter(None, others))
+    path = check_output(output, filter(None, (given.get("--input"), given["--ckpt_path"])))
     if path.suffix.lower() in _OTHER_FORMATS:
         names = " or ".join(str(path.with_suffix(suffix)) for suffix in (".jsonl", ".csv"))
         raise InputError(f"--output {output}: predictions are JSON lines, CSV or TSV; name it {names}")
