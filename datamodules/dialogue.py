@@ -243,14 +243,13 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
     def read(self, files: str | list[str], answers: bool = True) -> Dialogues:
         """One table, or several as one; without `answers`, answers may be missing."""
-        options, tables = self.options, []
-        for file in [files] if isinstance(files, str) else files:
-            if options.layout == "hmn4qa":
-                tables.append(read_hmn4qa(file))
-            else:
-                answer = options.answer_column if answers else None
-                columns = options.turns_column, options.question_column, answer, options.id_column
-                tables.append(read_dialogues(file, *columns))
+        options, names = self.options, [files] if isinstance(files, str) else files
+        if options.layout == "hmn4qa":
+            tables = [read_hmn4qa(file) for file in names]
+        else:
+            answer = options.answer_column if answers else None
+            columns = options.turns_column, options.question_column, answer, options.id_column
+            tables = [read_dialogues(file, *columns) for file in names]
         return tables[0] if len(tables) == 1 else Dialogues.concat(tables)
 
     @override
