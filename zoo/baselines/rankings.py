@@ -77,6 +77,11 @@ class FittedRanking(Fitted, RetrievalTask, Generic[DocumentsT]):
         return self.scores(batch.queries.string, documents[0]).to(batch.row.device)
 
 
+def split_terms(ranking: Ranking, texts: Sequence[str]) -> list[list[str]]:
+    """Split texts into the terms of a ranking."""
+    return [terms_of(ranking.analyzer, text) for text in texts]
+
+
 def count_collection(terms: Sequence[Sequence[str]]) -> PlainDict:
     """Count texts, terms and occurrences of a collection of texts that are split into terms, as plain values."""
     known = list(dict.fromkeys(chain.from_iterable(terms)))
@@ -141,19 +146,17 @@ class RetrievalBM25(FittedRanking["csr_matrix"]):
     @override
     def finish(self, data: DataModule) -> None:
         documents = data.split("train").judgements.documents
-        self.fitted = count_collection(self._terms(documents.texts[:]))
+        self.fitted = count_collection(split_terms(self.ranking, documents.texts[:]))
 
     @override
     def read(self, documents: Sequence[str]) -> csr_matrix:
-        return contributions(self.ranking, self.fitted, self._terms(documents), self.fitted["terms"])
+        terms = split_terms(self.ranking, documents)
+        return contributions(self.ranking, self.fitted, terms, self.fitted["terms"])
 
     @override
     def scores(self, queries: Sequence[str], documents: csr_matrix) -> Tensor:
-        counts = count_terms(self._terms(queries), self.fitted["terms"])
+        counts = count_terms(split_terms(self.ranking, queries), self.fitted["terms"])
         return torch.from_numpy((counts @ documents.T).toarray().astype(np.float32))
-
-    def _terms(self, texts: Sequence[str]) -> list[list[str]]:
-        return [terms_of(self.ranking.analyzer, text) for text in texts]
 
 
 class RetrievalULM(RetrievalBM25):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -17,9 +16,8 @@ from datamodules.batch import ClassificationBatch, MatchingBatch
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Ranking
-from datamodules.retrieval.embedded.analysis import terms_of
 from datamodules.text.tokenization import Lexicon, make_tokenizer
-from zoo.baselines.rankings import contributions, count_collection, count_terms
+from zoo.baselines.rankings import contributions, count_collection, count_terms, split_terms
 from zoo.layers.interactions import pair_logits
 from zoo.layers.vote import count_votes, vote
 from zoo.tasks.classification.task import ClassificationTask
@@ -133,22 +131,19 @@ class PairBM25(PairReference):
 
     @override
     def finish(self, data: DataModule) -> None:
-        self.fitted = count_collection(_terms(data.split("train").pairs.second.texts[:]))
+        self.fitted = count_collection(split_terms(_RANKING, data.split("train").pairs.second.texts[:]))
         super().finish(data)
 
     @override
     def score(self, batch: MatchingBatch) -> Tensor:
         assert batch.first_string is not None
         assert batch.second_string is not None
-        queries, documents = map(_terms, (batch.first_string, batch.second_string))
+        texts = batch.first_string, batch.second_string
+        queries, documents = (split_terms(_RANKING, each) for each in texts)
         terms = list(dict.fromkeys(chain(self.fitted["terms"], *documents)))
         counts = count_terms(queries, terms)[batch.first.tolist()]
         shares = contributions(_RANKING, self.fitted, documents, terms)[batch.second.tolist()]
         return torch.from_numpy(np.asarray(counts.multiply(shares).sum(axis=1)).ravel())
-
-
-def _terms(texts: Sequence[str]) -> list[list[str]]:
-    return [terms_of(_RANKING.analyzer, text) for text in texts]
 
 
 def best_threshold(score: NDArray[np.floating], target: NDArray[np.floating]) -> float:
