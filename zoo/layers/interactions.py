@@ -48,8 +48,7 @@ def word_overlap(batch: MatchingBatch, unknown: int = 1, special: Sequence[int] 
 
     Unknown words are never equal; special tokens are not counted.
     """
-    is_word = batch.first_text.new_ones(len(batch.word), dtype=torch.bool)  # [U]
-    is_word[0] = False  # padding
+    is_word = torch.arange(len(batch.word), device=batch.word.device) > 0  # [U]; row 0 is padding
     for id in special:
         is_word &= batch.word != id
     # Vocabulary ids of known words, which may be 0; -1 for all others.

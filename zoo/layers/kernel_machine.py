@@ -86,9 +86,8 @@ class KernelMachine(nn.Module):
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the fitted values of a state dict."""
-        self.mean, self.landmarks, self.weight = (
-            state[name].to(self.weight.device) for name in ("mean", "landmarks", "weight")
-        )
+        for name, value in state.items():
+            setattr(self, name, value.to(self.weight.device))
 
 
 def _directions(vectors: Tensor, mean: Tensor) -> Tensor:
