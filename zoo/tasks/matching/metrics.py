@@ -82,7 +82,7 @@ class MatchingScores(RowMeans):
         is_list[batch.query[counted]] = True
         has_positive[batch.query[counted & (batch.target > 0)]] = True
         if is_duplicate is not None:
-            has_duplicate[batch.query] = is_duplicate
+            has_duplicate[batch.query[counted]] = is_duplicate[counted]
         self.add_rows(measures, has_positive, has_duplicate)
         self.questions_without_positive += (is_list & ~has_positive).sum()
 
