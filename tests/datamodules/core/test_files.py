@@ -3,6 +3,7 @@ import gzip
 import lzma
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -56,11 +57,8 @@ def test_errors_of_the_system_are_not_damage(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(InputError, match="is a folder"):
         list(binary_lines(tmp_path))
 
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
     (tmp_path / "a.txt").touch()
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(InputError, match=r"a\.txt: can't be read \(Permission denied\)"):
         list(binary_lines(tmp_path / "a.txt"))
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -127,16 +128,12 @@ def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
         again.retriever.search(QUERIES, 1)
 
 
-def stop(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_interrupted_work_keeps_the_complete_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
     fused, whole = nested(tiny_encoder), nested(tiny_encoder)
     old, grown = (Rows.from_lists(TEXTS[:60]), "f"), (Rows.from_lists(TEXTS), "grown")
-    known = grown_from(60, len(TEXTS))
+    known, stop = grown_from(60, len(TEXTS)), Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "index", stop)
         with pytest.raises(KeyboardInterrupt):

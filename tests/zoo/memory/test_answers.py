@@ -5,7 +5,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -86,14 +86,7 @@ def test_a_preview_equals_the_edit(
 ) -> None:
     given = request.getfixturevalue(place)
     folder, indexes = (given, list) if place == "folder" else given
-    previews: dict[str, Any] = {}
-    describe = answers.describe_accuracy
-
-    def record(name: str, pairs: Any, labels: Any) -> str:
-        previews[name] = pairs
-        return describe(name, pairs, labels)
-
-    monkeypatch.setattr(answers, "describe_accuracy", record)
+    monkeypatch.setattr(answers, "describe_accuracy", describe := Mock(wraps=answers.describe_accuracy))
     random, table = np.random.default_rng(edits), write_table(Path("texts.csv"), ROWS)
     changed = 0
     for _ in range(edits):
@@ -107,7 +100,9 @@ def test_a_preview_equals_the_edit(
         assert re.sub(r"re\w+$", "changed", made[0]) == lines[0].removeprefix("preview: ")
         after = zoo.load(folder)
         tables = [(TEXTS, [label for _, label in ROWS]), (kept.texts[:], kept.labels)]
-        found = [previews.pop(name) for name in (str(table), "held-out rows")]
+        previews = {call.args[0]: call.args[1] for call in describe.call_args_list}
+        describe.reset_mock()
+        found = [previews[name] for name in (str(table), "held-out rows")]
         lines, previewed = lines[1:], []
         for (texts, labels), pairs in zip(tables, found, strict=True):
             expected = [model.predict(texts, memories=0) for model in (before, after)]
@@ -184,12 +179,8 @@ def test_an_interrupted_preview_blocks_nothing(
 ) -> None:
     more = write_table(Path("more.csv"), [("a quite new zebra", "metal")])
     preview, files = ["memory", "add", folder, more, "--preview", more], files_of(folder)
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(FolderMemory, "add", interrupt)
+        patch.setattr(FolderMemory, "add", Mock(side_effect=KeyboardInterrupt))
         zoo_command(*preview)
         assert files_of(folder) == files
         # It leaves links, which the next preview or a compaction deletes.
@@ -233,19 +224,13 @@ def test_blame_finds_the_versions_that_changed_answers(
     texts, retriever = [*planted.values(), *TEXTS[:2]], EmbeddedRetriever()
     kept = [FolderMemory(memory.folder, retriever.without_index(), n) for n in range(1, 27)]
     labels = [[each.label for each in predictor.with_memory(version).predict(texts)] for version in kept]
-    loaded: list[int] = []
-    load = loading.load
-
-    def count(*given: Any, memory_version: int | None = None) -> Any:
-        loaded.append(memory_version or 0)
-        return load(*given, memory_version=memory_version)
-
-    monkeypatch.setattr(loading, "load", count)
+    monkeypatch.setattr(loading, "load", load := Mock(wraps=loading.load))
     for text, column in zip(texts, np.array(labels).T, strict=True):
         (changes,) = np.nonzero(column[1:] != column[:-1])
         lines = done(zoo_command("memory", "blame", folder, text)).out.splitlines()
+        loaded = [call.kwargs["memory_version"] for call in load.call_args_list]
         assert len(loaded) == len({*loaded}) <= math.ceil(math.log2(26)) + 1
-        loaded.clear()
+        load.reset_mock()
         if text in planted.values():
             (version,) = changes + 2
             assert planted[version] == text

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -35,21 +36,17 @@ def test_added_rows_are_encoded_once_vote_at_once_and_weights_are_fitted_again(
 ) -> None:
     options = (f"--model.transformer={tiny_bert}", "--model.metric_steps=0")
     folder = run("run", "--model.members=[lexical_vote,dense_vote]", *options)
-    encoded, encode = list[str](), MemoryEnsemble.encode
-
-    def record(self: MemoryEnsemble, data: Any, texts: list[str]) -> NDArray[np.float32]:
-        encoded.extend(texts)
-        return encode(self, data, texts)
-
-    monkeypatch.setattr(MemoryEnsemble, "encode", record)
+    encode = create_autospec(MemoryEnsemble.encode, side_effect=MemoryEnsemble.encode)
+    monkeypatch.setattr(MemoryEnsemble, "encode", encode)
     measure(folder, sentences(31, seed=2))
     zoo.load(folder).predict("apple")
-    assert encoded == []
+    encode.assert_not_called()
     checkpoints = {path: path.read_bytes() for path in folder.rglob("*.ckpt")}
     trained = zoo.load(folder).model.network.pool.describe()
     edit("add", folder, [("quince quince jam", "fruit"), ("quince tart", "fruit")])
     (prediction,) = zoo.load(folder).predict("quince")
     zoo.load(folder).predict("pear")
+    encoded = [text for call in encode.call_args_list for text in call.args[2]]
     assert encoded == ["quince quince jam", "quince tart"]
     assert "quince tart" in [memory.text for memory in prediction.memories]
     assert prediction.label == "fruit"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -15,23 +16,15 @@ TEXTS = [text for text, _ in sentences(12, seed=8)]
 
 
 def test_a_name_of_the_hub(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, expected = exported, zoo.load(exported).predict(TEXTS)
-    asked = []
-
-    def download(name: str) -> str:
-        asked.append(name)
-        return {"me/model": str(folder)}[name]
-
+    expected, download = zoo.load(exported).predict(TEXTS), Mock(return_value=str(exported))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert zoo.load("me/model").predict(TEXTS) == expected
     assert zoo.load("me/model").predict(TEXTS) == expected
-    assert asked == ["me/model"]
+    download.assert_called_once_with("me/model")
 
 
 def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> str:
-        raise LocalEntryNotFoundError("no connection")
-
+    refuse = Mock(side_effect=LocalEntryNotFoundError("no connection"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(InputError, match=r"me/away: .*cannot be reached \(no connection\).*HF_HUB_OFFLINE=1"):
         zoo.load("me/away")

@@ -196,11 +196,10 @@ def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
         raise OSError("the network is unreachable")
 
     monkeypatch.setattr(file_download, "get_hf_file_metadata", unreachable)
-
-    def snapshot(name: str, revision: str, **options: Any) -> str:
-        return str(folder / "snapshots" / revision)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    snapshots = folder / "snapshots"
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda _, revision, **__: str(snapshots / revision)
+    )
     ranking = DenseRetriever("me/tiny", device="cpu").ranking
     assert ranking.describe()["encoder"] == f"me/tiny@{commit}"
     assert requests == []

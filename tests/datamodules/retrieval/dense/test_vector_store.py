@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -50,20 +51,14 @@ def test_the_blocks_of_a_table_do_not_look_up_each_other(
     """A look-up takes time for each part: the number of parts must not grow with the number of blocks."""
     vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu")
     table = [*TEXTS, TEXTS[0]]
-    looked_up: list[int] = []
-    first_rows = RowLookup.first_rows
-
-    def count(self: RowLookup, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        looked_up.append(len(keys))
-        return first_rows(self, keys)
-
-    monkeypatch.setattr(RowLookup, "first_rows", count)
+    look_up = create_autospec(RowLookup.first_rows, side_effect=RowLookup.first_rows)
+    monkeypatch.setattr(RowLookup, "first_rows", look_up)
     once = [*vectors.blocks(table, 70)]
-    assert looked_up == []
+    look_up.assert_not_called()
     assert encoded == table
     # The next table finds all that was stored; a block of fewer texts is not stored by itself.
     twice = [*vectors.blocks(table, 70)]
-    assert looked_up[-2:] == [1, 1]
+    assert [len(call.args[1]) for call in look_up.call_args_list[-2:]] == [1, 1]
     assert encoded == table
     np.testing.assert_allclose(np.concatenate(twice), np.concatenate(once), atol=1e-6)
 

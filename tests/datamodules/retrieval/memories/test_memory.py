@@ -4,6 +4,7 @@ import shutil
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -72,11 +73,7 @@ def test_the_fingerprint_is_that_of_rows_and_ranking(tmp_path: Path) -> None:
 
 
 def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = build(tmp_path / "m").search(QUERIES, 4)
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("built again")
-
+    first, never = build(tmp_path / "m").search(QUERIES, 4), Mock(side_effect=AssertionError("built again"))
     monkeypatch.setattr(EmbeddedRetriever, "index", never)
     monkeypatch.setattr(versions, "fold_hashes", never)
     again = build(tmp_path / "m").search(QUERIES, 4)
