@@ -218,8 +218,5 @@ def test_an_identified_text_may_have_either_name_for_its_id(tmp_path: Path) -> N
     path = write(tmp_path / "a.jsonl", '{"number": "q", "text": "a"}')
     with pytest.raises(InputError, match=r"line 1: has none of the columns _id, id, .*; rename one"):
         read_identified(path)
-
-
-def test_an_id_of_two_texts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="several texts have the id 'q'"):
         read_identified(write(tmp_path / "a.tsv", "q\ta\nq\tb\n"))

@@ -15,6 +15,7 @@ def test_rows_hold_ids_texts_and_labels():
     assert list(rows.texts) == TEXTS
     assert rows.labels == LABELS
     assert Rows.from_lists(TEXTS).labels is None
+    assert Rows.from_lists(TEXTS, ids=["a", "b", "a"]).row_of_id() == {"a": 2, "b": 1}
 
 
 def test_texts_are_a_sequence():
@@ -58,10 +59,6 @@ def test_saved_rows_are_mapped(tmp_path):
         write(rows.select([1, 2]))
     parts = Rows.load(tmp_path / "parts.arrow", "parts")
     assert (parts.fingerprint, parts.source) == (rows.fingerprint, "parts")
-
-
-def test_rows_are_found_by_their_ids():
-    assert Rows.from_lists(TEXTS, ids=["a", "b", "a"]).row_of_id() == {"a": 2, "b": 1}
 
 
 def test_labels_where_only_some_rows_have_one():

@@ -70,15 +70,10 @@ def test_a_smaller_sample_is_a_part_of_a_larger_one():
     assert small < large
 
 
-def test_no_labels_no_rows():
-    train, validation = stratified_split([], 0.1, seed=0)
-    assert len(train) == len(validation) == 0
-
-
-@pytest.mark.parametrize("validation", [0, 0.0])
-def test_nothing_is_split_off(validation):
-    train, split_off = stratified_split(LABELS, validation, seed=0)
-    assert train.tolist() == list(range(len(LABELS)))
+@pytest.mark.parametrize(("labels", "validation"), [(LABELS, 0), (LABELS, 0.0), ([], 0.1)])
+def test_nothing_is_split_off(labels, validation):
+    train, split_off = stratified_split(labels, validation, seed=0)
+    assert train.tolist() == list(range(len(labels)))
     assert len(split_off) == 0
 
 

@@ -169,15 +169,12 @@ def test_other_formats_have_numbers_too(tmp_path, name, content):
     assert "'text', 'label'" in error(tmp_path / name, text_column=2)
 
 
-def test_the_same_column_may_serve_twice(tmp_path):
-    path = write(tmp_path / "t.parquet", parquet({"text": TEXTS}))
-    rows = read_table(path, label_column=None, id_column="text")
-    assert rows.ids == TEXTS
-
-
 def test_ids(tmp_path):
     path = write(tmp_path / "t.csv", "id,text\nA7,a\nB1,b\n")
     assert read_table(path, label_column=None, id_column="id").ids == ["A7", "B1"]
+    # The same column may serve twice.
+    path = write(tmp_path / "t.parquet", parquet({"text": TEXTS}))
+    assert read_table(path, label_column=None, id_column="text").ids == TEXTS
     with pytest.raises(InputError, match="text_column"):
         read_table(path, text_column=[])
 

@@ -36,10 +36,6 @@ def has_same_weights(first: Path, second: Path) -> bool:
     return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
 
 
-def read_metrics(run: Path) -> list[dict[str, str]]:
-    return read_csv(run / "metrics.csv")
-
-
 def test_a_run_folder(fit: Fit) -> None:
     run = fit("run", "--trainer.max_epochs=2")
 
@@ -48,7 +44,7 @@ def test_a_run_folder(fit: Fit) -> None:
     assert config["data"]["init_args"]["num_memories"] == 3
     assert config["trainer"]["max_epochs"] == 2
 
-    rows = read_metrics(run)
+    rows = read_csv(run / "metrics.csv")
     assert [float(row["val/accuracy"]) for row in rows if row["val/accuracy"]][-1] > 0.5
     assert sum(bool(row["train/loss"]) for row in rows) == 10  # 72 rows in batches of 16, twice
     assert all(float(row["val/rows"]) == 18 for row in rows if row["val/rows"])
@@ -87,9 +83,9 @@ def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
     lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
     epochs = [line for line in lines if line.startswith("epoch ")]
     assert [line.partition(":")[0] for line in epochs] == ["epoch 1", "epoch 2", "epoch 3"]
-    assert {row["epoch"] for row in read_metrics(Path("run")) if row["epoch"]} == {"1", "2", "3"}
-    losses = [row["train/loss_epoch"] for row in read_metrics(Path("run")) if row["train/loss_epoch"]]
-    accuracies = [row["val/accuracy"] for row in read_metrics(Path("run")) if row["val/accuracy"]]
+    assert {row["epoch"] for row in read_csv("run/metrics.csv") if row["epoch"]} == {"1", "2", "3"}
+    losses = [row["train/loss_epoch"] for row in read_csv("run/metrics.csv") if row["train/loss_epoch"]]
+    accuracies = [row["val/accuracy"] for row in read_csv("run/metrics.csv") if row["val/accuracy"]]
     for line, loss, accuracy in zip(epochs, losses, accuracies, strict=True):
         assert f"train/loss_epoch {float(loss):.4g}, " in line
         assert line.endswith(f"val/accuracy {float(accuracy):.4g}")
@@ -126,7 +122,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(validated: str, fit: Fit, zoo
     options = ("--model.dropout=0.4", "--trainer.precision=32-true", f"--trainer.{validated}")
     whole = fit("whole", "--trainer.max_epochs=3", *options)
     half = fit("half", "--trainer.max_epochs=2", *options)
-    before = read_metrics(half)
+    before = read_csv(half / "metrics.csv")
     assert not has_same_weights(last(whole), last(half))
     resumed = resume(zoo_command, half, max_epochs=3)
 
@@ -136,10 +132,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(validated: str, fit: Fit, zoo
     ]
     assert all(torch.equal(states[0][key]["exp_avg_sq"], states[1][key]["exp_avg_sq"]) for key in states[0])
     # The metrics continue in the same file, with the numbers of the uninterrupted run.
-    after = read_metrics(resumed)
+    after = read_csv(resumed / "metrics.csv")
     assert after[: len(before)] == before
     for name in ("train/loss", "val/loss"):
-        values, expected = ([row[name] for row in rows if row[name]] for rows in (after, read_metrics(whole)))
+        values, expected = (
+            [row[name] for row in rows if row[name]] for rows in (after, read_csv(whole / "metrics.csv"))
+        )
         assert values == expected
     # The configuration still starts the run from its beginning.
     configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in (resumed, whole)]
@@ -182,14 +180,13 @@ def test_a_finished_run_is_not_resumed_unless_its_model_is_missing(
 
 
 def test_a_run_whose_memory_was_edited_is_not_resumed(copied_run: Path, zoo_command: Zoo) -> None:
-    run = copied_run
-    done(zoo_command("memory", "remove", run, "--ids=[3]"))
-    before = files_of(run)
-    result = zoo_command("fit", "--ckpt_path", last(run), "--trainer.max_epochs=2")
-    message = refusal(result, "was edited since the training", f"--model.init_from {run}")
-    assert files_of(run) == before
-    result = done(zoo_command(*command_in(message)))
-    assert files_of(run) == before
+    done(zoo_command("memory", "remove", copied_run, "--ids=[3]"))
+    before = files_of(copied_run)
+    result = zoo_command("fit", "--ckpt_path", last(copied_run), "--trainer.max_epochs=2")
+    message = refusal(result, "was edited since the training", f"--model.init_from {copied_run}")
+    assert files_of(copied_run) == before
+    done(zoo_command(*command_in(message)))
+    assert files_of(copied_run) == before
 
 
 def test_m1_retrieves_nothing(fit: Fit, zoo_command: Zoo, test_csv: Path, tmp_path: Path) -> None:

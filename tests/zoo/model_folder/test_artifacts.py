@@ -47,9 +47,7 @@ def used_by(run: Mock) -> dict[str, wandb.Artifact]:
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
+def _own_folders(_wandb_offline: None) -> Iterator[None]:
     yield
     artifacts.download.cache_clear()
 
@@ -57,13 +55,12 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 @pytest.fixture
 def published(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An artifact with an exported model, which `wandb.Api` finds by its name alone."""
-    folder = exported
     made = wandb.Artifact("topics", "model")
-    made.add_dir(str(folder))
+    made.add_dir(str(exported))
 
     def download(root: str, skip_cache: bool) -> str:
         assert skip_cache
-        return str(shutil.copytree(folder, root))
+        return str(shutil.copytree(exported, root))
 
     found = SimpleNamespace(version="v3", digest=made.digest, manifest=made.manifest, download=download)
 
@@ -78,7 +75,7 @@ def published(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def _offline(monkeypatch: pytest.MonkeyPatch, _wandb_offline: None) -> None:
+def _offline(monkeypatch: pytest.MonkeyPatch, _own_folders: None) -> None:
     """Let runs of W&B write files, and record their calls."""
     wandb.teardown()  # the settings of an earlier test
     for name in ("log_artifact", "finish"):
@@ -112,7 +109,6 @@ def test_the_model_folder_is_an_artifact_of_the_run(fit: Fit, train_csv: Path, t
     assert (logger["log_model"], logger["id"]) == (True, None)
 
 
-@pytest.mark.usefixtures("_wandb_offline")
 def test_no_model_without_checkpoints(zoo_command: Zoo, train_csv: Path) -> None:
     options = fit_options(train_csv, *WANDB, "--trainer.enable_checkpointing=false")
     refusal(zoo_command(*options), "--trainer.logger.log_model", "without checkpoints")
@@ -199,10 +195,9 @@ def test_an_unknown_name(published: Any, zoo_command: Zoo) -> None:
 
 
 def test_a_grown_memory_is_a_new_version(copied_run: Path, zoo_command: Zoo, online: Mock) -> None:
-    run = copied_run
     more = write_table(Path("more.csv"), sentences(30, seed=5))
-    done(zoo_command("memory", "add", run, more))
-    result = done(zoo_command("export", run, "model", "--push", NAME))
+    done(zoo_command("memory", "add", copied_run, more))
+    result = done(zoo_command("export", copied_run, "model", "--push", NAME))
     assert result.out.splitlines()[-1] == f"{NAME}:v1"
     assert wandb.init.call_args.kwargs.items() >= {"entity": "me", "project": "texts"}.items()
     assert [*used_by(online)] == ["train_file"]
@@ -213,18 +208,15 @@ def test_a_grown_memory_is_a_new_version(copied_run: Path, zoo_command: Zoo, onl
 
 def test_a_place_that_cannot_be(trained_run: Path, zoo_command: Zoo) -> None:
     """Wrong names are refused before anything changes."""
-    run = trained_run
+    export = ("export", trained_run, "model")
     for name in ("topics", f"{NAME}:v3", "wandb:topics"):
-        refusal(zoo_command("export", run, "model", f"--push={name}"), name)
-    refusal(zoo_command("export", run, "model", f"--push={NAME}", "--private=true"), "--private")
+        refusal(zoo_command(*export, f"--push={name}"), name)
+    refusal(zoo_command(*export, f"--push={NAME}", "--private=true"), "--private")
     assert not Path("model").exists()
 
 
 def test_wandb_is_not_reached(trained_run: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**_: Any) -> None:
-        raise wandb.errors.CommError("no connection")
-
-    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr(wandb, "init", Mock(side_effect=wandb.errors.CommError("no connection")))
     result = zoo_command("export", trained_run, "model", f"--push={NAME}")
     refusal(result, f"{NAME}: W&B ", "no connection", "the model is in")
     assert Path("model").is_dir()

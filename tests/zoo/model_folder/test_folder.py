@@ -172,6 +172,10 @@ def test_no_named_module_is_imported(exported: Path, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("keys", "value", "message"),
     [
+        *(
+            (("fitted",), value, r"state\.json")
+            for value in ({"1": {}}, {"x": {}}, [], {"1": dict.fromkeys(FittedFiles._fields, "/a")})
+        ),
         (("spec",), [], "'spec' is a list"),
         (("data", "facts"), None, "'facts' is a NoneType"),
         (("more",), 1, "unknown value 'more'"),
@@ -180,14 +184,9 @@ def test_no_named_module_is_imported(exported: Path, tmp_path: Path, monkeypatch
     ],
 )
 def test_a_wrong_value_is_named(keys: tuple[str, ...], value: object, message: str, exported: Path) -> None:
+    name = "state.json" if keys == ("fitted",) else "model.json"
     with pytest.raises(InputError, match=message):
-        zoo.load(altered(exported, put(*keys, value=value)))
-
-
-@pytest.mark.parametrize("value", [{"1": {}}, {"x": {}}, [], {"1": dict.fromkeys(FittedFiles._fields, "/a")}])
-def test_a_wrong_state_is_named(value: object, exported: Path) -> None:
-    with pytest.raises(InputError, match=r"state\.json"):
-        zoo.load(altered(exported, put("fitted", value=value), "state.json"))
+        zoo.load(altered(exported, put(*keys, value=value), name))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "memory/link", "tokenizer", "fitted"])

@@ -250,8 +250,7 @@ def test_weights_that_are_fitted_meanwhile_are_used(
     assert versions == ["2", "3"]
 
 
-def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None:
-    client = client_of(live)
+def test_a_wrong_request_is_refused_and_changes_nothing(client: TestClient, live: LiveModel) -> None:
     json_type = {"Content-Type": "application/json"}
     long, name = "a" * 100_001, "l" * 1_001
     for route, body, status, word in (
@@ -425,30 +424,26 @@ def serving(
         thread.join()
 
 
-@pytest.fixture
-def port(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Port of a server that closes slow connections after a second or two, and has at most 9."""
+def test_slow_connections_are_closed(live: LiveModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second or two; there are at most 9."""
     monkeypatch.setattr(limits, "SECONDS", 1)
     monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 9)
-    with serving(live) as url:
-        yield int(url.rpartition(":")[2].strip("/"))
-
-
-def test_slow_connections_are_closed(port: int) -> None:
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     begun = [b"", b"GET /hea", head, head + b"Content-Length: 9\r\n\r\n{"]
-    slow = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(30)]
-    for number, connection in enumerate(slow):
-        with suppress(OSError):  # closed, since there are too many
-            connection.send(begun[number % len(begun)])
-    assert call(f"http://127.0.0.1:{port}/health")["ready"]
-    for connection in slow:
-        with suppress(ConnectionResetError):
-            assert connection.recv(1) == b""
-    # A client that sends all of its body reads only then that it is too large.
-    with socket.create_connection(("127.0.0.1", port), 60) as connection:
-        connection.sendall(head + b"Content-Length: 30000000\r\n\r\n" + b" " * 30_000_000)
-        assert connection.recv(12) == b"HTTP/1.1 413"
+    with serving(live) as url:
+        place = "127.0.0.1", int(url.rpartition(":")[2].strip("/"))
+        slow = [socket.create_connection(place, 60) for _ in range(30)]
+        for number, connection in enumerate(slow):
+            with suppress(OSError):  # closed, since there are too many
+                connection.send(begun[number % len(begun)])
+        assert call(f"{url}health")["ready"]
+        for connection in slow:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        # A client that sends all of its body reads only then that it is too large.
+        with socket.create_connection(place, 60) as connection:
+            connection.sendall(head + b"Content-Length: 30000000\r\n\r\n" + b" " * 30_000_000)
+            assert connection.recv(12) == b"HTTP/1.1 413"
 
 
 def test_messages_that_clients_cause_are_logged_once_a_minute(

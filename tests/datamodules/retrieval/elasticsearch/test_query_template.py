@@ -7,7 +7,6 @@ import pytest
 from elasticsearch import Elasticsearch
 from jsonargparse import ArgumentParser
 
-from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever, Retriever, make_retriever
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from tests.datamodules.checks import refused
@@ -86,18 +85,6 @@ def test_a_query_that_the_server_refuses_is_one_line(index: str) -> None:
     retriever = retriever_of(index, {"no_such": {"body": "{text}"}})
     with refused("answers 400 parsing_exception: unknown query [no_such]"):
         retriever.search_documents(["rain"], 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"query": IN_BOTH}, "query: for an existing index only; name it with index"),
-        ({"index": "mine", "query": {"match": {"{text}": "rain"}}}, r"query: no string has \{text\}"),
-    ],
-)
-def test_queries_that_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        ElasticsearchRetriever(**options)
 
 
 def test_the_command_line_and_a_description_give_the_same_query() -> None:

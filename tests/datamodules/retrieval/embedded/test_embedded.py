@@ -20,8 +20,6 @@ from datamodules.retrieval.embedded.lucene import LENGTHS, length_bytes
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from tests.datamodules.corpus import indexed
 
-SIMILARITIES = ("BM25", "LMDirichlet")
-
 
 def lossy_length(length: int) -> int:
     """Round a length as Lucene does: 4 significant bits of the part above 24."""
@@ -96,7 +94,7 @@ def check(
         assert order == sorted(order)
 
 
-@pytest.fixture(params=SIMILARITIES)
+@pytest.fixture(params=["BM25", "LMDirichlet"])
 def similarity(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
