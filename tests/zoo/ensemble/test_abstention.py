@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import logging
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import zoo
 from datamodules.classification import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from tests.zoo.conftest import Edit, Fit, Zoo, done, read_jsonl, refusal, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, read_json, read_jsonl, refusal, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.base import read_table
 from zoo.ensemble.cross_fitting import classify
@@ -198,7 +197,7 @@ def test_calibration_in_a_test(model: Path, zoo_command: Zoo) -> None:
     result = done(zoo_command("test", f"--ckpt_path={model}", f"--data.test_file={test}", "--output=s.json"))
     assert "ECE" in result.out
     assert "error among answers, at most" in result.out
-    calibration = json.loads(Path("s.json").read_text())["calibration"]
+    calibration = read_json("s.json")["calibration"]
     assert calibration["rows"] == 60
     assert calibration["ece_bins"] == "15 of equal mass"
     predictions = zoo.load(model).predict([text for text, _ in distinct_sentences(60, seed=9, noise=True)])

@@ -1,17 +1,15 @@
 """The answer of an ensemble counts no row whose duplicate its members have learned or can retrieve."""
 
-import json
 from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
 
-from tests.zoo.conftest import Fit, Measure, Zoo, done, write_table
+from tests.zoo.conftest import Fit, Measure, Zoo, done, read_json, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.answer import lines_of
 from zoo.ensemble.member import Readings
@@ -21,10 +19,6 @@ from zoo.ensemble.pool import HeldOut, fit_pool
 Pairs = list[tuple[str, str]]
 #: Members that need no encoder.
 FAST = "--model.members=[lexical,lexical_vote]"
-
-
-def answer_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "answer.json").read_text())
 
 
 def exact(rows: Pairs) -> Pairs:
@@ -46,7 +40,7 @@ def test_copies_of_training_rows_change_neither_weights_nor_table(
     for title, rows in {"fresh": fresh, "both": [*fresh, *copy(training[:50])]}.items():
         held_out = write_table(tmp_path / f"{title}.csv", rows)
         folder = run(title, FAST, f"--data.validation_file={held_out}", table=table)
-        answers.append(answer_of(folder))
+        answers.append(read_json(folder / "answer.json"))
         tests.append(measure(folder, rows)["answer"])
     for alone, together in (answers, tests):
         assert together["rows"] == alone["rows"]
@@ -60,7 +54,7 @@ def test_a_table_of_copies_counts_training_rows(shared_run: Fit, zoo_command: Zo
     training = distinct_sentences(60, seed=1)
     copies = write_table(tmp_path / "copies.csv", exact(training[:20]))
     folder = shared_run(training, FAST, validation=exact(training[:20]))
-    answer = answer_of(folder)
+    answer = read_json(folder / "answer.json")
     assert answer["split"] == "training"
     assert answer["rows"][0]["texts"] == 60
     assert any(note.startswith("No validation row can be counted") for note in answer["notes"])
@@ -74,7 +68,7 @@ def test_duplicates_are_one_row_and_stay_in_one_fold(shared_run: Fit) -> None:
     texts, labels = distinct_sentences(60, seed=1), [str(label) for label in random.integers(0, 4, 60)]
     rows = [(text, label) for (text, _), label in zip(texts, labels, strict=True)]
     rows = [*rows, *exact(rows), *near(rows, "er")]
-    answer = answer_of(shared_run(rows, FAST, "--data.validation_split=0"))
+    answer = read_json(shared_run(rows, FAST, "--data.validation_split=0") / "answer.json")
     accuracy = {row["name"]: row["accuracy"] for row in answer["rows"]}
     assert answer["rows"][0]["texts"] == 180
     assert answer["notes"][0].startswith("Weights are fitted on 60 training rows")

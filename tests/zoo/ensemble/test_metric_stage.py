@@ -1,6 +1,5 @@
 """The stage that learns the metric of a frozen encoder."""
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ from transformers import AutoModel, DistilBertConfig, DistilBertModel, T5Config,
 
 import zoo
 from tests.zoo.conftest import LABELS as ALL_LABELS
-from tests.zoo.conftest import Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, read_json, refusal, sentences, write_table
 from tests.zoo.ensemble.conftest import SMALL
 from zoo.ensemble.metric import FOLDS, EncoderMetric
 from zoo.model_folder.folder import ModelFolder
@@ -29,7 +28,7 @@ def layer_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def accuracies(folder: Path) -> dict[str, float]:
-    rows = json.loads((folder / "answer.json").read_text())["rows"]
+    rows = read_json(folder / "answer.json")["rows"]
     return {row["name"]: row["accuracy"] for row in rows}
 
 

@@ -1,6 +1,5 @@
 """A member of the user's own: one class and one line, through fit, resume, processes, the table, growth and export."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 import zoo
-from tests.zoo.conftest import Edit, Fit, Zoo, done, sentences
+from tests.zoo.conftest import Edit, Fit, Zoo, done, read_json, sentences
 from zoo.ensemble.member import Input, Member, Readings, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.outputs import Scores
@@ -62,7 +61,7 @@ def _registered() -> Iterator[None]:
 
 def test_it_is_a_row_of_the_table_and_votes(run: Fit, zoo_command: Zoo, test_csv: Path) -> None:
     folder = run("run", "--model.members=[hashed_bayes]", "--data.num_memories=0")
-    answer = json.loads((folder / "answer.json").read_text())
+    answer = read_json(folder / "answer.json")
     rows = {row["name"]: row for row in answer["rows"]}
     assert rows["hashed_bayes"]["accuracy"] == rows["all"]["accuracy"] > 0.8
     assert set(answer["weights"]) == {"hashed_bayes"}

@@ -1,6 +1,5 @@
 """A fit with a time limit, and the reference that it must be worth it against."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import zoo
-from tests.zoo.conftest import LABELS, Fit, Zoo, read_csv, refusal
+from tests.zoo.conftest import LABELS, Fit, Zoo, read_csv, read_json, refusal
 from tests.zoo.ensemble.conftest import SMALL, distinct_sentences
 from zoo.ensemble.member import Readings, Sizes
 from zoo.ensemble.members import BestOfSix
@@ -22,7 +21,7 @@ SIZES = Sizes(len(LABELS), 4, 0, 0)
 def test_late_steps_are_skipped_and_named(run: Fit, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the vote is fitted, which costs nothing; the loaded model answers by it, and can be fitted again."""
     folder = run("run", f"--model.transformer={tiny_bert}", "--time_limit=0.001")
-    answer = json.loads((folder / "answer.json").read_text())
+    answer = read_json(folder / "answer.json")
     assert answer["weights"].keys() == {"lexical_vote"}
     skipped = next(note for note in answer["notes"] if note.startswith("Skipped for --time_limit"))
     for title in ("vectors of the transformer", "linear SVM of words", "best of six"):

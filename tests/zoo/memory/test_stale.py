@@ -1,6 +1,5 @@
 """Nothing outdated is used: other data under an old name, memories that others share, resumed runs, damage."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import zoo
 from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Edit, Fit, Zoo, done, refusal, sentences, write_table
+from tests.zoo.conftest import Edit, Fit, Zoo, done, read_json, refusal, sentences, write_table
 
 
 def test_other_rows_of_the_same_name_on_the_hub_are_read(
@@ -57,7 +56,7 @@ def test_a_table_as_memory_grows_for_one_run_alone(
     for command in ("validate", "test"):
         given = ["--data.validation_file" if command == "validate" else "--data.test_file", dev]
         done(zoo_command(command, "--ckpt_path", runs[0], *given, f"--output={command}.json"))
-        scores[command] = json.loads(Path(f"{command}.json").read_text())["loss"]
+        scores[command] = read_json(f"{command}.json")["loss"]
     assert scores["validate"] == pytest.approx(scores["test"], abs=1e-6)
 
 

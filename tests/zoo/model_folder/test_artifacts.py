@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from wandb.sdk.artifacts.artifact_manifest_entry import ArtifactManifestEntry
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.core.storage import checksum_of
-from tests.zoo.conftest import Fit, Zoo, done, fit_options, refusal, sentences, write_table
+from tests.zoo.conftest import Fit, Zoo, done, fit_options, read_json, refusal, sentences, write_table
 from zoo.model_folder import artifacts
 from zoo.model_folder.export import log_run
 from zoo.model_folder.folder import MODEL, ModelFolder
@@ -124,7 +123,7 @@ def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: 
     for option, file in files.items():
         ((name, entry),) = first[option].manifest.entries.items()
         assert name == "checksum.json"
-        assert json.loads(Path(entry.local_path).read_text()) == checksum_of(file)
+        assert read_json(Path(entry.local_path)) == checksum_of(file)
     log_run(online, run, "topics")
     assert all(used_by(online)[option].digest == first[option].digest for option in files)
     assert first["train_file"].digest != first["validation_file"].digest
