@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import warnings
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from datamodules.core.errors import reason
-from datamodules.core.outputs import spreadsheet_cells
+from datamodules.core.outputs import spreadsheet_cells, write_csv
 from datamodules.core.storage import new_file
 
 if TYPE_CHECKING:
@@ -80,10 +79,7 @@ class Chart(NamedTuple):
 
 def write_table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Write a CSV file in one step."""
-    with new_file(file) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.writer(opened)
-        writer.writerow(columns)
-        writer.writerows(map(spreadsheet_cells, rows))
+    write_csv(file, [columns, *map(spreadsheet_cells, rows)])
 
 
 def _png(chart: Chart, epoch: int | None) -> bytes:

@@ -7,7 +7,6 @@ with calibrations and weights that are fitted on all rows.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from functools import partial
@@ -19,8 +18,7 @@ from numpy.typing import NDArray
 
 from datamodules.classification import as_indicators, label_numbers
 from datamodules.core.errors import InputError, visible
-from datamodules.core.outputs import check_output
-from datamodules.core.storage import new_file
+from datamodules.core.outputs import check_output, write_csv
 from datamodules.corpora.multilabel import distinct_labels
 from datamodules.duplicates import duplicate_codes
 from datamodules.retrieval import FolderMemory, Memory, open_memory
@@ -43,8 +41,8 @@ from zoo.tasks.classification.metric_learning import using
 from zoo.tasks.predictor import Predictor
 
 #: Columns of the table; the last three have lists.
-_COLUMNS = ("id", "text", "label", "suggested", "suspicion")
-_LISTS = ("contradicting_ids", "contradicting_labels", "contradicting_texts")
+_COLUMNS = ["id", "text", "label", "suggested", "suspicion"]
+_COLUMNS += ["contradicting_ids", "contradicting_labels", "contradicting_texts"]
 #: Rows that are listed as contradicting a row.
 _CONTRADICTIONS = 3
 
@@ -205,16 +203,16 @@ def audit_memory(model: str, output: str = "audit.csv") -> None:
     """
     table = check_output(output, [model], ".csv")
     result = audit(load(model) if is_model(model) else open_memory(model))
-    with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*_COLUMNS, *_LISTS])
-        for row in result.rows:
-            against = [
-                json.dumps([getattr(each, name) for each in row.contradictions], ensure_ascii=False)
-                for name in ("id", "label", "text")
-            ]
-            writer.writerow([row.id, row.text, row.label, row.suggested, f"{row.suspicion:.4f}", *against])
+    write_csv(table, [_COLUMNS, *map(_line_of, result.rows)], "--output")
     print(f"{visible(output)}: {describe(result)}")
+
+
+def _line_of(row: AuditedRow) -> list[str]:
+    against = [
+        json.dumps([getattr(each, name) for each in row.contradictions], ensure_ascii=False)
+        for name in ("id", "label", "text")
+    ]
+    return [row.id, row.text, row.label, row.suggested, f"{row.suspicion:.4f}", *against]
 
 
 def describe(result: Audit) -> str:

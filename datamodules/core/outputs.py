@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from datamodules.core.errors import DamagedError, InputError, visible
 from datamodules.core.files import is_number
-from datamodules.core.storage import named_disk_errors
+from datamodules.core.storage import named_disk_errors, new_file
 
 #: First characters of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -44,6 +45,12 @@ def json_line(prediction: object, source: str) -> str:
     except ValueError as error:
         problem = "no finite scores: its training diverged, or its weights are damaged"
         raise DamagedError(f"{source}: {problem}; use another checkpoint") from error
+
+
+def write_csv(file: Path, lines: Iterable[Iterable[object]], option: str = "folder") -> None:
+    """Write lines of cells, as they are, as a CSV file in one step; see `new_file` for `option`."""
+    with new_file(file, option) as partial, partial.open("w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows(lines)
 
 
 def spreadsheet_cells(values: Iterable[object]) -> list[object]:

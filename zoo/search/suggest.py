@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,8 +10,7 @@ from numpy.typing import NDArray
 
 from callbacks.chart import Cell
 from datamodules.core.errors import InputError, check_count, visible
-from datamodules.core.outputs import check_output
-from datamodules.core.storage import new_file
+from datamodules.core.outputs import check_output, write_csv
 from datamodules.corpora.readers import read_blocks
 from datamodules.corpora.records import Columns, TextColumn
 from datamodules.corpora.rows import Texts
@@ -84,8 +82,7 @@ def suggest(
     # Memories are looked up for these texts alone.
     likely = [None] * n if model is None else model.predict(shown, memories=1)
     lines = [_line(*each, text, found) for each, text, found in zip(picked, shown, likely, strict=True)]
-    with new_file(table, "--output") as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([_COLUMNS, *lines])  # as they are: the table is read again
+    write_csv(table, [_COLUMNS, *lines], "--output")  # as they are: the table is read again
     chance = int(_RANDOM * n)
     print(f"{visible(output)}: {n} of {len(pool):,} texts, {chance} at random; fill the column label")
     if model is not None and (reached := _reached(model, encoder)) > 0:
