@@ -201,9 +201,7 @@ def _bytes_of(array: pa.Array) -> memoryview:
 class Repairs:
     """Makes Arrow columns of strings; replaces and counts NULs and lone surrogates, which few programs can process."""
 
-    def __init__(self) -> None:
-        self.nuls = 0
-        self.surrogates = 0
+    nuls = surrogates = 0
 
     def column(self, values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
         """Return an Arrow array of strings (or None) of the type `kind`."""

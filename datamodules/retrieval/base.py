@@ -50,13 +50,10 @@ class Ranking:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    @property
-    def _unused(self) -> tuple[str, ...]:
-        return ("mu",) if self.similarity == "BM25" else ("k1", "b")
-
     def describe(self) -> dict[str, str | float]:
         """Return the fields that affect the ranking."""
-        return {name: value for name, value in asdict(self).items() if name not in self._unused}
+        unused = ("mu",) if self.similarity == "BM25" else ("k1", "b")
+        return {name: value for name, value in asdict(self).items() if name not in unused}
 
 
 class Hits(NamedTuple):

@@ -100,11 +100,10 @@ def _move_aside(folder: Path) -> Path:
 
 def _undo(folder: Path, was_there: bool, earlier: Path | None) -> None:
     """Restore the folder of a run that did not start."""
-    if earlier is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        earlier.rename(folder)
-    elif not was_there:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
+    if was_there and earlier is None:
         for path in folder.iterdir():
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if earlier is not None:
+        earlier.rename(folder)

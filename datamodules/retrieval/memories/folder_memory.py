@@ -145,11 +145,10 @@ class FolderMemory(Memory):
         with self._changing():
             removed = self.opened.rows_with_ids(ids)
             kept = np.delete(np.arange(len(self)), removed)
-            if len(removed) == 0:
-                return Change(self.version, len(self), 0)
             if len(kept) == 0:
                 raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
-            self._write_version(Rows(SCHEMA.empty_table(), ""), kept, f"-{len(removed)}", note)
+            if len(removed):
+                self._write_version(Rows(SCHEMA.empty_table(), ""), kept, f"-{len(removed)}", note)
         return Change(self.version, len(self), len(removed))
 
     def replace(
@@ -164,10 +163,9 @@ class FolderMemory(Memory):
             check_labels(rows, bool(self.labels()), labels)
             text, label = versions.differences(self.rows.select(places), rows)
             changed = np.flatnonzero(text | label)
-            if len(changed) == 0:
-                return Change(self.version, len(self), 0)
-            done = "replaced" if text.any() else "relabelled"
-            self._put(places[changed], rows.select(changed), f"{len(changed)} {done}", note)
+            if len(changed):
+                done = "replaced" if text.any() else "relabelled"
+                self._put(places[changed], rows.select(changed), f"{len(changed)} {done}", note)
         return Change(self.version, len(self), len(changed))
 
     def revert(self, number: int, note: str | None = None, also: PointerChange = dict) -> Change:
