@@ -156,11 +156,9 @@ class Predictor(ABC, Generic[DataT]):
         """
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
-    def encode_queries(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
-    ) -> NDArray[np.float32]:
+    def encode_queries(self, texts: list[str]) -> NDArray[np.float32]:
         """The texts' vectors as queries; those of `encode`, unless the model `has_query_side`."""
-        return self.encode(texts, batch_size, bar, queries=True)
+        return self.encode(texts, queries=True)
 
 
 def memory_of(data: DataModule) -> MemorySource:
