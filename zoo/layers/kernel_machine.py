@@ -86,8 +86,9 @@ class KernelMachine(nn.Module):
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the fitted values of a state dict."""
-        for name, value in state.items():
-            setattr(self, name, value.to(self.weight.device))
+        self.mean, self.landmarks, self.weight = (
+            state[name].to(self.weight.device) for name in ("mean", "landmarks", "weight")
+        )
 
 
 def _directions(vectors: Tensor, mean: Tensor) -> Tensor:

@@ -217,8 +217,7 @@ def logistic_regression(vectors: csr_matrix, target: NDArray[np.int64], c: float
 def naive_bayes(vectors: csr_matrix, target: NDArray[np.int64], is_label: bool = False) -> Planes:
     """Fit complement naive Bayes (Rennie et al., "Tackling the Poor Assumptions of Naive Bayes", 2003).
 
-    A class is judged by the texts of others. So is a label, 0 or 1 in `target`: beside all texts, which cancel out
-    where labels exclude each other.
+    A label, 0 or 1 in `target`, is judged by the texts without it, too: beside all texts, which cancel among classes.
     """
     from sklearn.naive_bayes import ComplementNB
 
