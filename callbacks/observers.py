@@ -82,12 +82,11 @@ class RunFolder(Callback):
         name, mode = ("", "max") if checkpoint is None else (checkpoint.monitor or "", checkpoint.mode)
         score, before = metrics.get(name, math.nan), self.best.get("score", math.nan)
         is_better = score < before if mode == "min" else score > before
-        number = {"epoch": trainer.current_epoch + 1}
-        if getattr(pl_module, "is_finishing", False):  # the best epoch, and what was fitted after it
-            number = {"epoch": self.best.get("epoch", number["epoch"])}
-        elif not is_better and math.isfinite(before):
-            return
-        self.best = {**number, "score": score, "metrics": validation}
+        # What is fitted after the epochs belongs to the best one.
+        is_finishing = self.best and getattr(pl_module, "is_finishing", False)
+        if is_better or is_finishing or not math.isfinite(before):
+            number = self.best["epoch"] if is_finishing else trainer.current_epoch + 1
+            self.best = {"epoch": number, "score": score, "metrics": validation}
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

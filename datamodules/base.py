@@ -333,11 +333,11 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             process=0 if trainer is None else trainer.global_rank,
             num_processes=1 if trainer is None else trainer.world_size,
         )
-        if training and trainer is not None and trainer.overfit_batches:  # type: ignore[attr-defined]
-            sampler.sampler = None  # the same batches in every epoch
-        elif training and trainer is not None:
-            # In a resumed run, workers request the first batches before Lightning sets the epoch.
-            sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
+        if training and model is not None:
+            if model.trainer.overfit_batches:
+                sampler.sampler = None  # the same batches in every epoch
+            else:  # in a resumed run, workers request the first batches before Lightning sets the epoch
+                sampler.set_epoch(model.trainer.fit_loop.epoch_progress.current.processed)
         return DataLoader(
             dataset,
             batch_sampler=sampler,

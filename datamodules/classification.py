@@ -188,10 +188,8 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
         super().__init__(ClassificationOptions(**options), retriever)
-        if (
-            self.options.label_separator is not None
-        ):  # sets are chosen by a rule that is fitted after the last epoch
-            self.monitor = "val/mean_average_precision"
+        if self.options.label_separator is not None:
+            self.monitor = "val/mean_average_precision"  # until the last epoch, no rule chooses a set
 
     @override
     def table_columns(self) -> PlainDict:

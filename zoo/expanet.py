@@ -236,5 +236,5 @@ class ExpaNet(MemNet):
         super().on_train_batch_start(batch, batch_idx)
         if self.final_tau is not None and self.uses_memory:
             # A function of the step alone, so that a resumed run equals an uninterrupted one.
-            progress = self.trainer.global_step / max(1, total_steps(self.trainer))
+            progress = self.trainer.global_step / max(1, total_steps(self.trainer.estimated_stepping_batches))
             self.network.tau = self.tau * (self.final_tau / self.tau) ** min(1.0, progress)

@@ -231,11 +231,8 @@ class Repairs:
         if self.nuls:
             log.warning("%s: NUL characters in %d fields, each replaced by a space", source, self.nuls)
         if self.surrogates:
-            log.warning(
-                "%s: surrogates in %d fields: pairs are joined, lone ones replaced by U+FFFD",
-                source,
-                self.surrogates,
-            )
+            repair = "pairs are joined, lone ones replaced by U+FFFD"
+            log.warning("%s: surrogates in %d fields: %s", source, self.surrogates, repair)
 
 
 def whole_characters(text: str) -> str:

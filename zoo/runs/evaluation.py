@@ -91,9 +91,9 @@ def evaluate(
 ) -> Evaluation | None:
     """Compute the scores of a trained model on `validation` or `test` rows; None in all processes but the first."""
     # Loggers and callbacks are those of a training, but for what shows the progress.
-    arguments = without_output(trainer.arguments) | {"logger": False, "enable_checkpointing": False}
+    arguments = without_output(trainer.arguments)
     shown = [each for each in as_list(arguments.get("callbacks")) if isinstance(each, ProgressBar)]
-    arguments["callbacks"] = shown
+    arguments |= {"logger": False, "enable_checkpointing": False, "callbacks": shown}
     with running(trainer.seed), tempfile.TemporaryDirectory() as folder:
         model.run_seed = data.seed = trainer.seed
         lightning = pl.Trainer(**arguments)

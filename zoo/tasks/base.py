@@ -295,7 +295,7 @@ class Task(Model[DataT]):
         optimizer = self.adapt_optimizer(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
-        schedule = make_schedule(self.make_lr_scheduler, optimizer, self.trainer)
+        schedule = make_schedule(self.make_lr_scheduler, optimizer, self.trainer.check_val_every_n_epoch)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
@@ -405,7 +405,7 @@ class _EpochLoss:
         total, count = task.trainer.strategy.reduce(sums, reduce_op="sum")
         return total / count
 
-    def is_finite_after(self, outputs: Tensor | Mapping[str, Any] | None) -> Tensor | bool:
+    def is_finite_after(self, outputs: Tensor | Mapping[str, Tensor] | None) -> Tensor | bool:
         """Return True if this result of a step is finite, and those of all steps before."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is not None:

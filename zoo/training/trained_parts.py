@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from math import inf, isclose
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -17,9 +17,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LRSchedulerCallable
 from datamodules.core.types import PlainDict, Positive, check_value
-
-if TYPE_CHECKING:
-    import pytorch_lightning as pl
 
 #: Maximum number of names in a message.
 _MAX_NAMES = 40
@@ -77,11 +74,10 @@ def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> l
     return groups
 
 
-def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer, trainer: pl.Trainer) -> PlainDict:
-    """Make the schedule of an optimizer, as Lightning takes it.
+def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer, validated: int | None) -> PlainDict:
+    """Make a schedule for Lightning; an `InputError` if it changes the ratio of the groups' learning rates.
 
-    Raises:
-        InputError: it changes the ratio of the groups' learning rates.
+    `validated`: epochs from one validation to the next; None = validation follows steps.
     """
     before = [group["lr"] for group in optimizer.param_groups]
     scheduler = make(optimizer)
@@ -91,13 +87,12 @@ def make_schedule(make: LRSchedulerCallable, optimizer: Optimizer, trainer: pl.T
             f"model.lr_scheduler: {type(scheduler).__name__} has one rate for all weights, and"
             " model.learning_rates has several; omit one of the two"
         )
-    every = trainer.check_val_every_n_epoch if isinstance(scheduler, ReduceLROnPlateau) else 1
+    every = validated if isinstance(scheduler, ReduceLROnPlateau) else 1
     return {"scheduler": scheduler, "monitor": "val/loss", "frequency": every or 1}
 
 
-def total_steps(trainer: pl.Trainer) -> int:
+def total_steps(steps: float) -> int:
     """The steps of a training, for schedules that go over all of them; an `InputError` if it has no end."""
-    steps = trainer.estimated_stepping_batches
     if steps == inf:
         raise InputError("--trainer.max_epochs -1: a schedule over all steps needs a number of epochs")
     return int(steps)

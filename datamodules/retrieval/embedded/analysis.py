@@ -179,8 +179,9 @@ def _english(split: Iterable[str]) -> Iterable[str]:
         term = _lower(token[:-2] if token.endswith(_POSSESSIVES) else token)
         if term not in ENGLISH_STOP_WORDS:
             # Lucene stems UTF-16: a character beyond the basic plane counts as two.
-            units = np.frombuffer(term.encode("utf-16-le"), "<u2").tolist()
-            yield whole_characters(_stem()("".join(map(chr, units)), to_lowercase=False))
+            if not term.isascii():
+                term = "".join(map(chr, np.frombuffer(term.encode("utf-16-le"), "<u2").tolist()))
+            yield whole_characters(_stem()(term, to_lowercase=False))
 
 
 def pieces(text: str) -> list[str]:

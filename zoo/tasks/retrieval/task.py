@@ -110,7 +110,7 @@ class RetrievalTask(Task[ClickthroughDataModule]):
     @override
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
         if isinstance(optimizer, ScheduledNesterov) and optimizer.total_steps is None:
-            optimizer.total_steps = total_steps(self.trainer)
+            optimizer.total_steps = total_steps(self.trainer.estimated_stepping_batches)
         return super().adapt_optimizer(optimizer)
 
     def encode_collection(
