@@ -188,8 +188,7 @@ def replace(
     """
     opened = OpenedMemory.open_to_change(model, "--refit" if refit else None)
     rows = opened.read(file, id_column, text_column=text_column, label_column=label_column)
-    known = opened.addable_labels(rows.labels or ())
-    _correct(opened, lambda each: each.folder.replace(rows, known, note), "replaced", refit, preview)
+    _correct(opened, lambda each: each.replace(rows, note), "replaced", refit, preview)
 
 
 def compact(model: str, keep: int = 1) -> None:

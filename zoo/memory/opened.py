@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.multilabel import distinct_labels, join_labels, split_labels
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, Memory, open_memory
+from datamodules.retrieval.memories.changes import name_row
 from datamodules.retrieval.memories.memory import Addition, Change
 from zoo.model_folder.folder import ModelFolder, is_model
 
@@ -88,17 +90,26 @@ class OpenedMemory(NamedTuple):
             written = rows.table.column("label").to_pylist()
             labels = [join_labels((label or "").split(self.separator), self.separator) for label in written]
             rows = Rows.from_lists(rows.texts, labels, rows.ids, rows.source)
-        allowed = self.addable_labels(rows.labels or (), new_labels)
-        return self.folder.add(rows, allowed, keep_ids, note, relabel)
+        self.check_labels(rows.labels or (), partial(name_row, rows), new_labels)
+        return self.folder.add(rows, keep_ids, note, relabel)
 
     def relabel(self, changes: dict[str, str], new_labels: bool = False, note: str | None = None) -> Change:
         """Give rows of the memory other labels, id -> label."""
         if (separator := self.separator) is not None:
             changes = {name: join_labels(new.split(separator), separator) for name, new in changes.items()}
-        return self.folder.replace(changes, self.addable_labels(changes.values(), new_labels), note)
+        place, ids = self.memory.location(), [*changes]
+        self.check_labels(changes.values(), lambda row: f"{place}: row {excerpt(ids[row])}", new_labels)
+        return self.folder.replace(changes, note)
 
-    def addable_labels(self, wanted: Iterable[str], new_labels: bool = False) -> list[str] | None:
-        """Return the labels that rows of the memory may have, of sets those among `wanted`; None = any."""
+    def replace(self, rows: Rows, note: str | None = None) -> Change:
+        """Put rows in the place of those with the same ids."""
+        self.check_labels(rows.labels or (), partial(name_row, rows))
+        return self.folder.replace(rows, note)
+
+    def check_labels(
+        self, wanted: Collection[str], name: Callable[[int], str], new_labels: bool = False
+    ) -> None:
+        """Refuse labels of rows, which `name` names by their positions, that the model cannot predict."""
         if new_labels and self.model is None:
             place = self.memory.location()
             raise InputError(f"--new_labels: {place}: a memory folder takes any label; omit it")
@@ -107,14 +118,16 @@ class OpenedMemory(NamedTuple):
                 f"--new_labels: a {self.model.meta.model} cannot predict labels that it was not trained with; train it"
                 " again with their rows, or use a MemoryEnsemble"
             )
-        labels = self.memory.labels()
+        labels, separator = self.memory.labels(), self.separator
         if self.model is None or new_labels or not labels:
-            return None
-        known, separator = [*self.model.meta.spec.get("memory_labels", ()), *labels], self.separator
-        if separator is None:
-            return known
-        parts = set(distinct_labels(known, separator))
-        return [each for each in set(wanted) if parts.issuperset(split_labels(each, separator))]
+            return
+        known = distinct_labels([*self.model.meta.spec.get("memory_labels", ()), *labels], separator)
+        if unknown := set(distinct_labels(wanted, separator)).difference(known):
+            split = [unknown.intersection(split_labels(each, separator)) for each in wanted]
+            row = next(row for row, own in enumerate(split) if own)
+            problem = f"has the label {min(split[row])!r}, which the model cannot predict; correct it"
+            advice = "or add rows that a MemoryEnsemble predicts by its memory with --new_labels true"
+            raise InputError(f"{name(row)} {problem}, {advice}")
 
     def named_model(self, option: str) -> ModelFolder:
         """Return the model, or raise an `InputError` for a memory folder."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError, excerpt, name_some
@@ -53,7 +51,7 @@ def corrections(memory: Rows, lookup: RowLookup, rows: Rows) -> dict[int, str]:
     for position, label in enumerate(rows.labels or ()):
         for row in matches[position].tolist():
             if labels.setdefault(row, label) != label:
-                raise InputError(f"{_name_row(rows, position)} has another label in another row; give it one")
+                raise InputError(f"{name_row(rows, position)} has another label in another row; give it one")
     return {row: label for row, label in labels.items() if memory.label(row) not in (None, label)}
 
 
@@ -67,23 +65,14 @@ def conflicting_rows(memory: Rows, lookup: RowLookup) -> list[list[int]]:
     return [lookup.rows[starts[group] : starts[group + 1]].tolist() for group in groups.tolist()]
 
 
-def check_labels(rows: Rows, memory_has_labels: bool, allowed: Sequence[str] | None) -> None:
-    """Refuse rows that don't fit: without a label where the memory has labels, or with one that is not allowed."""
-    labels = rows.table.column("label")
-    unfit = np.flatnonzero(labels.is_null().to_numpy() == memory_has_labels)
+def check_labels(rows: Rows, memory_has_labels: bool) -> None:
+    """Refuse rows without a label where the memory has labels, and with one where it has none."""
+    unfit = np.flatnonzero(rows.table.column("label").is_null().to_numpy() == memory_has_labels)
     if len(unfit):
         problem = "has a label, but the memory has none; omit the labels"
         if memory_has_labels:
             problem = "has no label; give it one"
-        raise InputError(f"{_name_row(rows, int(unfit[0]))} {problem}")
-    if allowed is None or not memory_has_labels:
-        return
-    known: NDArray[np.bool_] = pc.is_in(labels, pa.array(allowed, pa.string())).to_numpy()
-    if not known.all():
-        position = int(np.argmin(known))
-        problem = f"has the label {labels[position].as_py()!r}, which the model cannot predict"
-        advice = "correct it, or add rows that a MemoryEnsemble predicts by its memory with --new_labels true"
-        raise InputError(f"{_name_row(rows, position)} {problem}; {advice}")
+        raise InputError(f"{name_row(rows, int(unfit[0]))} {problem}")
 
 
 def check_ids(rows: Rows, memory: Rows | None = None) -> None:
@@ -97,6 +86,6 @@ def check_ids(rows: Rows, memory: Rows | None = None) -> None:
         raise InputError(f"{rows.source}: {problem}; give each its own, or name no id column")
 
 
-def _name_row(rows: Rows, position: int) -> str:
+def name_row(rows: Rows, position: int) -> str:
     """Return the location of a row for messages: its number counts from 1, without the header."""
     return f"{rows.source}: row {position + 1} ({excerpt(rows.texts[position], 40)!r})"

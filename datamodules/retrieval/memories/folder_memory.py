@@ -101,24 +101,18 @@ class FolderMemory(Memory):
     # --- changes ---
 
     def add(
-        self,
-        rows: Rows,
-        labels: Sequence[str] | None = None,
-        keep_ids: bool = False,
-        note: str | None = None,
-        relabel: bool = False,
+        self, rows: Rows, keep_ids: bool = False, note: str | None = None, relabel: bool = False
     ) -> Addition:
         """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
-        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
-        those that may be added, None = any. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0, or
-        2:0+ if a row has that id. `note` is kept with the version. With `relabel`, rows of the memory with the texts of
-        new ones get their labels in the same version.
+        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. Unless
+        `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0, or 2:0+ if a row has that id. `note` is kept with
+        the version. With `relabel`, rows of the memory with the texts of new ones get their labels in the same version.
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
         with self._changing():
-            check_labels(rows, bool(self.labels()), labels)
+            check_labels(rows, bool(self.labels()))
             corrected = corrections(self.rows, self.opened.lookup, rows) if relabel else {}
             chosen, duplicates, conflicting = select_new(self.rows, self.opened.lookup, rows, corrected)
             added, version = len(chosen), self.version + bool(chosen or corrected)
@@ -151,16 +145,14 @@ class FolderMemory(Memory):
                 self._write_version(Rows(SCHEMA.empty_table(), ""), kept, f"-{len(removed)}", note)
         return Change(self.version, len(self), len(removed))
 
-    def replace(
-        self, rows: Rows | Mapping[str, str], labels: Sequence[str] | None = None, note: str | None = None
-    ) -> Change:
-        """Put rows, or labels by ids, in the place of those with the same ids; see `add` for `labels`, and `remove`."""
+    def replace(self, rows: Rows | Mapping[str, str], note: str | None = None) -> Change:
+        """Put rows, or labels by ids, in the place of those with the same ids; see `add` and `remove`."""
         with self._changing():
             if not isinstance(rows, Rows):
                 texts = self.rows.texts.take(self.opened.rows_with_ids(list(rows)))
                 rows = Rows.from_lists(texts, rows.values(), list(rows), str(self.folder))
             places = self.opened.rows_with_ids(rows.ids)
-            check_labels(rows, bool(self.labels()), labels)
+            check_labels(rows, bool(self.labels()))
             text, label = versions.differences(self.rows.select(places), rows)
             changed = np.flatnonzero(text | label)
             if len(changed):

@@ -225,7 +225,7 @@ def test_answers_with_their_evidence(run: Path, tmp_path: Path, zoo_command: Zoo
 def test_memory_takes_sets_and_new_labels(run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
     rows = [("zebra unicorn", "trains;fruit"), ("quiet meadow walk", "")]
     table = write_table(tmp_path / "more.csv", rows, ["text", "labels"])
-    refusal(zoo_command("memory", "add", run, table), "fruit;trains", "--new_labels true")
+    refusal(zoo_command("memory", "add", run, table), "has the label 'trains'", "--new_labels true")
     added = done(zoo_command("memory", "add", run, table, "--new_labels", "true"))
     assert "labels that only the memory has: trains" in added.out
     known = zoo.load(run).predict(["zebra unicorn", "quiet meadow walk"])
@@ -341,6 +341,7 @@ def test_unknown_labels_count_in_the_table_and_stop_no_tuning(tmp_path: Path, zo
     assert right[1] < right[0]
     added = done(zoo_command("memory", "add", tmp_path / "2", train, "--tune", "true")).out
     assert "on the 40 rows" in added
+    refusal(zoo_command("memory", "add", tmp_path / "2", other), "has the label 'alien', which the model")
 
 
 def test_guessed_sets_keep_the_shares_of_labels() -> None:

@@ -74,7 +74,7 @@ def test_a_memory_grows(back_end: str, fit: Fit, zoo_command: Zoo, edit: Edit, o
 def test_in_python(copied_run: Path) -> None:
     predictor = zoo.load(copied_run)
     texts, labels = zip(*NEW, strict=True)
-    added = predictor.memory.add(Rows.from_lists(texts, labels), predictor.data.spec.memory_labels)
+    added = predictor.memory.add(Rows.from_lists(texts, labels))
     assert (added.version, added.added) == (2, 3)
     (prediction,) = predictor.predict("tungsten")
     assert [m.text for m in prediction.memories] == ["tungsten"]

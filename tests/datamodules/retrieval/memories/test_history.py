@@ -36,9 +36,9 @@ def edit(memory: FolderMemory, state: list[Any], states: dict[int, list[Any]]) -
     changed = {row[0]: (row[0], text or row[1], LABELS[LABELS.index(row[2]) - 1]) for row in chosen}
     ids, texts, labels = zip(*changed.values(), strict=True)
     if kind == "replace":
-        memory.replace(Rows.from_lists(texts, labels, ids), None, note)
+        memory.replace(Rows.from_lists(texts, labels, ids), note)
     else:
-        memory.replace(dict(zip(ids, labels, strict=True)), None, note)
+        memory.replace(dict(zip(ids, labels, strict=True)), note)
     return f"{len(ids)} {'replaced' if text else 'relabelled'}", [changed.get(row[0], row) for row in state]
 
 

@@ -115,7 +115,7 @@ def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
     memory = build(tmp_path / "m", Rows.from_lists(["a lion", "a sail"]))
     with pytest.raises(InputError, match=r"row 1 .'zebra crossing'. has a label, but the memory has none"):
         memory.add(more())
-    assert memory.add(more(["zebra", "A LION"], None), labels=[]) == (2, 3, 1, 1, 0, 0)
+    assert memory.add(more(["zebra", "A LION"], None)) == (2, 3, 1, 1, 0, 0)
     assert memory.search(["zebra"], 1).memories.label(0) is None
 
 
