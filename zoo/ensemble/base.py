@@ -206,7 +206,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         plans = [MetricPlan(steps, layers=self.metric_layers)]
         if self.metric_layers is None:
             depth = len(layers_of(encoder.transformer))
-            plans += [MetricPlan(steps, layers=depth, kept=1.0, learning_rate=rate) for rate in (3e-4, 1e-4)]
+            plans.append(MetricPlan(steps, layers=depth, kept=1.0))
         return plans
 
     def show_stage(self, stage: str) -> None:

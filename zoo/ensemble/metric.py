@@ -92,7 +92,7 @@ class EncoderMetric:
         self.before: list[NDArray[np.float32]] = []
         #: the cheapest first.
         self.plans = list(plans)
-        #: the number of steps is the user's: no plan is given up before all folds are tuned.
+        #: the number of steps is the user's: the first plan is kept until all folds are tuned.
         self.is_forced = model.metric_steps is not None
         self.texts = split.rows.texts[:]
         self._encode = partial(model.encode, data)
@@ -109,7 +109,7 @@ class EncoderMetric:
 
         Returns the plan; None if the encoder is as it was.
 
-        Short plans are compared on all folds, others on the first, until one gains nothing over those before. The
+        Short plans are compared on all folds, others on the first; one that is behind on the first is given up. The
         encoder then has the mean weights of all folds' encoders, which is as good as one that is tuned on all rows
         (Wortsman et al., "Model soups", ICML 2022). Of sets, it is tuned on all rows: the mean moves less than the
         encoders of the parts, and its labels would be less probable than those of held-out rows.
@@ -141,36 +141,40 @@ class EncoderMetric:
 
     def _best_plan(self) -> MetricPlan | None:
         """The plan by which held-out rows gain most, with encoders in `folds`; None if none can be expected to gain."""
-        best, most, guides = None, 0.0, self._guides
+        best, guides = None, self._guides
         for plan in self.plans:
             if not self.is_forced and not self._has_time(plan):
                 break
+            folds, ahead = self._try(plan)
             is_short = plan.steps <= _SHORT
-            folds, mean, error = self._try(plan)
             least = 0.0 if is_short else max(-_GAIN * float(self.before[0].mean()), _LEAST_GAIN)
-            ahead, hope = mean - most, _STANDARD_ERRORS * error if best is None else 0.0
-            if ahead + hope >= least or (self.is_forced and best is None):
-                best, most, self.folds = plan, mean, folds
-            if ahead < least and not (is_short and plan == self.plans[0]):
+            hope = _STANDARD_ERRORS * ahead.std() / np.sqrt(len(ahead)) if best is None else 0.0
+            if ahead.mean() + hope >= least or (self.is_forced and best is None):
+                best, self.folds = plan, folds
+            if ahead.mean() < least and not is_short:
                 break
         if best is None or best.steps > _SHORT or guides is None:
             return best
         if self.is_forced or self._has_time(best):
             self._guides = None
-            folds, mean, _ = self._try(best, ", without texts that describe classes")
-            self.folds, self._guides = (folds, None) if mean > most else (self.folds, guides)
+            folds, ahead = self._try(best, ", without texts that describe classes")
+            self.folds, self._guides = (folds, None) if ahead.mean() > 0 else (self.folds, guides)
         return best
 
-    def _try(self, plan: MetricPlan, described: str = "") -> tuple[list[_TunedFold], float, float]:
-        """Tune without each fold, long plans without the first; also the rows' mean gain and its error, logged."""
-        number = self.num_folds if plan.steps <= _SHORT else 1
-        folds = [self._tune_without(fold, plan) for fold in range(number)]
-        gains = self._gains(folds)
-        mean, error = float(gains.mean()), float(gains.std() / np.sqrt(len(gains)))
+    def _try(self, plan: MetricPlan, described: str = "") -> tuple[list[_TunedFold], NDArray[np.float32]]:
+        """Tune without each fold, long plans without the first, until behind; also what rows gain over `folds`."""
+        folds: list[_TunedFold] = []
+        for fold in range(self.num_folds if plan.steps <= _SHORT else 1):
+            folds.append(self._tune_without(fold, plan))
+            gains = ahead = self._gains(folds)
+            if self.folds and (ahead := gains - self._gains(self.folds[: fold + 1])).mean() < 0:
+                break
+        mean, error = gains.mean(), gains.std() / np.sqrt(len(gains))
         log.info("%s%s: a held-out row gains %.2f ± %.2f nats", plan, described, mean, error)
-        return folds, mean, error
+        return folds, ahead
 
     def _gains(self, folds: Sequence[_TunedFold]) -> NDArray[np.float32]:
+        """Log-likelihoods that the rows of folds, in their order, gain over vectors before any tuning."""
         pairs = zip(folds, self.before, strict=False)
         return np.concatenate([self._likelihoods(fold.rows, fold.vectors) - before for fold, before in pairs])
 
