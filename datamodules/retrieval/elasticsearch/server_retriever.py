@@ -339,9 +339,8 @@ def _shards_and_window(answer: PlainDict) -> tuple[bool, int]:
 
 def _scores_and_numbers(hits: list[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the sort values of a query's hits: scores, and numbers of documents."""
-    if hits and isinstance(hits[0], dict):  # a gateway has formatted the JSON in another way
-        hits = [value for hit in hits for value in hit["sort"]]
-    return np.array(hits[::2], np.float32), np.array(hits[1::2], np.int64)
+    values = [value for hit in hits for value in hit["sort"]]
+    return np.array(values[::2], np.float32), np.array(values[1::2], np.int64)
 
 
 def rows_of(numbers: NDArray[np.int64], gone: NDArray[np.int64]) -> NDArray[np.int64]:
