@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError, excerpt
+from datamodules.core.files import existing_file
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.multilabel import distinct_labels, rarest_labels, split_labels
 from datamodules.corpora.records import Column
@@ -75,6 +76,8 @@ class ClassificationOptions(TextOptions):
             advice = "name the characters between two labels, such as ';'"
             raise InputError(f"data.label_separator: is empty; {advice}")
         columns = self.label_columns
+        if columns is not None and self.label_column != "label":
+            raise InputError("data.label_column and data.label_columns: give one of them")
         if columns is not None and len(set(columns)) < max(2, len(columns)):
             raise InputError("data.label_columns: name two columns or more, each a label, once")
         if self.label_separator is not None and self.rows_per_class is not None:
@@ -210,6 +213,9 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             return tables
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
+        for name in ("label_texts", "unlabelled_file"):  # which are read later, or by no member
+            if (file := getattr(options, name)) is not None and self.file_contents[name] is None:
+                existing_file(file)
         labels = distinct_labels(written := train.distinct_labels(), options.label_separator)
         if max(len(labels), len(written)) < 2:  # one label or none is a set, too
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"

@@ -252,17 +252,14 @@ class Training:
         return type(self.adapter.data)(**{**asdict(self.adapter.data.options), **given})
 
 
-def kind_of(name: str) -> str:
-    return next((kind for kind, adapter in ADAPTERS.items() if name in adapter.variants), "ranking")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_option_has_an_effect(name: str, adapters: Any, tiny_bert: Path) -> None:
     words = ["apple", "iron", "rain", "the", "of", "near", "where", "is", "in", "old"]
     Path(VECTORS).write_text("".join(f"{word} {i} {i % 3} 1\n" for i, word in enumerate(words)))
     write_bert(Path("other-bert"), [*COMMON_WORDS, *chain(*TOPIC_WORDS.values())], hidden_size=8)
-    training = Training(name, adapters(kind_of(name)))
+    kind = next((kind for kind, adapter in ADAPTERS.items() if name in adapter.variants), "ranking")
+    training = Training(name, adapters(kind))
     options = constructor_options(training.kind, training.base)
     wrong = wrong_options(training.kind, options, training.effect)
     assert not wrong, "\n".join(wrong)

@@ -197,7 +197,7 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
     def metric_plans(self, num_rows: int) -> list[MetricPlan]:
         """Plans of the tuning for n training rows, the cheapest first; empty if there is none.
 
-        A kind of question, an intent, or a tone may need that all layers move, and a topic that few do.
+        A kind of question, an intent, or a tone may need that all layers move, and far; a topic that few do.
         """
         encoder: TransformerEncoder | None = self.network.encoder
         steps = steps_for(num_rows) if self.metric_steps is None else self.metric_steps
@@ -206,7 +206,8 @@ class EnsembleModel(Fitted, EncodesMemory, ReadsTransformer, ClassificationTask)
         plans = [MetricPlan(steps, layers=self.metric_layers)]
         if self.metric_layers is None:
             depth = len(layers_of(encoder.transformer))
-            plans.append(MetricPlan(steps, layers=depth, kept=1.0))
+            numbers = (steps, 2 * steps) if self.metric_steps is None else (steps,)
+            plans += [MetricPlan(number, layers=depth, kept=1.0) for number in numbers]
         return plans
 
     def show_stage(self, stage: str) -> None:

@@ -45,7 +45,7 @@ FOLDS = 3
 _TIMED_STEPS, _TIMED_ROWS = 2, 64
 #: Of a loss for which the encoder stays as it was.
 _STANDARD_ERRORS = 2.0
-#: Most steps of a plan that is tried on all folds, those of 160 rows: one fold of more rows says enough.
+#: Most steps of a first plan for which all are tried on all folds, those of 160 rows: one fold of more says enough.
 _SHORT = 13
 #: Part of the loss of held-out rows, and log-likelihood per row, in nats, that a plan has to gain over the plan before.
 _GAIN, _LEAST_GAIN = 0.02, 1e-3
@@ -92,6 +92,8 @@ class EncoderMetric:
         self.before: list[NDArray[np.float32]] = []
         #: the cheapest first.
         self.plans = list(plans)
+        #: there are few rows: plans are tried on all folds.
+        self.is_short = plans[0].steps <= _SHORT
         #: the number of steps is the user's: the first plan is kept until all folds are tuned.
         self.is_forced = model.metric_steps is not None
         self.texts = split.rows.texts[:]
@@ -109,7 +111,7 @@ class EncoderMetric:
 
         Returns the plan; None if the encoder is as it was.
 
-        Short plans are compared on all folds, others on the first; one that is behind on the first is given up. The
+        Plans are compared on all folds, those of many rows on the first; one that is behind on the first ends. The
         encoder then has the mean weights of all folds' encoders, which is as good as one that is tuned on all rows
         (Wortsman et al., "Model soups", ICML 2022). Of sets, it is tuned on all rows: the mean moves less than the
         encoders of the parts, and its labels would be less probable than those of held-out rows.
@@ -146,14 +148,13 @@ class EncoderMetric:
             if not self.is_forced and not self._has_time(plan):
                 break
             folds, ahead = self._try(plan)
-            is_short = plan.steps <= _SHORT
-            least = 0.0 if is_short else max(-_GAIN * float(self.before[0].mean()), _LEAST_GAIN)
+            least = 0.0 if self.is_short else max(-_GAIN * float(self.before[0].mean()), _LEAST_GAIN)
             hope = _STANDARD_ERRORS * ahead.std() / np.sqrt(len(ahead)) if best is None else 0.0
             if ahead.mean() + hope >= least or (self.is_forced and best is None):
                 best, self.folds = plan, folds
-            if ahead.mean() < least and not is_short:
+            if ahead.mean() < least and not (self.is_short and plan == self.plans[0]):
                 break
-        if best is None or best.steps > _SHORT or guides is None:
+        if best is None or not self.is_short or guides is None:
             return best
         if self.is_forced or self._has_time(best):
             self._guides = None
@@ -162,9 +163,9 @@ class EncoderMetric:
         return best
 
     def _try(self, plan: MetricPlan, described: str = "") -> tuple[list[_TunedFold], NDArray[np.float32]]:
-        """Tune without each fold, long plans without the first, until behind; also what rows gain over `folds`."""
+        """Tune without each fold, of many rows the first, until behind; also what held-out rows gain over `folds`."""
         folds: list[_TunedFold] = []
-        for fold in range(self.num_folds if plan.steps <= _SHORT else 1):
+        for fold in range(self.num_folds if self.is_short else 1):
             folds.append(self._tune_without(fold, plan))
             gains = ahead = self._gains(folds)
             if self.folds and (ahead := gains - self._gains(self.folds[: fold + 1])).mean() < 0:

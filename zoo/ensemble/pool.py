@@ -181,11 +181,14 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     calibrations = {name: each.best_calibration(target) for name, each in outputs.items()}
     logs = {name: outputs[name].log_probabilities(calibration) for name, calibration in calibrations.items()}
     votes = [name for name, each in outputs.items() if isinstance(each, Votes)]
+    scores = {name: each.scores for name, each in outputs.items() if isinstance(each, Scores)}
+    # Members that answer where held-out rows speak for none.
+    trusted_first = [name for name in _TRUSTED if name in scores and (scores[name] != scores[name][:1]).any()]
     combinations = {"all": list(logs), "text": [name for name in logs if name not in votes], "memory": votes}
     weights = PlainDict()
     for combination, names in combinations.items():
         if names:
-            trusted = _most_trusted({name: outputs[name] for name in names})
+            trusted = next((name for name in trusted_first if name in names), names[0])
             prior = None if combination == "memory" else trusted
             weights[combination] = fit_weights({name: logs[name] for name in names}, target, prior)
             # A dozen rows speak for no member: the rows of a class are always outnumbered where one is held out.
@@ -200,13 +203,6 @@ def fit_pool(held_out: HeldOut, class_weights: Sequence[float] = ()) -> Pool:
     rows = pool.table_logits(outputs | references) if multilabel else {}
     rules = {name: fit_rule(probabilities_of(logits), target) for name, logits in rows.items()}
     return pool._replace(rules=rules)
-
-
-def _most_trusted(outputs: Mapping[str, Outputs]) -> str:
-    """The member that answers where held-out rows speak for none."""
-    scores = {name: each.scores for name, each in outputs.items() if isinstance(each, Scores)}
-    trusted = (name for name in _TRUSTED if name in scores and (scores[name] != scores[name][:1]).any())
-    return next(trusted, next(iter(outputs)))
 
 
 def fit_familiarity(outputs: Mapping[str, Outputs], logits: Tensor, target: Tensor) -> dict[str, float]:

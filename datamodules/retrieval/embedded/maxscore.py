@@ -299,13 +299,13 @@ def _above(window: Doubles, size: int, least: np.float64, touched: Ints) -> int:
 
 
 @njit()
-def _ones(word: np.uint64) -> np.int64:
-    """Return the number of bits that are set."""
-    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    pairs = np.uint64(0x3333333333333333)
-    word = (word & pairs) + ((word >> np.uint64(2)) & pairs)
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+def _ones(word: np.uint64) -> int:
+    """Return the number of bits that are set; the compiler makes one instruction of the loop."""
+    count = 0
+    while word:
+        word &= word - np.uint64(1)
+        count += 1
+    return count
 
 
 @njit()

@@ -92,3 +92,5 @@ def test_batches_of_sets(tmp_path: Path) -> None:
         ClassificationDataModule(label_separator=";", label_columns=["art", "art"])
     with pytest.raises(InputError, match="rows_per_class"):
         ClassificationDataModule(label_separator=";", rows_per_class=2)
+    with pytest.raises(InputError, match=r"data\.label_column and data\.label_columns: give one of them"):
+        ClassificationDataModule(label_separator=";", label_columns=["art", "sport"], label_column="kind")

@@ -6,14 +6,12 @@ from tests.zoo.conftest import read_csv
 from zoo.ensemble.answer import Answer, Line, left_out_of
 
 
-def line_of(name: str, right: int, of_all: int = 90) -> Line:
-    difference = (of_all - right) / 100
-    return Line(name, 100, right, 0.03, difference, 0.02, 5, 5, 1.0)
-
-
 def answer_of(**right: int) -> Answer:
     names = {"without": "without memory", "memory": "memory alone"}
-    lines = [line_of(names.get(name, name), number) for name, number in right.items()]
+    lines = [
+        Line(names.get(name, name), 100, number, 0.03, (90 - number) / 100, 0.02, 5, 5, 1.0)
+        for name, number in right.items()
+    ]
     return Answer("test", lines, [], left_out_of(None))
 
 

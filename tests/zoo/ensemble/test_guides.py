@@ -191,7 +191,11 @@ def test_bad_files_are_named(
     file = write_table(tmp_path / "given.csv", filled)
     table = write_table(tmp_path / "train.csv", training)
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", f"--data.{option}={file}"]
-    refusal(zoo_command("fit", *SMALL, f"--data.train_file={table}", *options), message)
+    arguments = ["fit", *SMALL, f"--data.train_file={table}", *options]
+    refusal(zoo_command(*arguments), message)
+    file.unlink()
+    refusal(zoo_command(*arguments, "--run_dir=absent"), "given.csv: no such file")
+    assert not Path("absent").exists()
 
 
 def test_without_a_transformer_only_names_are_read(

@@ -21,16 +21,12 @@ from zoo.model_folder.state import FittedFiles
 TEXTS = [text for text, _ in sentences(12, seed=8)]
 
 
-def files_in(folder: Path) -> set[str]:
-    files = (file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".lock"))
-    return {str(file.relative_to(folder)) for file in files}
-
-
 def test_what_is_in_it(trained_run: Path, exported: Path) -> None:
     """No pickle, a checksum for every file that stays as it is, a card for others."""
     fixed = {"model.safetensors", "model.json", "vocabulary.json"}
     for folder, more in ((trained_run / "model", set[str]()), (exported, {"README.md"})):
-        files = files_in(folder)
+        found = (file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".lock"))
+        files = {str(file.relative_to(folder)) for file in found}
         assert not [name for name in files if name.endswith((".ckpt", ".pt", ".bin", ".pkl"))]
         assert {name for name in files if "/" not in name} == {*fixed, *more, MANIFEST, "state.json"}
         assert load_json(folder / MANIFEST)["files"].keys() == fixed

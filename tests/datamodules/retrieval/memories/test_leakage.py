@@ -11,7 +11,6 @@ from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
-from datamodules.retrieval.memories.memory import Neighbors
 from tests.datamodules.corpus import labelled_texts, write_csv
 from tests.datamodules.kinds import Kind
 
@@ -31,10 +30,6 @@ def with_duplicates(n: int, seed: int) -> tuple[list[str], list[str]]:
 
 def pairs(rows: Rows) -> set[tuple[str, str]]:
     return set(zip(rows.texts, rows.labels, strict=True))
-
-
-def neighbor_texts(neighbors: Neighbors) -> list[list[str]]:
-    return [[neighbors.memories.texts[i] for i in row if i >= 0] for row in neighbors.rows.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +61,8 @@ def test_the_data_module_does_not_leak(tmp_path: Path, kind: str, request: pytes
     for name in ("train", "validation", "test"):
         split = data.split(name)
         assert pairs(split.neighbors.memories) <= training_rows
-        retrieved = neighbor_texts(split.neighbors)
+        texts, rows = split.neighbors.memories.texts, split.neighbors.rows.tolist()
+        retrieved = [[texts[i] for i in row if i >= 0] for row in rows]
         assert sum(map(len, retrieved)) > 0.8 * K * len(retrieved)
         own = [fold(t) in map(fold, others) for t, others in zip(split.rows.texts, retrieved, strict=True)]
         if name == "train":
