@@ -43,7 +43,7 @@ class EnsembleNetwork(nn.Module):
         """Make the members; `encoder` is None where none reads vectors, and `words` where none reads bags."""
         super().__init__()
         self.sizes, self.num_classes = sizes, sizes.num_classes
-        self.encoder, self.words = encoder, words
+        self.encoder, self.words = encoder and encoder.eval(), words  # without dropout, also before `train`
         self.bag = None if words is None else VectorBag(len(words.table))
         self.ngrams = NGramTfidf()
         references = [name for name in REFERENCES if name != "regression" or "encoder" in members]

@@ -312,7 +312,9 @@ def _ids_in(file: str, id_column: Column) -> list[str]:
 def _show_answers(opened: OpenedMemory, since: int) -> None:
     """Print what a model now answers to texts that were added or corrected after a version."""
     memory, model = opened.folder, opened.model
-    if model is None or not model.meta.answers_known_texts:
+    if model is None or not model.meta.fits_weights:
+        return
+    if model.meta.spec.get("memory_labels") != model.meta.spec.get("labels"):  # its texts answer for no class
         return
     fresh = memory.opened.rows_since(since)
     keys = memory.opened.lookup.keys_by_row()[fresh]

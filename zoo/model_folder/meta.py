@@ -37,11 +37,6 @@ class Meta:
     fits_weights: bool = False
     takes_new_labels: bool = False
 
-    @property
-    def answers_known_texts(self) -> bool:
-        """True if texts of the memory are answered by the labels of their rows."""
-        return self.fits_weights and self.spec.get("memory_labels") == self.spec.get("labels")
-
     def to_dict(self) -> PlainDict:
         """Return plain values, of which `parse` makes the description again."""
         return {**vars(self), "data": dict(vars(self.data))}

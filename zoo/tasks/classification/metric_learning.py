@@ -108,13 +108,12 @@ def learn_metric(
 ) -> None:
     """Tune an encoder, in place; the same rows and seed give the same weights in every process.
 
-    Without dropout: in so few steps its noise brings nothing, and costs a sixth of the time. Afterwards the encoder is
-    in its mode again, and as frozen as it was. `read` returns the batch of some rows on its device; the precision is
-    that of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16, None in float32. An `InputError` is raised if the
-    loss is not finite.
+    The encoder of an ensemble is in evaluation mode, without dropout: in so few steps its noise brings nothing, and
+    costs a sixth of the time. Afterwards it is as frozen as it was. `read` returns the batch of some rows on its
+    device; the precision is that of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16, None in float32. An
+    `InputError` is raised if the loss is not finite.
     """
     was_trained = {name: weight.requires_grad for name, weight in encoder.named_parameters()}
-    was_training = encoder.training
     trained = [weight for _, weight in trained_weights(encoder, plan.layers)]
     before = [weight.detach().clone() for weight in trained]
     encoder.requires_grad_(False)
@@ -129,7 +128,6 @@ def learn_metric(
     is_finite = torch.ones((), dtype=torch.bool, device=device)
     # On a CPU, the backward pass of flash attention in bfloat16 takes longer than the whole step otherwise.
     attention = sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
-    encoder.eval()
     try:
         with torch.enable_grad(), attention:
             for rows in balanced_batches(target, plan.batch_size, plan.steps, seed):
@@ -154,7 +152,6 @@ def learn_metric(
     finally:
         for name, weight in encoder.named_parameters():
             weight.requires_grad_(was_trained[name])
-        encoder.train(was_training)
 
 
 def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator[tuple[str, nn.Parameter]]:
