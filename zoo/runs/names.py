@@ -35,25 +35,25 @@ def check_names(names: Iterable[str], model: str | None = None, data: str | None
         known["model"] = option_names(MODELS[model].module, model)
     if data in MODULES:
         known["data"] = option_names(MODULES[data], data)
+    groups = ["trainer", "model", "data"]
+    inner = [f"{group}.{option}" for group in groups for option in known.get(group, ())]
     for name in names:
         first, *rest = name.lstrip("-").rstrip("+").split(".")
-        groups = ["trainer", "model", "data"]
         if first and first not in [*groups, *_OF_COMMANDS]:
-            inner = [f"{group}.{option}" for group in groups for option in known.get(group, ())]
             _refuse(name, "the command", [*_OF_COMMANDS, *groups, *inner])
         if first not in known or not rest:
             continue
         option = rest[1] if rest[0] == "init_args" and rest[1:] else rest[0]
         if option not in known[first] | _OF_PARSER:
             kind = {"trainer": "Lightning's Trainer", "model": model, "data": data}[first]
-            _refuse(name, str(kind), [f"{first}.{each}" for each in known[first]])
+            _refuse(name, str(kind), inner)
 
 
 def _refuse(name: str, kind: str, names: list[str]) -> None:
     dashes = "--" if name.startswith("--") else ""
     wrong = name.lstrip("-")
-    # `--optimizer.lr` belongs to a model.
-    near = [each for each in names if each.endswith(f".{wrong.partition('.')[0]}")]
+    # `--optimizer.lr` and `--data.transformer` belong to a model.
+    near = [each for each in names if each.partition(".")[2] in wrong.split(".")]
     near = near or get_close_matches(wrong, names, n=1, cutoff=0.4)
     hint = f"; did you mean {dashes}{near[0]}?" if near else ""
     raise InputError(f"{name}: no option of {kind}{hint}")

@@ -55,6 +55,7 @@ def test_names_of_a_package_that_an_import_hook_finds(monkeypatch: pytest.Monkey
         ("--model.hiden_size", "--model.hiden_size: no option of KNNBiLSTM.*--model.hidden_size"),
         ("--trainer.max_epoch", "--trainer.max_epochs"),
         ("--optimizer.lr", "did you mean --model.optimizer"),
+        ("data.features", r"no option of ClassificationDataModule; did you mean model.features\?"),
         ("--learning_rate", "--model.learning_rates"),
         ("--run_di", "--run_dir"),
     ],
