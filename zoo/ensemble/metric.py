@@ -111,7 +111,7 @@ class EncoderMetric:
 
         Returns the plan; None if the encoder is as it was.
 
-        Plans are compared on all folds, those of many rows on the first; one that is behind on the first ends. The
+        Plans are compared on all folds, those of many rows on the first; one that is clearly behind on some ends. The
         encoder then has the mean weights of all folds' encoders, which is as good as one that is tuned on all rows
         (Wortsman et al., "Model soups", ICML 2022). Of sets, it is tuned on all rows: the mean moves less than the
         encoders of the parts, and its labels would be less probable than those of held-out rows.
@@ -126,51 +126,50 @@ class EncoderMetric:
             self.original = self._weights()
             self.tune_folds()
             gains = self._gains(self.folds)
+            use_weights(self.encoder, self.original)
             # An encoder of one part is a little worse than their mean: its gain is below 0 where tuning hardly matters.
-            if gains.sum() >= -_STANDARD_ERRORS * gains.std() * np.sqrt(len(gains)):
+            if gains.mean() >= -_STANDARD_ERRORS * _error_of(gains):
                 if self.sizes.multilabel:
-                    use_weights(self.encoder, self.original)
                     every = np.arange(len(self.target))
                     self._tune_on(plan, every, self._guess(every))
-                    return plan
-                tuned = {name: [fold.weights[name] for fold in self.folds] for name in self.original}
-                means = {name: torch.stack(values).mean(dim=0) for name, values in tuned.items()}
-                use_weights(self.encoder, means)
+                else:
+                    tuned = {name: [fold.weights[name] for fold in self.folds] for name in self.original}
+                    means = {name: torch.stack(values).mean(dim=0) for name, values in tuned.items()}
+                    use_weights(self.encoder, means)
                 return plan
         self.folds = []
-        use_weights(self.encoder, self.original)
         return None
 
     def _best_plan(self) -> MetricPlan | None:
         """The plan by which held-out rows gain most, with encoders in `folds`; None if none can be expected to gain."""
         best, guides = None, self._guides
         for plan in self.plans:
-            if not self.is_forced and not self._has_time(plan):
+            if not self._has_time(plan):
                 break
             folds, ahead = self._try(plan)
             least = 0.0 if self.is_short else max(-_GAIN * float(self.before[0].mean()), _LEAST_GAIN)
-            hope = _STANDARD_ERRORS * ahead.std() / np.sqrt(len(ahead)) if best is None else 0.0
+            hope = _STANDARD_ERRORS * _error_of(ahead) if best is None else 0.0
             if ahead.mean() + hope >= least or (self.is_forced and best is None):
                 best, self.folds = plan, folds
             if ahead.mean() < least and not (self.is_short and plan == self.plans[0]):
                 break
-        if best is None or not self.is_short or guides is None:
+        if best is None or not self.is_short or guides is None or not self._has_time(best):
             return best
-        if self.is_forced or self._has_time(best):
-            self._guides = None
-            folds, ahead = self._try(best, ", without texts that describe classes")
-            self.folds, self._guides = (folds, None) if ahead.mean() > 0 else (self.folds, guides)
+        self._guides = None
+        folds, ahead = self._try(best, ", without texts that describe classes")
+        self.folds, self._guides = (folds, None) if ahead.mean() > 0 else (self.folds, guides)
         return best
 
     def _try(self, plan: MetricPlan, described: str = "") -> tuple[list[_TunedFold], NDArray[np.float32]]:
-        """Tune without each fold, of many rows the first, until behind; also what held-out rows gain over `folds`."""
+        """Tune without each fold, of many rows the first, until clearly behind; also what rows gain over `folds`."""
         folds: list[_TunedFold] = []
         for fold in range(self.num_folds if self.is_short else 1):
             folds.append(self._tune_without(fold, plan))
-            gains = ahead = self._gains(folds)
-            if self.folds and (ahead := gains - self._gains(self.folds[: fold + 1])).mean() < 0:
+            gains = self._gains(folds)
+            ahead = gains - self._gains(self.folds[: fold + 1]) if self.folds else gains
+            if self.folds and ahead.mean() < -_error_of(ahead):
                 break
-        mean, error = gains.mean(), gains.std() / np.sqrt(len(gains))
+        mean, error = gains.mean(), _error_of(gains)
         log.info("%s%s: a held-out row gains %.2f ± %.2f nats", plan, described, mean, error)
         return folds, ahead
 
@@ -227,7 +226,7 @@ class EncoderMetric:
 
     def _has_time(self, plan: MetricPlan) -> bool:
         """Return whether the model has time for all folds of a plan, by a few of its steps."""
-        if self._model.deadline == math.inf:
+        if self.is_forced or self._model.deadline == math.inf:
             return True
         use_weights(self.encoder, self.original)
         begun = time.monotonic()
@@ -240,16 +239,16 @@ class EncoderMetric:
     def read_without(self, readings: Readings, rows: NDArray[np.int64]) -> Readings:
         """The inputs for the n rows by the encoder that has not seen a fold; see `cross_fit`."""
         tuned = next(fold for fold in self.folds if np.array_equal(fold.rows, rows))
-        encode, memory, guides = partial(self._encode_by, tuned), readings.memory, readings.guides
+        memory, guides = readings.memory, readings.guides
+
+        def encode(texts: list[str]) -> NDArray[np.float32]:
+            with using(self.encoder, tuned.weights):  # those of training rows are looked up
+                return EncodedTexts.of(self.texts, tuned.vectors).vectors_of(texts, self._encode)
+
         if memory is not None:
             memory = memory._replace(encoded=memory.encoded.encoded_by(encode))
         guides = None if guides is None else guides.encoded_by(encode)
         return readings._replace(vectors=torch.from_numpy(tuned.vectors), memory=memory, guides=guides)
-
-    def _encode_by(self, fold: _TunedFold, texts: list[str]) -> NDArray[np.float32]:
-        """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""
-        with using(self.encoder, fold.weights):
-            return EncodedTexts.of(self.texts, fold.vectors).vectors_of(texts, self._encode)
 
     def _weights(self) -> Weights:
         """The encoder's present weights, of all layers that some plan tunes."""
@@ -267,6 +266,11 @@ class EncoderMetric:
         scores = member(Readings([], vectors=torch.from_numpy(vectors[rows])))
         logs: Tensor = scores.log_probabilities(scores.best_calibration(classes))
         return -functional.nll_loss(logs, classes, reduction="none").reshape(len(rows), -1).sum(dim=1).numpy()
+
+
+def _error_of(values: NDArray[np.float32]) -> float:
+    """The standard error of a mean."""
+    return float(values.std() / np.sqrt(len(values)))
 
 
 def seconds_to_encode(texts: list[str], number: int, encode: Encode) -> float:

@@ -114,7 +114,12 @@ def remove(
     memory = opened.folder
     if (ids is None) == (file is None):
         raise InputError("zoo memory remove: give --ids, or --file")
-    wanted = _parse_ids(str(ids)) if file is None else _ids_in(file, id_column)
+    if file is None:
+        wanted = _parse_ids(str(ids))
+    elif file.endswith(".txt"):
+        wanted = [name for line in open_lines(file) if (name := line.rstrip("\r\n"))]
+    else:
+        wanted = list(read_table(file, id_column, None).texts)
     if refit:  # a command that was killed after its first step is repeated
         earlier = (Version.open(memory.folder, each["version"]).rows.ids for each in memory.history())
         gone = set().union(*earlier) - set(memory.rows.ids)
@@ -301,12 +306,6 @@ def _parse_ids(text: str) -> list[str]:
     if not all(ids) or not ids:
         raise InputError(f"--ids {visible(text)}: names no id; give a list, such as '[12,2:0]'")
     return ids
-
-
-def _ids_in(file: str, id_column: Column) -> list[str]:
-    if file.endswith(".txt"):
-        return [name for line in open_lines(file) if (name := line.rstrip("\r\n"))]
-    return list(read_table(file, id_column, None).texts)
 
 
 def _show_answers(opened: OpenedMemory, since: int) -> None:
