@@ -1,6 +1,7 @@
 """The stage that learns the metric of a frozen encoder."""
 
 import logging
+import re
 import shutil
 from pathlib import Path
 
@@ -54,6 +55,11 @@ def test_the_metric_is_learned_unless_it_is_worse(
             kept = layer_weights(run(name, *given))
             assert "the encoder is as it was" in caplog.text
             assert next(gains, None) is None
+        # All layers are ahead, and still more so in twice as many steps.
+        gains = iter([1.0] * FOLDS + [2.0, 1.0] * FOLDS + [3.0, 2.0] * FOLDS + [3.0])
+        run("far", options[0])
+        first, *_, learned = re.findall(r"(\d+) steps, ", caplog.text)
+        assert int(learned) == 2 * int(first)
     layers = [name for name in own if name.startswith("encoder.layer.1.")]
     assert layers
     assert all(torch.equal(kept[name], own[name]) for name in own if name in kept)
