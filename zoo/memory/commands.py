@@ -309,11 +309,9 @@ def _parse_ids(text: str) -> list[str]:
 
 
 def _show_answers(opened: OpenedMemory, since: int) -> None:
-    """Print what a model now answers to texts that were added or corrected after a version."""
-    memory, model = opened.folder, opened.model
-    if model is None or not model.meta.fits_weights:
-        return
-    if model.meta.spec.get("memory_labels") != model.meta.spec.get("labels"):  # its texts answer for no class
+    """Print an ensemble's answers to texts that were added or corrected, if its memory has its classes' labels."""
+    memory, meta = opened.folder, opened.model and opened.model.meta
+    if not meta or not meta.fits_weights or meta.spec.get("memory_labels") != meta.spec.get("labels"):
         return
     fresh = memory.opened.rows_since(since)
     keys = memory.opened.lookup.keys_by_row()[fresh]

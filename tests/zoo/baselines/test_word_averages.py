@@ -49,13 +49,6 @@ def vectors_of(model: Any, data: Any, name: str) -> Tensor:
     return torch.cat([model.vectors(batch)[0] for batch in batches])
 
 
-def plain_words(model: Any, batch: Any, row: int) -> list[Tensor]:
-    """The known words of a text and of each of its memories."""
-    texts = [batch.text[row], *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
-    words = [batch.word[each[each != 0]] for each in texts]
-    return [each[model.fitted["known"][each]] for each in words]
-
-
 @pytest.mark.parametrize("model", [SkipGram(word_size=6, expand="join"), PTE(word_size=6, expand="separate")])
 def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classification, model: Any) -> None:
     finished(model, adapter.data)
@@ -64,7 +57,9 @@ def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classifica
     assert torch.equal(shares, model(batch).memory_weight)
     assert not batch.memory_mask[0].any()
     for row, mask in enumerate(batch.memory_mask):
-        text, *memories = plain_words(model, batch, row)
+        texts = [batch.text[row], *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
+        words = (batch.word[each[each != 0]] for each in texts)
+        text, *memories = (each[model.fitted["known"][each]] for each in words)
         parts = [[text, *memories]] if model.expand == "join" else [[text], memories]
         means = [table[torch.cat(part)].mean(dim=0) if part else torch.zeros(6) for part in parts]
         torch.testing.assert_close(vectors[row], torch.cat(means))
