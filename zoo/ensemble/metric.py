@@ -92,8 +92,7 @@ class EncoderMetric:
         self.before: list[NDArray[np.float32]] = []
         #: the cheapest first.
         self.plans = list(plans)
-        #: there are few rows: plans are tried on all folds.
-        self.is_short = plans[0].steps <= _SHORT
+        self.has_few_rows = plans[0].steps <= _SHORT
         #: the number of steps is the user's: the first plan is kept until all folds are tuned.
         self.is_forced = model.metric_steps is not None
         self.texts = split.rows.texts[:]
@@ -128,7 +127,7 @@ class EncoderMetric:
             gains = self._gains(self.folds)
             use_weights(self.encoder, self.original)
             # An encoder of one part is a little worse than their mean: its gain is below 0 where tuning hardly matters.
-            if gains.mean() >= -_STANDARD_ERRORS * _error_of(gains):
+            if gains.mean() >= -_STANDARD_ERRORS * _standard_error(gains):
                 if self.sizes.multilabel:
                     every = np.arange(len(self.target))
                     self._tune_on(plan, every, self._guess(every))
@@ -147,13 +146,13 @@ class EncoderMetric:
             if not self._has_time(plan):
                 break
             folds, ahead = self._try(plan)
-            least = 0.0 if self.is_short else max(-_GAIN * float(self.before[0].mean()), _LEAST_GAIN)
-            hope = _STANDARD_ERRORS * _error_of(ahead) if best is None else 0.0
+            least = 0.0 if self.has_few_rows else max(-_GAIN * float(self.before[0].mean()), _LEAST_GAIN)
+            hope = _STANDARD_ERRORS * _standard_error(ahead) if best is None else 0.0
             if ahead.mean() + hope >= least or (self.is_forced and best is None):
                 best, self.folds = plan, folds
-            if ahead.mean() < least and not (self.is_short and plan == self.plans[0]):
+            if ahead.mean() < least and not (self.has_few_rows and plan == self.plans[0]):
                 break
-        if best is None or not self.is_short or guides is None or not self._has_time(best):
+        if best is None or not self.has_few_rows or guides is None or not self._has_time(best):
             return best
         self._guides = None
         folds, ahead = self._try(best, ", without texts that describe classes")
@@ -163,14 +162,14 @@ class EncoderMetric:
     def _try(self, plan: MetricPlan, described: str = "") -> tuple[list[_TunedFold], NDArray[np.float32]]:
         """Tune without each fold, of many rows the first, until clearly behind; also what rows gain over `folds`."""
         folds: list[_TunedFold] = []
-        for fold in range(self.num_folds if self.is_short else 1):
+        for fold in range(self.num_folds if self.has_few_rows else 1):
             folds.append(self._tune_without(fold, plan))
             gains = self._gains(folds)
             ahead = gains - self._gains(self.folds[: fold + 1]) if self.folds else gains
-            if self.folds and ahead.mean() < -_error_of(ahead):
+            if self.folds and ahead.mean() < -_standard_error(ahead):
                 break
-        mean, error = gains.mean(), _error_of(gains)
-        log.info("%s%s: a held-out row gains %.2f ± %.2f nats", plan, described, mean, error)
+        message = "%s%s: a held-out row gains %.2f ± %.2f nats"
+        log.info(message, plan, described, gains.mean(), _standard_error(gains))
         return folds, ahead
 
     def _gains(self, folds: Sequence[_TunedFold]) -> NDArray[np.float32]:
@@ -268,8 +267,7 @@ class EncoderMetric:
         return -functional.nll_loss(logs, classes, reduction="none").reshape(len(rows), -1).sum(dim=1).numpy()
 
 
-def _error_of(values: NDArray[np.float32]) -> float:
-    """The standard error of a mean."""
+def _standard_error(values: NDArray[np.float32]) -> float:
     return float(values.std() / np.sqrt(len(values)))
 
 

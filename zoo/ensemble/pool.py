@@ -256,12 +256,9 @@ def _loses(
     first: Mapping[str, float], second: Mapping[str, float], logs: Mapping[str, Tensor], target: Tensor
 ) -> bool:
     """Return whether the first weights classify significantly fewer rows correctly than the second ones do."""
-    right = [
-        torch.stack([weight * logs[name] for name, weight in weights.items()]).sum(dim=0).argmax(dim=1)
-        == target
-        for weights in (first, second)
-    ]
-    gains = right[0].double() - right[1].double()
+    pooled = (sum((each[name] * logs[name] for name in each), torch.zeros(())) for each in (first, second))
+    right = [(each.argmax(dim=1) == target).double() for each in pooled]
+    gains = right[0] - right[1]
     return float(gains.sum()) < -_STANDARD_ERRORS * math.sqrt(float((gains**2).sum()))
 
 
