@@ -168,7 +168,7 @@ def limits(modules: list[Source]) -> list[Limit]:
     classes = [each for module in modules for each in module.public_classes()]
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
-        Limit("lines", totals["lines"], 34_500),
+        Limit("lines", totals["lines"], 34_495),
         Limit("lines of tests", lines_of_tests(), 29_663),
         Limit("public classes", len(classes), 325),
         Limit("public classes with the name of another", len(classes) - len(dict(classes)), 0),
