@@ -168,8 +168,8 @@ def limits(modules: list[Source]) -> list[Limit]:
     classes = [each for module in modules for each in module.public_classes()]
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
-        Limit("lines", totals["lines"], 34_495),
-        Limit("lines of tests", lines_of_tests(), 29_663),
+        Limit("lines", totals["lines"], 34_496),
+        Limit("lines of tests", lines_of_tests(), 29_664),
         Limit("public classes", len(classes), 325),
         Limit("public classes with the name of another", len(classes) - len(dict(classes)), 0),
         Limit("lines of code of the largest class", max(lines for _, lines in classes), 211),

@@ -29,6 +29,8 @@ from zoo.tasks.records import AT_RANDOM
 _MOST_TEXTS = 20_000
 #: Share of the texts that is drawn at random: their labels measure a model, which those of chosen texts do not.
 _RANDOM = 0.2
+#: Texts among which one is chosen: those that a model is most unsure of, for each that is wanted.
+_UNSURE = 10
 #: Labelled rows from which the accuracy of further ones is extrapolated, those of them that are not of the most
 #: frequent class, and those that are read at most.
 _FEWEST_ROWS, _FEWEST_OTHERS, _MOST_ROWS = 100, 20, 1_000
@@ -47,8 +49,8 @@ def suggest(
 ) -> None:
     """Write the texts of a table to label next: typical ones that differ, and those that a model is unsure of.
 
-    The texts are divided into groups of similar ones (k-means of their vectors), in which texts count as much as the
-    model is unsure of them; the text next to the center of each group is chosen. A fifth is drawn at random in its
+    The texts that the model is most unsure of, ten times as many as wanted, are divided into groups of similar ones
+    (k-means of their vectors); the text next to the center of each group is chosen. A fifth is drawn at random in its
     place. Fill the column `label` of the written table. `zoo fit --data.train_file` takes it as it is, and so does
     `zoo memory add`. `likely_label`, and the memory nearest to the text, are the model's. With 100 labelled rows or
     more, the share is printed that they reach of the accuracy that any number would have.
@@ -106,13 +108,14 @@ def pick(
     if len(rows) > most:
         rows = np.sort(random.choice(rows, most, replace=False))
     compared, at_random = texts.take(rows), int(_RANDOM * n)
-    found, vectors = ([None] * len(rows), None) if model is None else model.predict_and_encode(compared)
+    found, vectors = ([], None) if model is None else model.predict_and_encode(compared)
     if vectors is None or encoder is not None:
         vectors = _vectors(compared, encoder)
     # First, so that they stand for all rows, and not for those that the model is sure of.
     drawn, others = np.split(random.permutation(len(rows)), [at_random])
-    doubts = np.array(list(map(_doubt, found)))
-    chosen = others[choose(vectors[others], n - at_random, doubts[others])]
+    if model is not None:
+        others = others[np.argsort([-_doubt(found[row]) for row in others])[: _UNSURE * (n - at_random)]]
+    chosen = others[choose(vectors[others], n - at_random)]
     numbers = rows[np.concatenate([chosen, drawn])].tolist()
     ways = ["by model"] * len(chosen) + [AT_RANDOM] * at_random
     return [(numbers[place], ways[place]) for place in random.permutation(n)]
@@ -147,12 +150,12 @@ def _reached(model: ClassificationPredictor, encoder: str | None) -> float:
         return share_reached(model.encode(drawn.texts[:]), drawn.labels)
 
 
-def choose(vectors: NDArray[np.float32], n: int, weight: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The rows [n] nearest to the centers of n clusters of weighted vectors [N, l] (k-means)."""
+def choose(vectors: NDArray[np.float32], n: int) -> NDArray[np.int64]:
+    """The rows [n] nearest to the centers of n clusters of vectors [N, l] (k-means)."""
     from sklearn.cluster import MiniBatchKMeans
 
     clusters = MiniBatchKMeans(n, n_init=3, batch_size=1024, random_state=0)
-    centers = clusters.fit(vectors, sample_weight=weight).cluster_centers_
+    centers = clusters.fit(vectors).cluster_centers_
     likeness = 2 * vectors @ centers.T - (centers**2).sum(axis=1)
     chosen = np.empty(n, np.int64)
     for cluster in range(n):
@@ -161,14 +164,12 @@ def choose(vectors: NDArray[np.float32], n: int, weight: NDArray[np.float64]) ->
     return chosen
 
 
-def _doubt(prediction: Prediction | None) -> float:
-    """1 - the lead of the most probable label over the next; 1 without a model; of a set, that it is wrong."""
-    if prediction is None:
-        return 1.0
+def _doubt(prediction: Prediction) -> float:
+    """1 - the lead of the most probable label over the next; of a set, the probability that it is wrong."""
     if prediction.of_labels is not None:
-        return max(1.0 - prediction.probability, 1e-6)
+        return 1.0 - prediction.probability
     second, first = sorted([0.0, *prediction.probabilities.values()])[-2:]
-    return max(1.0 - first + second, 1e-6)
+    return 1.0 - first + second
 
 
 def _line(row: int, drawn: str, text: str, found: Prediction | None) -> list[Cell]:

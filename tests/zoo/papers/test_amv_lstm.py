@@ -33,11 +33,6 @@ def plain_attention(words: list[Vector], v: Vector, scale: str) -> list[Vector]:
     return [factor * power / sum(powers) * w for power, w in zip(powers, words, strict=True)]
 
 
-def plain_states(lstm: dict[str, Vector], words: list[Vector]) -> tuple[list[Vector], list[Vector]]:
-    """Equation 2: a forward and a backward state for each position."""
-    return lstm_states(lstm, "", words), lstm_states(lstm, "_reverse", words[::-1])[::-1]
-
-
 def plain_overlap(batch: MatchingBatch, first: list[int], second: list[int]) -> list[float]:
     features = []
     for text, other in ((first, second), (second, first)):
@@ -64,7 +59,8 @@ def plain_forward(
         attended = {"first": ("question", "both"), "second": ("answer", "both")}[side]
         if options["attention"] in attended:
             words = plain_attention(words, weights[f"{side}_attention.v"], options["attention_scale"])
-        sides.append(plain_states(numbers(network.lstm), words))
+        lstm = numbers(network.lstm)  # Equation 2: a forward and a backward state for each position
+        sides.append((lstm_states(lstm, "", words), lstm_states(lstm, "_reverse", words[::-1])[::-1]))
     (first_forward, first_backward), (second_forward, second_backward) = sides
     if options["interaction"] == "directions":
         parts = [(first_forward, second_forward), (first_backward, second_backward)]

@@ -3,6 +3,8 @@
 import csv
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,11 +98,14 @@ def test_one_text_of_each_group_is_chosen_and_none_that_is_certain() -> None:
     random = np.random.default_rng(0)
     centers = np.eye(6, dtype=np.float32)
     vectors = np.repeat(centers, 50, axis=0) + random.normal(0, 0.01, (300, 6)).astype(np.float32)
-    assert sorted(choose(vectors, 6, np.ones(300)) // 50) == list(range(6))
-    doubt = np.ones(300)
-    doubt[100:] = 1e-6
-    assert Counter((choose(vectors, 6, doubt) // 50).tolist()).keys() <= {0, 1}
-    assert len(set(choose(np.ones((8, 2), np.float32), 5, np.ones(8)).tolist())) == 5
+    assert sorted(choose(vectors, 6) // 50) == list(range(6))
+    assert len(set(choose(np.ones((8, 2), np.float32), 5).tolist())) == 5
+    shares = [0.5] * 100 + [1.0] * 200
+    found = [SimpleNamespace(of_labels=None, probabilities={"a": share, "b": 1 - share}) for share in shares]
+    model: Any = SimpleNamespace(predict_and_encode=lambda texts: (found, vectors))
+    picked = pick(Rows.from_lists(["text"] * 300).texts, np.arange(300), 10, random, model)
+    assert Counter(way for _, way in picked) == {"by model": 8, "at random": 2}
+    assert {row // 50 for row, way in picked if way == "by model"} == {0, 1}
 
 
 @pytest.mark.parametrize("texts", [["?!"], ["zebra", "zebra zebra"], ["\u200b", "a", "?"]])
