@@ -79,7 +79,7 @@ def test_the_reference_is_that_of_the_published_encoder(
     gains = iter([1.0, 0.0, 1.0, 1.0] + [1.0] * FOLDS + [2.0, 1.0] * FOLDS + [2.0])
     monkeypatch.setattr(EncoderMetric, "_gains", lambda *_: np.array([next(gains)]))
     weights = {}
-    for name, steps, *more in (("tuned", 40), ("plain", 0), ("adapted", 3, "--model.lora_rank=2")):
+    for name, steps, *more in (("tuned", 14), ("plain", 0), ("adapted", 3, "--model.lora_rank=2")):
         folder = run(name, f"--model.transformer={tiny_bert}", f"--model.metric_steps={steps}", *more)
         weights[name] = ModelFolder.open(folder).weights()
         tested = done(zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}")).out
