@@ -213,7 +213,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             return tables
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
-        for name in ("label_texts", "unlabelled_file"):  # which are read later, or by no member
+        for name in sorted({*options.files} & {*options.unprepared}):  # which are read later, or by no member
             if (file := getattr(options, name)) is not None and self.file_contents[name] is None:
                 existing_file(file)
         labels = distinct_labels(written := train.distinct_labels(), options.label_separator)

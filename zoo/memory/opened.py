@@ -90,7 +90,7 @@ class OpenedMemory(NamedTuple):
             written = rows.table.column("label").to_pylist()
             labels = [join_labels((label or "").split(self.separator), self.separator) for label in written]
             rows = Rows.from_lists(rows.texts, labels, rows.ids, rows.source)
-        self.check_labels(rows.labels or (), partial(name_row, rows), new_labels)
+        self.check_known(rows.labels or (), partial(name_row, rows), new_labels)
         return self.folder.add(rows, keep_ids, note, relabel)
 
     def relabel(self, changes: dict[str, str], new_labels: bool = False, note: str | None = None) -> Change:
@@ -98,15 +98,15 @@ class OpenedMemory(NamedTuple):
         if (separator := self.separator) is not None:
             changes = {name: join_labels(new.split(separator), separator) for name, new in changes.items()}
         place, ids = self.memory.location(), [*changes]
-        self.check_labels(changes.values(), lambda row: f"{place}: row {excerpt(ids[row])}", new_labels)
+        self.check_known(changes.values(), lambda row: f"{place}: row {excerpt(ids[row])}", new_labels)
         return self.folder.replace(changes, note)
 
     def replace(self, rows: Rows, note: str | None = None) -> Change:
         """Put rows in the place of those with the same ids."""
-        self.check_labels(rows.labels or (), partial(name_row, rows))
+        self.check_known(rows.labels or (), partial(name_row, rows))
         return self.folder.replace(rows, note)
 
-    def check_labels(
+    def check_known(
         self, wanted: Collection[str], name: Callable[[int], str], new_labels: bool = False
     ) -> None:
         """Refuse labels of rows, which `name` names by their positions, that the model cannot predict."""

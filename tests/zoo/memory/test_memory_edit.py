@@ -147,23 +147,23 @@ def test_rows_are_named_in_many_ways(shared_run: Fit, zoo_command: Zoo, tmp_path
 
 def test_what_does_not_fit_is_refused(shared_run: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     folder = shared_run(ROWS, LEXICAL, validation=DEV)
-    twice = tmp_path / "twice.csv"
-    twice.write_text(f"id,label\n1,{ROWS[0][1]}\n1,{ROWS[1][1]}\n")
+    twice = write_table(tmp_path / "twice.csv", [(1, ROWS[0][1]), (1, ROWS[1][1])], ["id", "label"])
+    other = write_table(tmp_path / "other.csv", [(2, "y", "cars")], ["id", "text", "label"])
     cases = {
         ("remove", folder): "give --ids, or --file",
         ("remove", folder, "--ids=1", "--file", twice): "give --ids, or --file",
         ("remove", folder, "--ids=[]"): "--ids []: names no id",
         ("relabel", folder, "--ids=1"): "give --ids and --label, or --file",
-        ("relabel", folder, "--ids=1", "--label=cars"): "'cars', which the model cannot predict",
+        ("relabel", folder, "--ids=4", "--label=cars"): "row 4 has the label 'cars', which the model cannot",
+        ("replace", folder, other): "row 1 ('y') has the label 'cars', which the model cannot predict",
         ("relabel", folder, "--file", twice): "the id '1' is given more than once",
     }
     for arguments, message in cases.items():
         refusal(zoo_command("memory", *arguments), message)
     assert not (folder / "model" / "memory" / "version-2").exists()
     plain = tmp_path / "plain"
-    FolderMemory.build(
-        FolderMemory(folder / "model" / "memory", EmbeddedRetriever()).rows, EmbeddedRetriever(), plain
-    )
+    memory = FolderMemory(folder / "model" / "memory", EmbeddedRetriever())
+    FolderMemory.build(memory.rows, EmbeddedRetriever(), plain)
     result = zoo_command("memory", "remove", plain, "--ids=1", "--refit=true")
     refusal(result, "has no weights; name the model")
     assert "39 memories, 1 removed" in run_lines(zoo_command, "remove", plain, "--ids=1")[0]
